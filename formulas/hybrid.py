@@ -1,0 +1,72 @@
+"""The stack: layers in order, equal ones counted once and multiplied.
+
+A layer may keep several things at once: attention and state (Falcon-H1, Zamba), latent and indexer (DeepSeek-V3.2), two
+attentions (LongCat), self and cross attention (encoder-decoder models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from formulas.kind import LayerKind
+
+__all__ = ["Group", "Layer", "Stack", "ranges"]
+
+Layer = tuple[LayerKind, ...]
+"""What one layer keeps: its kinds, in the order the layer applies them."""
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """Layer numbers the short way: ``ranges([0, 1, 2, 5])`` is ``"0-2,5"``."""
+    parts: list[str] = []
+    start = last = None
+    for index in (*sorted(indices), None):
+        if start is not None and index == (last or 0) + 1:
+            last = index
+            continue
+        if start is not None and last is not None:
+            parts.append(str(start) if start == last else f"{start}-{last}")
+        start = last = index
+    return ",".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One kind, the layers that have it, and how many times they have it in all."""
+
+    kind: LayerKind
+    count: int
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All layers of a model, in order.
+
+    >>> from formulas.attention import FullAttention
+    >>> a = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
+    >>> [(g.count, ranges(g.layers)) for g in Stack(((a,), (a,), (a,))).groups]
+    [(3, '0-2')]
+    """
+
+    layers: tuple[Layer, ...]
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Equal kinds merged, in order of first appearance. A layer that has a kind twice counts twice."""
+        found: dict[LayerKind, list[int]] = {}
+        for index, layer in enumerate(self.layers):
+            for kind in layer:
+                found.setdefault(kind, []).append(index)
+        return tuple(
+            Group(kind=kind, count=len(indices), layers=tuple(dict.fromkeys(indices)))
+            for kind, indices in found.items()
+        )

@@ -1,0 +1,62 @@
+"""The base of every layer kind, and the registry that an engine's rules are checked against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar, TypeVar
+
+from formulas.tensor import CacheTensor
+
+__all__ = ["KINDS", "LayerKind", "MAX_DIMENSION", "register"]
+
+MAX_DIMENSION = 2**31 - 1
+"""No real dimension comes near this; a larger one is a damaged config, not a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """One thing that a layer keeps between decode steps.
+
+    A kind is frozen, its fields are the model's own numbers under the field's own names, and :meth:`tensors` is the
+    whole formula. Fields are integers; an optional one may be ``None``.
+    """
+
+    name: ClassVar[str]
+    """Stable identifier, as it stands in JSON."""
+    title: ClassVar[str]
+    """What people call it."""
+    source: ClassVar[str]
+    """The paper or the file that defines what is kept."""
+    _minimum: ClassVar[dict[str, int]] = {}
+    """Smallest allowed value of a field where it is not 1."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is None or isinstance(value, bool):
+                continue
+            least = self._minimum.get(field.name, 1)
+            if not isinstance(value, int) or not least <= value <= MAX_DIMENSION:
+                raise ValueError(f"{field.name} must be an integer from {least} to {MAX_DIMENSION} (got {value!r})")
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        """What is kept, tensor by tensor, for one sequence."""
+        raise NotImplementedError
+
+    def dims(self) -> dict[str, int]:
+        """The numbers of this kind, as they stand in JSON; unset ones are left out."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+
+KINDS: dict[str, type[LayerKind]] = {}
+"""Every kind by name. An engine must have a rule for each of these or refuse the model by name."""
+
+K = TypeVar("K", bound=type[LayerKind])
+
+
+def register(kind: K) -> K:
+    """Class decorator: make a kind known under its ``name``."""
+    if kind.name in KINDS:
+        raise ValueError(f"two layer kinds are named {kind.name!r}")
+    KINDS[kind.name] = kind
+    return kind

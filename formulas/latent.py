@@ -1,0 +1,144 @@
+"""Multi-head latent attention (MLA) and the sparse-attention indexer that rides on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from formulas.kind import LayerKind, register
+from formulas.tensor import CacheTensor, Full, Role, Span, Window
+
+__all__ = ["ExpandedLatentAttention", "LatentAttention", "SparseIndexer"]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LatentAttention(LayerKind):
+    """One compressed vector per token, shared by all heads, plus one rotary key.
+
+    Keys and values are both rebuilt from the latent, so it is stored once. Every layer keeps its own:
+    DeepSeek-V3 keeps 61 layers x (512 + 64) x 2 bytes = 70,272 bytes per token.
+
+    >>> [t.shape for t in LatentAttention(num_attention_heads=128, kv_lora_rank=512, qk_rope_head_dim=64,
+    ...                                   qk_nope_head_dim=128, v_head_dim=128).tensors()]
+    [(512,), (64,)]
+
+    Four tokens of that layer in bf16: 4 x (512 + 64) x 2 = 4,608 bytes. A layer without positions
+    (``qk_rope_head_dim`` 0) keeps the latent only. With ``window`` only the last tokens are kept.
+    Source: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
+    """
+
+    name: ClassVar[str] = "latent_attention"
+    title: ClassVar[str] = "latent attention (MLA)"
+    source: ClassVar[str] = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
+    _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "kv_lora_rank": 0}
+
+    num_attention_heads: int
+    kv_lora_rank: int
+    qk_rope_head_dim: int
+    qk_nope_head_dim: int
+    v_head_dim: int
+    window: int | None = None
+
+    @property
+    def span(self) -> Span:
+        """All tokens, or the last ``window``."""
+        return Full() if self.window is None else Window(self.window)
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        latent = CacheTensor(
+            name="latent", shape=(self.kv_lora_rank,), axes=("kv_lora_rank",), role=Role.LATENT, span=self.span
+        )
+        rope = CacheTensor(
+            name="rope_key",
+            shape=(self.qk_rope_head_dim,),
+            axes=("qk_rope_head_dim",),
+            role=Role.ROPE,
+            span=self.span,
+        )
+        return tuple(t for t in (latent, rope) if t.elements_per_position)
+
+    def expanded(self) -> ExpandedLatentAttention:
+        """The same layer with keys and values spelled out per head, as older engines store it."""
+        return ExpandedLatentAttention(
+            num_attention_heads=self.num_attention_heads,
+            qk_nope_head_dim=self.qk_nope_head_dim,
+            qk_rope_head_dim=self.qk_rope_head_dim,
+            v_head_dim=self.v_head_dim,
+            window=self.window,
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ExpandedLatentAttention(LayerKind):
+    """MLA with the latent multiplied out: a key of nope + rope and a value for every head.
+
+    >>> [t.shape for t in ExpandedLatentAttention(num_attention_heads=128, qk_nope_head_dim=128,
+    ...                                           qk_rope_head_dim=64, v_head_dim=128).tensors()]
+    [(128, 192), (128, 128)]
+
+    Four tokens of that layer in bf16: 4 x 128 x (192 + 128) x 2 = 327,680 bytes, 71 times the latent form.
+    Source: transformers <= 5.14, modeling_deepseek_v3.py.
+    """
+
+    name: ClassVar[str] = "expanded_latent_attention"
+    title: ClassVar[str] = "latent attention, expanded per head"
+    source: ClassVar[str] = "transformers 5.14, modeling_deepseek_v3.py"
+    _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
+
+    num_attention_heads: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    window: int | None = None
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        span = Full() if self.window is None else Window(self.window)
+        return (
+            CacheTensor(
+                name="keys",
+                shape=(self.num_attention_heads, self.qk_nope_head_dim + self.qk_rope_head_dim),
+                axes=("num_attention_heads", "qk_nope_head_dim + qk_rope_head_dim"),
+                role=Role.KEY,
+                span=span,
+            ),
+            CacheTensor(
+                name="values",
+                shape=(self.num_attention_heads, self.v_head_dim),
+                axes=("num_attention_heads", "v_head_dim"),
+                role=Role.VALUE,
+                span=span,
+            ),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SparseIndexer(LayerKind):
+    """One small key per token that decides which tokens the attention beside it looks at.
+
+    It selects what is read; it does not reduce what is stored. Its key is kept in fp8 with one fp32 scale per 128
+    elements unless an engine says otherwise: 128 + 4 = 132 bytes per token and layer.
+
+    >>> SparseIndexer(index_n_heads=64, index_head_dim=128).tensors()[0].shape
+    (128,)
+
+    Four tokens of that layer: 4 x 132 = 528 bytes. Some models keep extra elements beside the key (a gate, a valid
+    flag): ``index_extra_elements``.
+    Source: DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1.
+    """
+
+    name: ClassVar[str] = "sparse_indexer"
+    title: ClassVar[str] = "sparse-attention indexer"
+    source: ClassVar[str] = "DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1"
+    _minimum: ClassVar[dict[str, int]] = {"index_extra_elements": 0}
+
+    index_n_heads: int
+    index_head_dim: int
+    index_extra_elements: int = 0
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        width = self.index_head_dim + self.index_extra_elements
+        axis = "index_head_dim" if not self.index_extra_elements else "index_head_dim + index_extra_elements"
+        return (CacheTensor(name="indexer_keys", shape=(width,), axes=(axis,), role=Role.INDEX, span=Full()),)

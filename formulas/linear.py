@@ -1,0 +1,262 @@
+"""Linear attention and other recurrences: a matrix or a vector per head instead of a row per token.
+
+Linear attention is not free: its state is fixed but large, and every layer of every sequence has one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from formulas.kind import LayerKind, register
+from formulas.ssm import conv_tensor, state_tensor
+from formulas.tensor import CacheTensor, Once, Role
+
+__all__ = [
+    "GatedDeltaNet",
+    "KimiDeltaAttention",
+    "LightningAttention",
+    "MatrixLSTM",
+    "RealGatedLRU",
+    "Rwkv4",
+    "RwkvMatrix",
+    "ShortConvolution",
+]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class GatedDeltaNet(LayerKind):
+    """A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values.
+
+    >>> [t.shape for t in GatedDeltaNet(num_key_heads=16, num_value_heads=32, key_head_dim=128, value_head_dim=128,
+    ...                                 d_conv=4).tensors()]
+    [(8192,), (32, 128, 128)]
+
+    After four tokens as after four million: 32 x 128 x 128 x 4 + 8,192 x 3 x 2 = 2,146,304 bytes.
+    Source: Yang et al. 2024, arXiv:2412.06464.
+    """
+
+    name: ClassVar[str] = "gated_delta_net"
+    title: ClassVar[str] = "gated delta net"
+    source: ClassVar[str] = "Yang et al. 2024, arXiv:2412.06464"
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    d_conv: int
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the convolution: queries and keys of every key head, values of every value head."""
+        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        axis = "2 x num_key_heads x key_head_dim + num_value_heads x value_head_dim"
+        return (
+            conv_tensor(self.conv_dim, axis, self.d_conv),
+            state_tensor(
+                (self.num_value_heads, self.key_head_dim, self.value_head_dim),
+                ("num_value_heads", "key_head_dim", "value_head_dim"),
+            ),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class KimiDeltaAttention(LayerKind):
+    """A square matrix per head, and the last inputs of three convolutions: queries, keys and values.
+
+    >>> [t.shape for t in KimiDeltaAttention(num_heads=32, head_dim=128, d_conv=4).tensors()]
+    [(12288,), (32, 128, 128)]
+
+    After four tokens as after four million: 32 x 128 x 128 x 4 + 12,288 x 3 x 2 = 2,170,880 bytes.
+    Source: Kimi Team 2025, arXiv:2510.26692.
+    """
+
+    name: ClassVar[str] = "kimi_delta_attention"
+    title: ClassVar[str] = "Kimi delta attention"
+    source: ClassVar[str] = "Kimi Team 2025, arXiv:2510.26692"
+
+    num_heads: int
+    head_dim: int
+    d_conv: int
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the three convolutions together."""
+        return 3 * self.num_heads * self.head_dim
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return (
+            conv_tensor(self.conv_dim, "3 x num_heads x head_dim", self.d_conv),
+            state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LightningAttention(LayerKind):
+    """A square matrix per head and no convolution.
+
+    >>> LightningAttention(num_heads=64, head_dim=128).tensors()[0].shape
+    (64, 128, 128)
+
+    After four tokens as after four million: 64 x 128 x 128 x 4 = 4,194,304 bytes.
+    Source: Qin et al. 2024, arXiv:2401.04658; MiniMax 2025, arXiv:2501.08313.
+    """
+
+    name: ClassVar[str] = "lightning_attention"
+    title: ClassVar[str] = "lightning attention"
+    source: ClassVar[str] = "MiniMax 2025, arXiv:2501.08313"
+
+    num_heads: int
+    head_dim: int
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return (state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RealGatedLRU(LayerKind):
+    """One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution.
+
+    >>> [t.shape for t in RealGatedLRU(lru_width=2560, d_conv=4).tensors()]
+    [(2560,), (2560,)]
+
+    After four tokens as after four million: 2,560 x 4 + 2,560 x 3 x 2 = 25,600 bytes.
+    Source: De et al. 2024, arXiv:2402.19427 (Griffin).
+    """
+
+    name: ClassVar[str] = "real_gated_lru"
+    title: ClassVar[str] = "RG-LRU"
+    source: ClassVar[str] = "De et al. 2024, arXiv:2402.19427"
+
+    lru_width: int
+    d_conv: int
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return (
+            conv_tensor(self.lru_width, "lru_width", self.d_conv),
+            state_tensor((self.lru_width,), ("lru_width",)),
+        )
+
+
+def _token_shift(width: int, axis: str, name: str) -> CacheTensor:
+    """The previous token's input, which the next token is mixed with."""
+    return CacheTensor(name=name, shape=(width,), axes=(axis,), role=Role.CONV, span=Once())
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Rwkv4(LayerKind):
+    """Three numbers per channel (numerator, denominator, running maximum) and two token shifts.
+
+    >>> [t.name for t in Rwkv4(hidden_size=4096, attention_hidden_size=4096).tensors()]
+    ['attention_shift', 'feed_forward_shift', 'numerator', 'denominator', 'maximum']
+
+    After four tokens as after four million: 4,096 x (2 x 2 + 3 x 4) = 65,536 bytes.
+    Source: Peng et al. 2023, arXiv:2305.13048.
+    """
+
+    name: ClassVar[str] = "rwkv4"
+    title: ClassVar[str] = "RWKV-4"
+    source: ClassVar[str] = "Peng et al. 2023, arXiv:2305.13048"
+
+    hidden_size: int
+    attention_hidden_size: int
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        state = (self.attention_hidden_size,), ("attention_hidden_size",)
+        return (
+            _token_shift(self.hidden_size, "hidden_size", "attention_shift"),
+            _token_shift(self.hidden_size, "hidden_size", "feed_forward_shift"),
+            *(state_tensor(*state, name=name) for name in ("numerator", "denominator", "maximum")),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class RwkvMatrix(LayerKind):
+    """RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts.
+
+    >>> [t.shape for t in RwkvMatrix(hidden_size=2560, num_heads=40, head_dim=64).tensors()]
+    [(2560,), (2560,), (40, 64, 64)]
+
+    After four tokens as after four million: 40 x 64 x 64 x 4 + 2 x 2,560 x 2 = 665,600 bytes.
+    Sources: Peng et al. 2024, arXiv:2404.05892 (5 and 6); Peng et al. 2025, arXiv:2503.14456 (7).
+    """
+
+    name: ClassVar[str] = "rwkv_matrix"
+    title: ClassVar[str] = "RWKV"
+    source: ClassVar[str] = "Peng et al. 2024, arXiv:2404.05892"
+
+    hidden_size: int
+    num_heads: int
+    head_dim: int
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return (
+            _token_shift(self.hidden_size, "hidden_size", "attention_shift"),
+            _token_shift(self.hidden_size, "hidden_size", "feed_forward_shift"),
+            state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MatrixLSTM(LayerKind):
+    """mLSTM: per head a matrix memory, a normaliser and a running maximum.
+
+    >>> [t.shape for t in MatrixLSTM(num_heads=8, qk_head_dim=256, v_head_dim=512).tensors()]
+    [(8, 256, 512), (8, 256), (8, 1)]
+
+    After four tokens as after four million: 8 x (256 x 512 + 256 + 1) x 4 = 4,202,528 bytes.
+    Source: Beck et al. 2024, arXiv:2405.04517.
+    """
+
+    name: ClassVar[str] = "matrix_lstm"
+    title: ClassVar[str] = "mLSTM"
+    source: ClassVar[str] = "Beck et al. 2024, arXiv:2405.04517"
+
+    num_heads: int
+    qk_head_dim: int
+    v_head_dim: int
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return (
+            state_tensor(
+                (self.num_heads, self.qk_head_dim, self.v_head_dim),
+                ("num_heads", "qk_head_dim", "v_head_dim"),
+                name="memory",
+            ),
+            state_tensor((self.num_heads, self.qk_head_dim), ("num_heads", "qk_head_dim"), name="normalizer"),
+            state_tensor((self.num_heads, 1), ("num_heads", "1"), name="maximum"),
+        )
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolution(LayerKind):
+    """The last d_conv - 1 inputs of one short causal convolution, and nothing else.
+
+    A layer of its own in LFM2; beside attention in models that convolve their keys, values or hidden states.
+
+    >>> ShortConvolution(channels=2048, d_conv=3).tensors()[0].span.positions(4)
+    2
+
+    After four tokens as after four million: 2,048 x 2 x 2 = 8,192 bytes.
+    Source: Liquid AI, LFM2 model code (transformers, modeling_lfm2.py).
+    """
+
+    name: ClassVar[str] = "short_convolution"
+    title: ClassVar[str] = "short convolution"
+    source: ClassVar[str] = "transformers, modeling_lfm2.py"
+
+    channels: int
+    d_conv: int
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return (conv_tensor(self.channels, "channels", self.d_conv),)

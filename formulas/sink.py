@@ -1,0 +1,39 @@
+"""Attention sinks as a cache policy: the first tokens and a window of the last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from formulas.attention import AttentionKind
+from formulas.kind import register
+from formulas.tensor import Sink, Span
+
+__all__ = ["SinkAttention"]
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class SinkAttention(AttentionKind):
+    """Keys and values of the first ``sink`` and the last ``window`` tokens.
+
+    A *learned* sink (gpt-oss) is one number per head in the weights and costs no cache; this kind is the policy that
+    keeps real tokens, selected by ``attention_sink_size``.
+
+    >>> SinkAttention(num_attention_heads=32, num_key_value_heads=32, head_dim=128, v_head_dim=128,
+    ...               sink=1, window=2).tensors()[0].span.positions(4)
+    3
+
+    Source: Xiao et al. 2023, arXiv:2309.17453.
+    """
+
+    name: ClassVar[str] = "sink_attention"
+    title: ClassVar[str] = "attention sinks + window"
+    source: ClassVar[str] = "Xiao et al. 2023, arXiv:2309.17453"
+
+    sink: int
+    window: int
+
+    @property
+    def span(self) -> Span:
+        return Sink(self.sink, self.window)

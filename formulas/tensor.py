@@ -1,0 +1,242 @@
+"""The one idea: a cache is a list of tensors, and a tensor is a shape times a count of positions.
+
+A :class:`CacheTensor` says what one layer keeps *per position*; its :class:`Span` says how many positions are kept
+after ``n`` tokens; a :class:`DType` turns elements into bytes. Everything is an integer.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from math import prod
+
+__all__ = [
+    "CacheTensor",
+    "Chunk",
+    "DType",
+    "Encoder",
+    "Fixed",
+    "Full",
+    "Once",
+    "Remainder",
+    "Role",
+    "Sink",
+    "Span",
+    "Strided",
+    "Window",
+]
+
+
+class Role(enum.StrEnum):
+    """What a tensor is for; the role, not the layer, decides its dtype."""
+
+    KEY = "key"
+    """Attention keys: the KV-cache dtype (its first half where keys and values differ)."""
+    VALUE = "value"
+    """Attention values: the KV-cache dtype (its second half where keys and values differ)."""
+    LATENT = "latent"
+    """A compressed representation that serves as key and value at once: the KV-cache dtype."""
+    ROPE = "rope"
+    """The rotary part of a latent key: the KV-cache dtype, but kept unquantised by packed layouts."""
+    INDEX = "index"
+    """Keys of a sparse-attention indexer: a dtype of their own."""
+    STATE = "state"
+    """A recurrent state that is accumulated over the sequence: the state dtype, usually fp32."""
+    CONV = "conv"
+    """The last inputs of a short convolution or token shift: the model dtype."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DType:
+    """A storage format made of blocks: ``block_elements`` numbers take ``block_bytes`` bytes.
+
+    Plain formats are blocks of one (bf16: 1 element, 2 bytes), sub-byte formats blocks of several (int4: 2 elements,
+    1 byte), and block-quantised formats carry their scales (q8_0: 32 elements, 34 bytes).
+    """
+
+    name: str
+    block_elements: int
+    block_bytes: int
+
+    def row_bytes(self, elements: int) -> int:
+        """Bytes of one contiguous row; a started block is a whole block.
+
+        Four elements of q8_0 take 34 bytes, not 4: the block is the smallest thing that can be stored.
+        """
+        return -(-elements // self.block_elements) * self.block_bytes
+
+    @property
+    def bits_per_element(self) -> float:
+        """Average bits per element, scales included; for people only, never for arithmetic."""
+        return 8 * self.block_bytes / self.block_elements
+
+
+class Span:
+    """How many positions of a tensor are kept after ``tokens`` tokens (and ``encoder_tokens`` of encoder input)."""
+
+    __slots__ = ()
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        """Positions kept, never negative."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """The rule in words, for ``explain``; ``n`` is the number of tokens."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Full(Span):
+    """Every token: ``n``."""
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return tokens
+
+    @property
+    def text(self) -> str:
+        return "n"
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Span):
+    """The last ``window`` tokens: ``min(n, window)``. A window of 3 keeps [BCD] of ABCD."""
+
+    window: int
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return min(tokens, self.window)
+
+    @property
+    def text(self) -> str:
+        return f"min(n, {self.window:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sink(Span):
+    """The first ``sink`` tokens and the last ``window``: ``min(n, sink + window)``. Sink 1, window 2: [A_CD]."""
+
+    sink: int
+    window: int
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return min(tokens, self.sink + self.window)
+
+    @property
+    def text(self) -> str:
+        return f"min(n, {self.sink:,} + {self.window:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Span):
+    """The tokens of the current chunk, at most ``chunk``: ``min(n, chunk)``.
+
+    The count that must fit is the worst moment, the end of a chunk, so it does not fall back when a chunk begins.
+    """
+
+    chunk: int
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return min(tokens, self.chunk)
+
+    @property
+    def text(self) -> str:
+        return f"min(n, {self.chunk:,})"
+
+
+@dataclass(frozen=True, slots=True)
+class Strided(Span):
+    """One entry for every complete group of ``stride`` tokens: ``n // stride``. Stride 4 makes one of [ABCD]."""
+
+    stride: int
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return tokens // self.stride
+
+    @property
+    def text(self) -> str:
+        return f"n // {self.stride:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Remainder(Span):
+    """The tokens that have not yet filled a group of ``stride``: ``n % stride``. Not monotone in ``n``."""
+
+    stride: int
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return tokens % self.stride
+
+    @property
+    def text(self) -> str:
+        return f"n % {self.stride:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Once(Span):
+    """A fixed state: one position from the first token on, whatever the length. No token, no state."""
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return 1 if tokens > 0 else 0
+
+    @property
+    def text(self) -> str:
+        return "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed(Span):
+    """A buffer of ``count`` positions that exists from the first token on, filled or not."""
+
+    count: int
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return self.count if tokens > 0 else 0
+
+    @property
+    def text(self) -> str:
+        return f"{self.count:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder(Span):
+    """One position for each token of the encoder input, computed once: ``encoder_tokens``."""
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return encoder_tokens if tokens > 0 else 0
+
+    @property
+    def text(self) -> str:
+        return "encoder tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTensor:
+    """What one layer keeps for one sequence under one name.
+
+    ``shape`` counts elements per position, outermost first, and ``axes`` names each axis in the field's own terms
+    (``("num_key_value_heads", "head_dim")``). The last axis is contiguous: block-quantised dtypes run along it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    role: Role
+    span: Span
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.axes):
+            raise ValueError(f"tensor {self.name!r} has {len(self.shape)} axes but {len(self.axes)} names")
+
+    @property
+    def elements_per_position(self) -> int:
+        """Product of the shape."""
+        return prod(self.shape)
+
+    def bytes_per_position(self, dtype: DType) -> int:
+        """Bytes of one position in ``dtype``, rows padded to whole blocks."""
+        return prod(self.shape[:-1]) * dtype.row_bytes(self.shape[-1])
+
+    def bytes(self, dtype: DType, tokens: int, encoder_tokens: int = 0) -> int:
+        """Bytes after ``tokens`` tokens of one sequence."""
+        return self.bytes_per_position(dtype) * self.span.positions(tokens, encoder_tokens)

@@ -1,0 +1,84 @@
+"""The library: :func:`load_model` and :func:`plan`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import IO, Any
+
+from hwcalc.errors import ConfigError, UsageError
+from hwcalc.model import ModelSpec, RawModel
+from hwcalc.parsers import parse
+from hwcalc.planner.plan import plan_model
+from hwcalc.planner.result import Plan
+from hwcalc.units import parse_tokens
+
+__all__ = ["ModelLike", "load_model", "plan"]
+
+ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
+
+
+def load_model(
+    model: ModelLike,
+    *,
+    revision: str | None = None,
+    offline: bool = True,
+    assume: str | None = None,
+) -> ModelSpec:
+    """Read a model: an id, a path, an open ``config.json``, or a config dict.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source knows it and :class:`~hwcalc.errors.ConfigError` (or a
+    subclass) if its config cannot be understood.
+    """
+    if isinstance(model, ModelSpec):
+        return model
+    if isinstance(model, Mapping):
+        name = model.get("_name_or_path")
+        raw = RawModel(id=name if isinstance(name, str) and name else "config", config=model, source="python")
+        return parse(raw, assume=assume)
+    from hwcalc.sources import resolve, resolve_stream
+
+    if isinstance(model, (str, os.PathLike)):
+        return parse(resolve(model, revision=revision, offline=offline), assume=assume)
+    if hasattr(model, "read"):
+        return parse(resolve_stream(model), assume=assume)
+    raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")
+
+
+def plan(
+    model: ModelLike,
+    *,
+    seq: int | str | None = None,
+    batch: int | str = 1,
+    dtype: str | None = None,
+    engine: str = "reference",
+    encoder_seq: int | str | None = None,
+    engine_options: Mapping[str, object] | None = None,
+    revision: str | None = None,
+    offline: bool = True,
+    assume: str | None = None,
+) -> Plan:
+    """Plan the cache of ``batch`` sequences of ``seq`` tokens.
+
+    Keyword arguments are the command's options with ``_`` for ``-``; token counts may be written ``"32k"``. ``model`` is
+    whatever :func:`load_model` takes. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+
+    >>> config = {"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+    ...           "hidden_size": 4096, "torch_dtype": "bfloat16"}
+    >>> plan(config, seq="32k").cache.total_bytes
+    4294967296
+    """
+    options: dict[str, str] = {}
+    for name, value in (engine_options or {}).items():
+        if not isinstance(name, str) or isinstance(value, (list, tuple, dict, set)) or value is None:
+            raise UsageError(f"engine_options must map names to plain values (got {name!r}: {value!r}).")
+        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return plan_model(
+        load_model(model, revision=revision, offline=offline, assume=assume),
+        seq=None if seq is None else parse_tokens(seq, "seq"),
+        batch=parse_tokens(batch, "batch"),
+        dtype=dtype,
+        engine=engine,
+        encoder_seq=None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
+        engine_options=options,
+    )

@@ -1,0 +1,32 @@
+"""The engines by name. A new one is one module and one line here."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import import_module
+
+from hwcalc.engines.base import Engine
+from hwcalc.errors import UsageError
+
+__all__ = ["ENGINES", "find_engine"]
+
+ENGINES: dict[str, tuple[str, str]] = {
+    "reference": ("hwcalc.engines.reference", "Reference"),
+    "transformers": ("hwcalc.engines.transformers", "Transformers"),
+}
+"""Name -> module and class; a module is imported when its engine is asked for."""
+
+
+@lru_cache(maxsize=16)
+def _load(name: str) -> Engine:
+    module, attribute = ENGINES[name]
+    engine: Engine = getattr(import_module(module), attribute)()
+    return engine
+
+
+def find_engine(spelling: str) -> tuple[Engine, str | None]:
+    """``transformers`` or ``transformers@5.14`` as the engine and the version asked for."""
+    name, _, version = spelling.strip().lower().partition("@")
+    if name not in ENGINES:
+        raise UsageError(f"--engine {name[:40]!r} is not known.", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines")
+    return _load(name), version or None

@@ -1,0 +1,74 @@
+"""The formulas themselves: what must be kept, without any engine's pages, padding or habits."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import ClassVar
+
+from formulas import DType, LayerKind, Role
+from hwcalc.engines.base import Context, Dtypes, Engine, Request, StoredTensor, parse_kv_dtype, store
+from hwcalc.errors import UnsupportedError
+from hwcalc.model import ModelSpec, Note
+from profiles.dtypes import find_dtype, find_packed
+
+__all__ = ["Reference", "model_dtype"]
+
+_DEFAULT_MODEL_DTYPE = "bf16"
+_DEFAULT_STATE_DTYPE = "fp32"
+_INDEX_DTYPE = "fp8_scaled_128"
+
+
+def named(name: str) -> DType:
+    """A format that is known to exist."""
+    dtype = find_dtype(name)
+    if dtype is None:
+        raise KeyError(name)
+    return dtype
+
+
+def model_dtype(model: ModelSpec, notes: list[Note]) -> DType:
+    """The dtype that the config names; bf16 with a note where it names none."""
+    if model.dtype is None:
+        notes.append(
+            Note(code="default-dtype", message=f"The config names no dtype: {_DEFAULT_MODEL_DTYPE} was taken. Set it with --dtype.")
+        )
+    return named(model.dtype or _DEFAULT_MODEL_DTYPE)
+
+
+class Reference(Engine):
+    """The pure sum over layers."""
+
+    name: ClassVar[str] = "reference"
+    title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
+    definition: ClassVar[str] = "exact"
+    versions: ClassVar[tuple[str, ...]] = ()
+    source: ClassVar[str] = "formulas/"
+
+    def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
+        own = named(model.dtype or _DEFAULT_MODEL_DTYPE)
+        if request.dtype is None:
+            own = model_dtype(model, notes)
+        spelled = request.dtype or own.name
+        parsed = parse_kv_dtype(spelled)
+        roles = {
+            Role.INDEX: named(_INDEX_DTYPE),
+            Role.STATE: named(model.state_dtype or _DEFAULT_STATE_DTYPE),
+            Role.CONV: own,
+        }
+        if isinstance(parsed, str):
+            packed = find_packed(parsed)
+            assert packed is not None
+            roles |= dict(packed.roles)
+        else:
+            key, value = parsed
+            roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
+        return Dtypes(kv=spelled.lower(), roles=MappingProxyType(roles))
+
+    def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+        for tensor in kind.tensors():
+            if tensor.role not in context.dtypes.roles:
+                raise UnsupportedError(
+                    f"--dtype {context.dtypes.kv} packs a latent and its rotary key; {kind.title} has {tensor.name}.",
+                    hint="Use a plain dtype such as fp8 for this model. See: kvplan dtypes",
+                )
+        return tuple(store(tensor, context) for tensor in kind.tensors())

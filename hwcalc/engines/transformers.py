@@ -1,0 +1,407 @@
+"""Hugging Face transformers: DynamicCache, StaticCache, QuantizedCache and the offloaded forms.
+
+Rules of 5.23.0 as ``transformers/cache_utils.py`` has them, with what changed before:
+
+==========================================  =====================================  =====================================
+behaviour                                   older                                  since
+==========================================  =====================================  =====================================
+MLA cache                                   expanded per head                      latent (5.15)
+recurrent state of Mamba, delta nets, KDA   model dtype                            float32 (5.14)
+==========================================  =====================================  =====================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from formulas import (
+    CacheTensor,
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    DType,
+    ExpandedLatentAttention,
+    FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LayerKind,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    MatrixLSTM,
+    NoCache,
+    RealGatedLRU,
+    Remainder,
+    Role,
+    Rwkv4,
+    RwkvMatrix,
+    SharedCache,
+    ShortConvolution,
+    SinkAttention,
+    SlidingAttention,
+    SparseIndexer,
+)
+from formulas.attention import AttentionKind, key_value_tensors
+from hwcalc.engines.base import (
+    Context,
+    Dtypes,
+    Engine,
+    Option,
+    Request,
+    StoredTensor,
+    choice_option,
+    integer_option,
+    parse_kv_dtype,
+    store,
+)
+from hwcalc.engines.reference import model_dtype, named
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.model import ModelSpec, Note
+
+__all__ = ["Transformers"]
+
+_LATENT_SINCE: Final = (5, 15)
+_FP32_STATES_SINCE: Final = (5, 14)
+_FLOATS: Final = ("fp32", "fp16", "bf16")
+
+# Model classes whose caches are kept in another dtype than their kind's usual one.
+_MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm", "zaya"})
+_FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
+_FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
+
+# QuantizedCache: bit widths that each backend packs, and elements per int32 word where 8 is no multiple of the width.
+_BACKEND_BITS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8)}
+
+
+class Transformers(Engine):
+    """The cache objects of the transformers library, logical bytes."""
+
+    name: ClassVar[str] = "transformers"
+    title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
+    definition: ClassVar[str] = "engine"
+    versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
+    source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
+    options: ClassVar[Mapping[str, Option]] = MappingProxyType(
+        {
+            option.name: option
+            for option in (
+                Option(
+                    name="cache",
+                    help="which cache class",
+                    default="dynamic",
+                    check=choice_option("dynamic", "static", "quantized", "offloaded"),
+                ),
+                Option(
+                    name="max_cache_len",
+                    help="positions that a static cache preallocates",
+                    default="the planned length",
+                    check=integer_option(1),
+                ),
+                Option(name="nbits", help="bits of a quantized cache", default="4", check=integer_option(1, 8)),
+                Option(name="q_group_size", help="elements that share a scale", default="64", check=integer_option(1, 65536)),
+                Option(
+                    name="residual_length",
+                    help="newest tokens that may stay unquantized",
+                    default="128",
+                    check=integer_option(1, 2**31),
+                ),
+                Option(
+                    name="quant_backend",
+                    help="who quantizes",
+                    default="quanto",
+                    check=choice_option("quanto", "hqq", "fp8"),
+                ),
+            )
+        }
+    )
+
+    def resolve_version(self, wanted: str) -> str:
+        """Any version from 4.57 to the newest known; the nearest known at or below it decides."""
+        asked = _numbers(wanted)
+        if asked is not None:
+            for known in self.versions:
+                if asked[:2] >= (_numbers(known) or ()) and asked[:2] <= (_numbers(self.versions[0]) or ()):
+                    return known
+        raise UsageError(
+            f"--engine transformers@{wanted[:20]}: no rules for that version.",
+            hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
+        )
+
+    def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
+        """The cache has no dtype of its own: ``--dtype`` is the dtype that the model runs in."""
+        if request.dtype is None:
+            own = model_dtype(model, notes)
+        else:
+            parsed = parse_kv_dtype(request.dtype)
+            if isinstance(parsed, str) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
+                raise UsageError(
+                    f"transformers keeps its cache in the model's dtype, never in {request.dtype[:40]}.",
+                    hint="Use --dtype bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
+                    "--engine-option quant_backend=quanto|hqq|fp8",
+                )
+            own = parsed[0]
+        old = (_numbers(self.version(request.engine_version)) or ()) < _FP32_STATES_SINCE
+        state = own if old or model.model_type in _MODEL_DTYPE_STATES else named("fp32")
+        roles = {role: own for role in Role}
+        roles[Role.STATE] = state
+        if model.model_type in _FP32_CONVS:
+            roles[Role.CONV] = named("fp32")
+        if model.model_type in _FP32_INDEXERS:
+            roles[Role.INDEX] = named("fp32")
+        return Dtypes(kv=own.name, roles=MappingProxyType(roles))
+
+    def check(self, context: Context) -> None:
+        cache = _cache(context)
+        stack = context.model.stack_for(self.name)
+        kinds = {type(group.kind) for group in stack.groups}
+        for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
+            if name in context.request.options and cache != "quantized":
+                raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
+        if "max_cache_len" in context.request.options and cache != "static":
+            raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
+        if cache == "quantized":
+            if kinds - {FullAttention}:
+                raise UnsupportedError(
+                    "QuantizedCache needs full attention on every layer; this model has "
+                    + ", ".join(sorted(kind.title for kind in kinds - {FullAttention}))
+                    + ".",
+                    hint="Use: --engine-option cache=dynamic",
+                )
+            _quantization(context)
+        if cache == "static" and kinds & {CompressedAttention, LightningAttention}:
+            raise UnsupportedError(
+                "transformers has no static cache for "
+                + ", ".join(sorted(kind.title for kind in kinds & {CompressedAttention, LightningAttention}))
+                + ".",
+                hint="Use: --engine-option cache=dynamic",
+            )
+        if cache == "offloaded":
+            context.notes.append(
+                Note(
+                    code="offloaded",
+                    message="Offloaded: these bytes live in host memory; the GPU holds the layer in use and the next one.",
+                )
+            )
+
+    def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+        rule = _RULES.get(type(kind))
+        if rule is None:
+            raise UnsupportedError(f"transformers has no rule for {kind.title}.", hint="Use: --engine reference")
+        return rule(kind, context)
+
+    def extras(self, context: Context) -> tuple[StoredTensor, ...]:
+        if any(isinstance(group.kind, MatrixLSTM) for group in context.model.stack.groups):
+            # xLSTMCache counts the tokens seen in one int64.
+            return (
+                StoredTensor(
+                    name="seqlen_offset", role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8
+                ),
+            )
+        return ()
+
+
+def _numbers(version: str) -> tuple[int, ...] | None:
+    parts = version.split(".")
+    return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
+
+
+def _cache(context: Context) -> str:
+    return context.request.options.get("cache", "dynamic")
+
+
+def _static_length(context: Context) -> int:
+    """StaticCache preallocates this many positions whatever is fed."""
+    value = context.request.options.get("max_cache_len")
+    if value is None:
+        return context.tokens
+    length = integer_option(1)("max_cache_len", value)
+    if context.tokens > length:
+        raise UsageError(f"max_cache_len={length:,} does not hold {context.tokens:,} tokens.", hint="Raise it, or lower --seq.")
+    return length
+
+
+Rule = Callable[..., tuple[StoredTensor, ...]]
+
+
+def _plain(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    return tuple(store(tensor, context) for tensor in kind.tensors())
+
+
+def _growing(tensors: tuple[CacheTensor, ...], context: Context, window: int | None = None) -> tuple[StoredTensor, ...]:
+    """Tensors with one entry a token.
+
+    A dynamic sliding layer keeps ``window`` - 1: of ABCD with window 3 it keeps [CD], since the next token brings the
+    third. A static one preallocates min(window, max_cache_len).
+    """
+    if _cache(context) == "static":
+        length = _static_length(context)
+        kept = length if window is None else min(window, length)
+    else:
+        kept = context.tokens if window is None else min(context.tokens, window - 1)
+    return tuple(store(tensor, context, positions=kept) for tensor in tensors)
+
+
+def _full(kind: FullAttention, context: Context) -> tuple[StoredTensor, ...]:
+    if _cache(context) == "quantized":
+        return _quantized(kind, context)
+    return _growing(kind.tensors(), context)
+
+
+def _sliding(kind: SlidingAttention, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context, kind.window)
+
+
+def _chunked(kind: ChunkedAttention, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context, kind.chunk)
+
+
+def _sink(kind: SinkAttention, context: Context) -> tuple[StoredTensor, ...]:
+    raise UnsupportedError(
+        "transformers has no attention-sink cache (SinkCache was removed in 4.53).", hint="Use: --engine reference"
+    )
+
+
+def _latent(kind: LatentAttention, context: Context) -> tuple[StoredTensor, ...]:
+    latent = (_numbers(context.version) or ()) >= _LATENT_SINCE
+    return _growing(kind.tensors() if latent else kind.expanded().tensors(), context, kind.window)
+
+
+def _expanded(kind: ExpandedLatentAttention, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context, kind.window)
+
+
+def _indexer(kind: SparseIndexer, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context)
+
+
+def _whole_kernel(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    """LinearAttentionLayer keeps ``kernel`` columns of the convolution, one more than it needs."""
+    return tuple(
+        store(tensor, context, positions=tensor.span.positions(context.tokens) + 1)
+        if tensor.role is Role.CONV
+        else store(tensor, context)
+        for tensor in kind.tensors()
+    )
+
+
+def _compressed(kind: CompressedAttention, context: Context) -> tuple[StoredTensor, ...]:
+    """DeepSeek-V4: key and value are one tensor on compressed layers, two on pure sliding ones."""
+    own = context.dtypes.roles[Role.LATENT]
+    if kind.compress_ratio is None:
+        tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
+        return _growing(tensors, context, kind.window)
+    window, compressed = kind.tensors()[:2]
+    out = [
+        store(window, context, dtype=own, positions=min(context.tokens, kind.window - 1)),
+        store(compressed, context, dtype=own),
+    ]
+    halves = 2 if kind.overlap else 1
+    widths = {"compressor": kind.head_dim}
+    if kind.index_head_dim is not None:
+        widths["indexer"] = kind.index_head_dim
+        out.append(store(kind.tensors()[4], context, dtype=own))
+    rest = Remainder(kind.compress_ratio).positions(context.tokens)
+    # Ratio 4 with overlap, six tokens: [EF] wait in the buffers, [ABCD] stays as the overlap of the next entry.
+    groups = kind.compress_ratio if kind.overlap and context.tokens >= kind.compress_ratio else 0
+    for name, width in widths.items():
+        for part in ("value", "gate"):
+            out.append(_slots(f"{name}_{part}", halves * width, rest, own, context))
+            if kind.overlap:
+                out.append(_slots(f"{name}_overlap_{part}", width, groups, own, context))
+    return tuple(out)
+
+
+def _slots(name: str, width: int, positions: int, dtype: DType, context: Context) -> StoredTensor:
+    return StoredTensor(
+        name=name,
+        role=Role.STATE,
+        axes=("width",),
+        shape=(width,),
+        dtype=dtype.name,
+        positions=positions,
+        span=f"{positions:,}",
+        bytes=context.batch * positions * dtype.row_bytes(width),
+    )
+
+
+def _quantization(context: Context) -> tuple[str, int, int, int]:
+    options = context.request.options
+    backend = options.get("quant_backend", "quanto")
+    nbits = int(options.get("nbits", "4"))
+    group = integer_option(1)("q_group_size", options.get("q_group_size", "64"))
+    residual = integer_option(1)("residual_length", options.get("residual_length", "128"))
+    if backend == "fp8" and "nbits" in options and nbits != 8:
+        raise UsageError("quant_backend=fp8 has 8 bits.", hint="Leave nbits out.")
+    if backend != "fp8" and nbits not in _BACKEND_BITS[backend]:
+        raise UsageError(
+            f"quant_backend={backend} does not pack {nbits} bits.",
+            hint=f"Allowed nbits: {', '.join(map(str, _BACKEND_BITS[backend]))}.",
+        )
+    if backend == "fp8" and (_numbers(context.version) or ()) < (5, 22):
+        raise UsageError(f"transformers {context.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
+    return backend, nbits, group, residual
+
+
+def _quantized(kind: AttentionKind, context: Context) -> tuple[StoredTensor, ...]:
+    """QuantizedCache after a one-shot prefill of ``seq`` tokens: all of it is quantised, the residual is empty.
+
+    Each later token waits in the model dtype until ``residual_length`` are there; the plan is of the moment after prefill.
+    """
+    backend, nbits, group, _ = _quantization(context)
+    own = context.dtypes.roles[Role.KEY]
+    out: list[StoredTensor] = []
+    for tensor in kind.tensors():
+        elements = context.batch * context.tokens * prod(tensor.shape)
+        if backend == "fp8":
+            parts = [("", "fp8_e4m3", elements), ("_scale", "fp32", 4)]
+        else:
+            # 3 bits go ten to an int32; other widths fill bytes.
+            data = 4 * -(-elements // 10) if nbits == 3 else -(-elements * nbits // 8)
+            groups = own.block_bytes * -(-elements // group)
+            shift = "_shift" if backend == "quanto" else "_zero"
+            parts = [("", f"int{nbits}", data), ("_scale", own.name, groups), (shift, own.name, groups)]
+        out += [
+            StoredTensor(
+                name=tensor.name + suffix,
+                role=tensor.role,
+                axes=tensor.axes,
+                shape=tensor.shape,
+                dtype=dtype,
+                positions=context.tokens,
+                span=tensor.span.text,
+                bytes=size,
+            )
+            for suffix, dtype, size in parts
+        ]
+    return tuple(out)
+
+
+_RULES: Final[Mapping[type[LayerKind], Rule]] = MappingProxyType(
+    {
+        FullAttention: _full,
+        SlidingAttention: _sliding,
+        ChunkedAttention: _chunked,
+        SinkAttention: _sink,
+        LatentAttention: _latent,
+        ExpandedLatentAttention: _expanded,
+        SparseIndexer: _indexer,
+        CompressedAttention: _compressed,
+        Mamba1: _whole_kernel,
+        Mamba2: _whole_kernel,
+        GatedDeltaNet: _whole_kernel,
+        KimiDeltaAttention: _whole_kernel,
+        ShortConvolution: _whole_kernel,
+        LightningAttention: _plain,
+        RealGatedLRU: _plain,
+        Rwkv4: _plain,
+        RwkvMatrix: _plain,
+        MatrixLSTM: _plain,
+        CrossAttention: _plain,
+        SharedCache: _plain,
+        NoCache: _plain,
+    }
+)

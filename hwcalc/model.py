@@ -1,0 +1,81 @@
+"""A model as kvplan sees it: what its config says, read into layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from formulas import Stack
+
+__all__ = ["ModelSpec", "Note", "Parameters", "RawModel"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something a reader should know: a stable code and a sentence."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """Parameter counts. ``None`` is unknown, never zero."""
+
+    total: int | None = None
+    active: int | None = None
+    mtp: int | None = None
+    definition: str = "exact"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawModel:
+    """A description as a source gave it, before any parser has looked at it.
+
+    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin`` or ``python``; ``location`` says
+    in words where it was found and ``revision`` which version, where there is one.
+    """
+
+    id: str
+    config: Mapping[str, Any]
+    source: str
+    location: str = ""
+    revision: str | None = None
+    parameters: Parameters | None = None
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A stack of layers, each with what it caches, and the few numbers that stand beside it.
+
+    ``dtype`` is the model's own dtype as kvplan names it (``bf16``), ``None`` where the config does not say.
+    ``state_dtype`` is set where the config names one for its recurrent states. ``encoder_tokens`` is the encoder length
+    that the model itself fixes. ``readings`` holds the stack under which a named engine reads the same file differently.
+    """
+
+    id: str
+    source: str
+    location: str
+    revision: str | None
+    model_type: str
+    architecture: str | None
+    stack: Stack
+    dialect: str
+    dtype: str | None = None
+    state_dtype: str | None = None
+    max_position_embeddings: int | None = None
+    hidden_size: int | None = None
+    vocab_size: int | None = None
+    encoder_tokens: int | None = None
+    parameters: Parameters | None = None
+    assumed: bool = False
+    notes: tuple[Note, ...] = ()
+    readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def stack_for(self, engine: str) -> Stack:
+        """The layers as ``engine`` reads this file; the same as ``stack`` almost always."""
+        return self.readings.get(engine, self.stack)

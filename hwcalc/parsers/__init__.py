@@ -1,0 +1,215 @@
+"""Read a config into layers: :func:`parse` finds the dialect that claims it and checks that nothing was overlooked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from formulas import Layer, Stack
+from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
+from hwcalc.model import ModelSpec, Note, RawModel
+from hwcalc.parsers.config import Config, defaults_version
+from hwcalc.parsers.reading import Reading
+from hwcalc.parsers.registry import dialect_for, model_type_of_architecture, read_with
+
+__all__ = ["ASSUMPTIONS", "parse"]
+
+ASSUMPTIONS = ("gqa",)
+"""What ``--assume`` takes: ``gqa`` reads any config as plain grouped-query attention on every layer."""
+
+# Where a composite model keeps its language model, most specific first.
+_NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder", "generator", "vlm_config", "decoder_config")
+_MAX_NESTING = 4
+
+_DTYPES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "fp32": "fp32",
+    "float16": "fp16",
+    "half": "fp16",
+    "fp16": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float8_e4m3fn": "fp8",
+}
+
+
+def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
+    """Read a description into a :class:`~hwcalc.model.ModelSpec`.
+
+    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no dialect claims it,
+    :class:`~hwcalc.errors.UnreadKeysError` if it says something about the cache that its dialect does not know, and
+    :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume="gqa"`` turns the first two into notes.
+    """
+    if assume is not None and assume not in ASSUMPTIONS:
+        raise UsageError(f"--assume {assume[:40]!r} is not known.", hint=f"Allowed: {', '.join(ASSUMPTIONS)}.")
+    top = Config(raw.config)
+    architecture = _architecture(raw.config)
+    notes = list(raw.notes)
+    assumed = False
+    found = _find(top, architecture)
+    if found is not None:
+        dialect, config = found
+        reading = _read(dialect, config)
+        unread = top.unread() if config is top else sorted({*top.unread(), *config.unread()})
+        if unread:
+            named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
+            message = f"{raw.id} has keys that bear on the cache and that the {dialect!r} parser does not know: {named}."
+            if assume is None:
+                raise UnreadKeysError(
+                    message,
+                    keys=tuple(unread),
+                    hint="A number without them would be a guess. To go on all the same, with every number marked as "
+                    "assumed: --assume gqa.",
+                )
+            notes.append(Note(code="unread-keys", message=message + " They were left out of account."))
+            assumed = True
+    elif assume is None:
+        raise _unknown(raw, architecture)
+    else:
+        dialect, config = "standard", _descend(top) or top
+        reading = _read(dialect, config)
+        assumed = True
+        notes.append(
+            Note(
+                code="assumed",
+                message="No parser knows this architecture: every layer is assumed to keep plain attention keys and "
+                "values for every token.",
+            )
+        )
+    return _spec(raw, top, reading, dialect, architecture, notes, assumed)
+
+
+def _architecture(config: Mapping[str, Any]) -> str | None:
+    names = config.get("architectures")
+    if isinstance(names, (list, tuple)) and names and isinstance(names[0], str):
+        return names[0]
+    return None
+
+
+def _find(top: Config, architecture: str | None) -> tuple[str, Config] | None:
+    """The dialect and the config level that it reads: by model type from the top down, then by architecture."""
+    config: Config | None = top
+    for _ in range(_MAX_NESTING):
+        if config is None:
+            break
+        dialect = dialect_for(config.model_type)
+        if dialect is not None:
+            return dialect, config
+        config = _descend(config)
+    if architecture is not None:
+        model_type = model_type_of_architecture(architecture)
+        dialect = dialect_for(model_type)
+        if dialect is not None and top.model_type != model_type:
+            return dialect, top.retyped(model_type)
+    return None
+
+
+def _descend(config: Config) -> Config | None:
+    """The nested language model, or the same document under the nested type where an old file keeps it at the top."""
+    for key in _NESTED:
+        if isinstance(config.raw.get(key), Mapping):
+            return config.sub(key)
+    for key in _NESTED:
+        nested = config.nested_type(key)
+        if nested is not None and nested != config.model_type:
+            return config.retyped(nested)
+    return None
+
+
+def _read(dialect: str, config: Config) -> Reading:
+    try:
+        return read_with(dialect, config)
+    except (ConfigError, UsageError):
+        raise
+    except ValueError as error:
+        # A kind refused its numbers: still the config's fault, and the message names the field.
+        raise ConfigError(f"the {config.model_type} config does not make sense: {error}.") from error
+
+
+def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureError:
+    model_type = raw.config.get("model_type")
+    what = f"model_type {str(model_type)[:60]!r}" if model_type else "no model_type"
+    with_architecture = f", architecture {architecture[:60]!r}" if architecture else ""
+    return UnknownArchitectureError(
+        f"No parser knows {raw.id}: {what}{with_architecture}.",
+        hint="To read it as plain attention on every layer, with every number marked as assumed: --assume gqa.",
+    )
+
+
+def _spec(
+    raw: RawModel,
+    top: Config,
+    reading: Reading,
+    dialect: str,
+    architecture: str | None,
+    notes: list[Note],
+    assumed: bool,
+) -> ModelSpec:
+    language = reading.config
+    defaulted = {
+        key: value for key, value in language.assumed_defaults().items() if key in _WORTH_A_NOTE and not isinstance(value, bool)
+    }
+    if defaulted:
+        listed = ", ".join(f"{key} {value}" for key, value in sorted(defaulted.items()))
+        notes.append(
+            Note(
+                code="class-defaults",
+                message=f"The config leaves out {listed}: taken from the {language.model_type} class of transformers "
+                f"{defaults_version()}.",
+            )
+        )
+    notes.extend(reading.notes)
+    declared = next(
+        (
+            value
+            for level in (language.raw, top.raw)
+            for key in ("dtype", "torch_dtype")
+            if isinstance(value := level.get(key), str)
+        ),
+        None,
+    )
+    return ModelSpec(
+        id=raw.id,
+        source=raw.source,
+        location=raw.location,
+        revision=raw.revision,
+        model_type=top.model_type or language.model_type or "unknown",
+        architecture=architecture,
+        stack=_stack(reading.layers),
+        dialect=dialect,
+        dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
+        state_dtype=reading.state_dtype,
+        max_position_embeddings=_first_integer(language, top, "max_position_embeddings"),
+        hidden_size=_first_integer(language, top, "hidden_size"),
+        vocab_size=_first_integer(language, top, "vocab_size"),
+        encoder_tokens=reading.encoder_tokens,
+        parameters=raw.parameters,
+        assumed=assumed,
+        notes=tuple(notes),
+        readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
+        config=raw.config,
+    )
+
+
+# Class defaults that decide how much is cached; others are not worth a line.
+_WORTH_A_NOTE = {
+    "num_hidden_layers", "decoder_layers", "num_attention_heads", "decoder_attention_heads", "num_key_value_heads",
+    "head_dim", "hidden_size", "d_model", "d_kv", "sliding_window", "kv_lora_rank", "qk_rope_head_dim", "attention_chunk_size",
+    "num_kv_shared_layers", "global_head_dim", "state_size", "conv_kernel", "expand", "mamba_d_state", "mamba_d_conv",
+}
+
+
+def _stack(layers: tuple[Layer, ...]) -> Stack:
+    if not layers:
+        raise ConfigError("the config describes a model without layers.")
+    return Stack(layers)
+
+
+def _first_integer(language: Config, top: Config, key: str) -> int | None:
+    """A number that only describes the model: a strange value is no number, not an error."""
+    for config in (language, top):
+        value = config.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
+            return value
+    return None

@@ -1,0 +1,300 @@
+"""A config document with the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
+
+Absent and null differ: an absent key takes the default of its config class, an explicit null stays null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from formulas import MAX_DIMENSION
+from hwcalc.errors import ConfigError
+from hwcalc.parsers.aliases import ALIASES
+
+__all__ = [
+    "MAX_LAYERS",
+    "ClassDefaults",
+    "Config",
+    "architecture_types",
+    "class_defaults",
+    "defaults_version",
+    "known_model_types",
+]
+
+MAX_LAYERS: Final = 10_000
+"""More layers than any model has; a larger count is a damaged config."""
+
+_MISSING: Final = object()
+
+
+class ClassDefaults:
+    """What transformers' config class for one model type brings along: aliases, defaults, nested types."""
+
+    __slots__ = ("aliases", "defaults", "nested")
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.aliases: Mapping[str, str] = entry.get("aliases", {})
+        self.defaults: Mapping[str, Any] = entry.get("defaults", {})
+        self.nested: Mapping[str, str] = entry.get("nested", {})
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Any]:
+    path = Path(__file__).with_name("class_defaults.json")
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return table
+
+
+def defaults_version() -> str:
+    """The transformers version that the class defaults come from."""
+    return str(_table()["version"])
+
+
+def known_model_types() -> Iterator[str]:
+    """Model types that have a config class in transformers."""
+    yield from _table()["model_types"]
+
+
+def architecture_types() -> Mapping[str, str]:
+    """Model type of each model class that transformers has, by class name."""
+    types: Mapping[str, str] = _table()["architectures"]
+    return types
+
+
+@lru_cache(maxsize=512)
+def class_defaults(model_type: str | None) -> ClassDefaults | None:
+    """Defaults of one model type, or ``None`` where its code lives with the model."""
+    entry = _table()["model_types"].get(model_type)
+    return None if entry is None else ClassDefaults(entry)
+
+
+# Keys that bear on what is cached. One that is present, says something and was read by nobody stops the plan.
+_CACHE_SHAPED = re.compile(
+    r"kv_|_kv|key_value|head_dim|head_size|(num|n)_(attention_|query_)?(heads|groups)|_heads$|multi_query|window|chunk|sink|"
+    r"layer_types|layers?_block|block_types?$|_pattern|attn_|attention_(layers|types|groups|period)|lora_rank|latent|compress|"
+    r"^index_|indexer|state|conv|ssm|mamba|lru|recurr|linear_|delta|lightning|cla_|share|cache|cross_|stride|sparse_attention|"
+    r"cycles|interval|every_n|_period|block_configs|swa_|_swa"
+)
+# Of those, the ones that never bear on it in any config seen.
+_HARMLESS = re.compile(
+    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|^attn_implementation|attn_pdrop|attn_dropout|attn_bias|"
+    r"attention_bias|_attn_implementation|embedding_sharing|share_(embedding|input_output)|shared_embedding|dropout|logit|"
+    r"chunk_size_feed_forward|initializer|_init|init_|_std$|norm|_bias$|bias$|scale|scaling|rope|rotary|softmax|"
+    r"tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|video|audio|mrope|_eps|epsilon|"
+    r"_fusion|_act$|activation|clip|freq_constant|temperature|loss|mup_|problem"
+)
+
+
+class Config:
+    """One level of a config document.
+
+    Every getter takes the canonical key (``num_key_value_heads``); the value comes from the file under that key or the
+    class's own alias, else from the class's default. All raise :class:`ConfigError` that names the key, the value and
+    what is allowed.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], model_type: str | None = None, where: str = "") -> None:
+        declared = raw.get("model_type")
+        self.raw = raw
+        self.model_type = model_type or (declared if isinstance(declared, str) else None)
+        self.where = where
+        self.read: set[str] = set()
+        self.defaulted: dict[str, Any] = {}
+        self.children: list[Config] = []
+        self._class = class_defaults(self.model_type)
+
+    @property
+    def has_class(self) -> bool:
+        """Whether transformers has a config class for this model type."""
+        return self._class is not None
+
+    def _key_in_file(self, key: str) -> str | None:
+        """The name under which the file gives ``key``."""
+        names: Sequence[str]
+        if self._class is not None:
+            names = (self._class.aliases.get(key, key), key)
+        else:
+            names = (key, *ALIASES.get(key, ()))
+        for name in names:
+            self.read.add(name)
+        return next((name for name in names if name in self.raw), None)
+
+    def has(self, key: str) -> bool:
+        """Whether the file gives the key, null or not."""
+        return self._key_in_file(key) is not None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value as it stands: file, then class default, then ``default``."""
+        name = self._key_in_file(key)
+        if name is not None:
+            return self.raw[name]
+        if self._class is not None:
+            real = self._class.aliases.get(key, key)
+            value = self._class.defaults.get(real, _MISSING)
+            if value is not _MISSING:
+                if value is not None:
+                    self.defaulted[key] = value
+                return value
+        return default
+
+    def ignore(self, *keys: str) -> None:
+        """Mark keys as known and without effect on the cache."""
+        self.read.update(keys)
+
+    def error(self, key: str, value: Any, allowed: str) -> ConfigError:
+        """A :class:`ConfigError` about one key, to be raised."""
+        place = f"{self.where}.{key}" if self.where else key
+        return ConfigError(f"{place} is {_short(value)}, but must be {allowed}.")
+
+    def missing(self, key: str) -> ConfigError:
+        """A :class:`ConfigError` about a key that is not there, to be raised."""
+        place = f"{self.where}.{key}" if self.where else key
+        kind = f" a {self.model_type} config" if self.model_type else " this config"
+        return ConfigError(f"{place} is missing:{kind} needs it.", hint="Check that the file is the model's config.json.")
+
+    def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:
+        """A whole number, or ``None`` where it is absent without default or null."""
+        value = self.get(key)
+        if value is None:
+            return None
+        return self.checked_integer(key, value, minimum=minimum, maximum=maximum)
+
+    def checked_integer(self, key: str, value: Any, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int:
+        """``value`` as a whole number in range; an integral float (``4.0``) counts."""
+        if isinstance(value, float) and value.is_integer() and abs(value) <= maximum:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:
+            raise self.error(key, value, f"a whole number from {minimum:,} to {maximum:,}")
+        return value
+
+    def integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int:
+        """A whole number that must be there."""
+        value = self.maybe_integer(key, minimum=minimum, maximum=maximum)
+        if value is None:
+            raise self.missing(key)
+        return value
+
+    def number_of_layers(self, key: str = "num_hidden_layers") -> int:
+        """A layer count that must be there."""
+        return self.integer(key, maximum=MAX_LAYERS)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A truth value; null is ``False``, as in the code that reads it. 0 and 1 count."""
+        value = self.get(key, default)
+        if value is None:
+            return False
+        if not isinstance(value, bool) and value not in (0, 1):
+            raise self.error(key, value, "true or false")
+        return bool(value)
+
+    def text(self, key: str, default: str | None = None) -> str | None:
+        """A string, or ``default`` where it is absent or null."""
+        value = self.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.error(key, value, "a string")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A finite number, whole or not."""
+        value = self.get(key, default)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= MAX_DIMENSION:
+            raise self.error(key, value, "a number")
+        return float(value)
+
+    def sequence(self, key: str, *, length: int | None = None) -> list[Any] | None:
+        """A list, or ``None`` where it is absent or null; ``length`` is how many items it must have."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, (list, tuple)):
+            raise self.error(key, value, "a list")
+        if len(value) > 10 * MAX_LAYERS:
+            raise self.error(key, f"{len(value):,} items long", f"a list of at most {10 * MAX_LAYERS:,}")
+        if length is not None and len(value) != length:
+            raise self.error(key, f"{len(value)} items long", f"a list of {length} items, one for each layer")
+        return list(value)
+
+    def integers(self, key: str, *, length: int | None = None, minimum: int = 0) -> list[int] | None:
+        """A list of whole numbers, or ``None``."""
+        values = self.sequence(key, length=length)
+        if values is None:
+            return None
+        return [self.checked_integer(key, value, minimum=minimum) for value in values]
+
+    def strings(self, key: str, *, length: int | None = None) -> list[str] | None:
+        """A list of strings, or ``None``."""
+        values = self.sequence(key, length=length)
+        if values is None:
+            return None
+        for value in values:
+            if not isinstance(value, str):
+                raise self.error(key, value, "a list of strings")
+        return values
+
+    def sub(self, key: str, model_type: str | None = None) -> Config | None:
+        """A nested config, or ``None`` where it is absent or null; it remembers its place for messages."""
+        value = self.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.error(key, value, "an object")
+        declared = value.get("model_type")
+        if not (isinstance(declared, str) and declared):
+            model_type = model_type or (self._class.nested.get(key) if self._class else None)
+        child = Config(
+            value,
+            declared if isinstance(declared, str) and declared else model_type,
+            f"{self.where}.{key}" if self.where else key,
+        )
+        self.children.append(child)
+        return child
+
+    def retyped(self, model_type: str | None) -> Config:
+        """The same document read as another model type (old files that keep text keys at the top)."""
+        child = Config(self.raw, model_type, self.where)
+        child.read = self.read
+        self.children.append(child)
+        return child
+
+    def nested_type(self, key: str) -> str | None:
+        """The model type of a nested config that the file does not name."""
+        return self._class.nested.get(key) if self._class else None
+
+    def unread(self) -> list[str]:
+        """Cache-shaped keys that say something and that nobody has read, here and in the configs read below."""
+        found = [
+            f"{self.where}.{key}" if self.where else key
+            for key, value in self.raw.items()
+            if isinstance(key, str)
+            and key not in self.read
+            and value not in (None, False, "", 0)
+            and value != []
+            and value != {}
+            and not isinstance(value, Mapping)
+            and _CACHE_SHAPED.search(key)
+            and not _HARMLESS.search(key)
+        ]
+        for child in self.children:
+            found += [key for key in child.unread() if key not in found]
+        return found
+
+    def assumed_defaults(self) -> dict[str, Any]:
+        """Keys whose value came from the class, here and in the configs read below."""
+        out = dict(self.defaulted)
+        for child in self.children:
+            out.update(child.assumed_defaults())
+        return out
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, default=str) if not isinstance(value, str) else value
+    return text if len(text) <= 60 else text[:57] + "..."

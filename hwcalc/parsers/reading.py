@@ -1,0 +1,153 @@
+"""What a dialect gives back, and the pieces that most dialects share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from formulas import ChunkedAttention, FullAttention, Layer, SinkAttention, SlidingAttention
+from hwcalc.errors import ConfigError
+from hwcalc.model import Note
+from hwcalc.parsers.config import Config
+
+__all__ = [
+    "AttentionDims",
+    "LayerReader",
+    "Reading",
+    "attention_dims",
+    "build_layers",
+    "every",
+    "full_layer",
+    "read_layer_types",
+    "windowed_layer",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """The layers that a config describes. ``config`` is the level that describes the language model."""
+
+    layers: tuple[Layer, ...]
+    config: Config
+    encoder_tokens: int | None = None
+    state_dtype: str | None = None
+    notes: tuple[Note, ...] = ()
+    readings: Mapping[str, tuple[Layer, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionDims:
+    """Heads and widths of one attention layer."""
+
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    v_head_dim: int
+
+    def full(self) -> FullAttention:
+        """These dims, every token kept."""
+        return FullAttention(**vars(self))
+
+    def sliding(self, window: int) -> SlidingAttention:
+        """These dims, the last ``window`` tokens kept."""
+        return SlidingAttention(**vars(self), window=window)
+
+    def chunked(self, chunk: int) -> ChunkedAttention:
+        """These dims, one chunk kept."""
+        return ChunkedAttention(**vars(self), chunk=chunk)
+
+    def sink(self, sink: int, window: int) -> SinkAttention:
+        """These dims, the first ``sink`` and the last ``window`` tokens kept."""
+        return SinkAttention(**vars(self), sink=sink, window=window)
+
+
+def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:
+    """Heads and widths by the common keys.
+
+    ``num_key_value_heads`` null or absent without class default is all heads; ``head_dim`` likewise is
+    hidden_size // heads, which is not what it always is; ``v_head_dim`` is ``head_dim`` unless given.
+    """
+    heads = config.integer(heads_key)
+    kv_heads = config.maybe_integer("num_key_value_heads") or heads
+    head_dim = config.maybe_integer("head_dim")
+    if head_dim is None:
+        hidden = config.integer("hidden_size")
+        head_dim = hidden // heads
+        if head_dim == 0:
+            raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
+    v_head_dim = config.maybe_integer("v_head_dim") or head_dim
+    return AttentionDims(
+        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim
+    )
+
+
+LayerReader = Callable[[Config, int], Layer]
+"""Reads one layer: the config and the layer's index."""
+
+# Older names of the same types, as transformers itself maps them.
+_LEGACY_TYPES = {
+    "attention": "full_attention",
+    "full": "full_attention",
+    "global": "full_attention",
+    "global_attention": "full_attention",
+    "sliding": "sliding_attention",
+    "local_attention": "sliding_attention",
+    "sliding_window": "sliding_attention",
+    "swa": "sliding_attention",
+    "mamba": "linear_attention",
+    "mamba2": "linear_attention",
+    "recurrent": "linear_attention",
+    "linear": "linear_attention",
+    "short_conv": "conv",
+    "-": "mlp",
+}
+
+
+def read_layer_types(config: Config, count: int, key: str = "layer_types") -> list[str] | None:
+    """The per-layer types that the file spells out, legacy names made current; ``None`` if it does not."""
+    types = config.strings(key)
+    if types is None:
+        return None
+    if len(types) < count:
+        raise config.error(key, f"{len(types)} items long", f"a list of {count} items, one for each layer")
+    return [_LEGACY_TYPES.get(name, name) for name in types[:count]]
+
+
+def every(period: int, count: int, hit: str, other: str, offset: int = -1) -> list[str]:
+    """``count`` types with ``hit`` at every index i where i % period == offset (by default the last of each period).
+
+    >>> every(3, 4, "full", "sliding")
+    ['sliding', 'sliding', 'full', 'sliding']
+    """
+    return [hit if i % period == offset % period else other for i in range(count)]
+
+
+def build_layers(config: Config, types: list[str], readers: Mapping[str, LayerReader]) -> tuple[Layer, ...]:
+    """One layer for each type, by the reader of that type; equal types of one dialect share work by index."""
+    layers = []
+    for index, name in enumerate(types):
+        reader = readers.get(name)
+        if reader is None:
+            known = ", ".join(sorted(readers))
+            raise ConfigError(
+                f"layer {index} is of type {name[:60]!r}, which a {config.model_type} model does not have.",
+                hint=f"Known here: {known}.",
+            )
+        layers.append(reader(config, index))
+    return tuple(layers)
+
+
+def full_layer(config: Config, index: int) -> Layer:
+    """A layer of full attention by the common keys."""
+    return (attention_dims(config).full(),)
+
+
+def windowed_layer(config: Config, index: int) -> Layer:
+    """A sliding layer by the common keys: full where no window is set, sink + window with ``attention_sink_size``."""
+    dims = attention_dims(config)
+    window = config.maybe_integer("sliding_window")
+    if window is None:
+        return (dims.full(),)
+    sink = config.maybe_integer("attention_sink_size", minimum=0)
+    return (dims.sink(sink, window),) if sink else (dims.sliding(window),)

@@ -1,0 +1,227 @@
+"""Plan one model: ask the engine what it stores for every layer, and add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from formulas import CompressedAttention, CrossAttention, LayerKind, Role, SparseIndexer, Stack, ranges
+from hwcalc._version import __version__
+from hwcalc.engines import find_engine
+from hwcalc.engines.base import Context, Engine, Request, StoredTensor
+from hwcalc.engines.reference import Reference
+from hwcalc.errors import UsageError
+from hwcalc.model import ModelSpec, Note, Parameters
+from hwcalc.planner.result import (
+    SCHEMA_VERSION,
+    CacheInfo,
+    LayerInfo,
+    ModelInfo,
+    ParametersInfo,
+    Plan,
+    RequestInfo,
+    TensorInfo,
+)
+
+__all__ = ["make_context", "plan_model", "stored_layers"]
+
+_FIXED_ROLES = (Role.STATE, Role.CONV)
+_LONGEST = 2**40
+
+
+def plan_model(
+    model: ModelSpec,
+    *,
+    seq: int | None = None,
+    batch: int = 1,
+    dtype: str | None = None,
+    engine: str = "reference",
+    encoder_seq: int | None = None,
+    engine_options: Mapping[str, str] | None = None,
+) -> Plan:
+    """Plan ``batch`` sequences of ``seq`` tokens on one GPU. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
+    notes = list(model.notes)
+    rules, wanted = find_engine(engine)
+    context = make_context(
+        model, rules, wanted, notes, seq=seq, batch=batch, dtype=dtype, encoder_seq=encoder_seq, options=engine_options or {}
+    )
+    stored = stored_layers(rules, context)
+    tensors = tuple(_tensor_info(*item) for item in stored)
+    total = sum(tensor.bytes for tensor in tensors)
+    single = replace(context, request=replace(context.request, batch=1), notes=[])
+    single_stored = stored if context.batch == 1 else stored_layers(rules, single)
+    per_sequence = sum(count * tensor.bytes for _, _, count, tensor in single_stored)
+    state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in _FIXED_ROLES)
+    request = context.request
+    return Plan(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model=_model_info(model, model.stack_for(rules.name)),
+        request=RequestInfo(
+            engine=rules.name,
+            engine_version=context.version or None,
+            seq=request.seq,
+            batch=request.batch,
+            encoder_seq=context.encoder_tokens if _has_cross(model) else None,
+            kv_dtype=context.dtypes.kv,
+            state_dtype=context.dtypes.state if state else None,
+            tp=1,
+            pp=1,
+            dp=1,
+            dcp=1,
+            ep=1,
+            options=dict(request.options),
+        ),
+        cache=CacheInfo(
+            definition="assumed" if model.assumed else rules.definition,
+            bytes_per_token=_growth(single),
+            state_bytes_per_sequence=state,
+            bytes_per_sequence=per_sequence,
+            total_bytes=total,
+            per_gpu_bytes=total,
+            tensors=tensors,
+            read_bytes_per_step=_read_bytes(stored),
+        ),
+        memory=None,
+        pool=None,
+        fit=None,
+        speed=None,
+        notes=tuple(dict.fromkeys(notes)),
+        warnings=tuple(_warnings(model, request)),
+    )
+
+
+def make_context(
+    model: ModelSpec,
+    engine: Engine,
+    version: str | None,
+    notes: list[Note],
+    *,
+    seq: int | None,
+    batch: int,
+    dtype: str | None,
+    encoder_seq: int | None,
+    options: Mapping[str, str],
+) -> Context:
+    """Fill in every default, printing it into ``notes``, and let the engine check the whole."""
+    if seq is None:
+        seq = model.max_position_embeddings
+        if seq is None:
+            raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
+        notes.append(Note(code="default-seq", message=f"Planned for the model's own maximum of {seq:,} tokens. Set it with --seq."))
+    if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:
+        raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {batch:,}).")
+    resolved = engine.version(version)
+    engine.check_options(options)
+    request = Request(
+        seq=seq, batch=batch, dtype=dtype, encoder_seq=encoder_seq, engine_version=resolved or None, options=dict(options)
+    )
+    context = Context(
+        model=model,
+        request=request,
+        version=resolved,
+        dtypes=engine.dtypes(model, request, notes),
+        encoder_tokens=_encoder_tokens(model, request, notes),
+        notes=notes,
+    )
+    engine.check(context)
+    return context
+
+
+def _has_cross(model: ModelSpec) -> bool:
+    return any(isinstance(kind, CrossAttention) for group in model.stack.groups for kind in (group.kind,))
+
+
+def _encoder_tokens(model: ModelSpec, request: Request, notes: list[Note]) -> int:
+    if not _has_cross(model):
+        if request.encoder_seq is not None:
+            notes.append(Note(code="no-encoder", message="The model has no cross attention: --encoder-seq has no effect."))
+        return 0
+    if request.encoder_seq is not None:
+        return request.encoder_seq
+    if model.encoder_tokens is not None:
+        message = f"Encoder length {model.encoder_tokens:,}: the model's own. Set it with --encoder-seq."
+        notes.append(Note(code="default-encoder-seq", message=message))
+        return model.encoder_tokens
+    notes.append(
+        Note(
+            code="default-encoder-seq",
+            message=f"Encoder length {request.seq:,}: taken to be as long as the output. Set it with --encoder-seq.",
+        )
+    )
+    return request.seq
+
+
+Stored = tuple[str, str, int, StoredTensor]
+"""Kind name, layer numbers, how many layers, and the tensor of one of them."""
+
+
+def stored_layers(engine: Engine, context: Context) -> list[Stored]:
+    """Everything the engine stores: equal layers asked once and counted."""
+    out: list[Stored] = []
+    for group in context.model.stack_for(engine.name).groups:
+        numbers = ranges(group.layers)
+        out += [(group.kind.name, numbers, group.count, tensor) for tensor in engine.tensors(group.kind, context)]
+    out += [("model", "", 1, tensor) for tensor in engine.extras(context)]
+    return out
+
+
+def _tensor_info(kind: str, layers: str, count: int, tensor: StoredTensor) -> TensorInfo:
+    return TensorInfo(
+        name=tensor.name,
+        role=tensor.role.value,
+        kind=kind,
+        layers=layers,
+        count=count,
+        axes=tensor.axes,
+        shape=tensor.shape,
+        dtype=tensor.dtype,
+        span=tensor.span,
+        positions=tensor.positions,
+        bytes=count * tensor.bytes,
+    )
+
+
+def _growth(context: Context) -> int:
+    """Bytes that one sequence gains from ``seq`` to ``seq`` + 1 tokens, by the formulas in the engine's dtypes."""
+    roles = context.dtypes.roles
+    growth = 0
+    for group in context.model.stack.groups:
+        for tensor in group.kind.tensors():
+            span = tensor.span
+            added = span.positions(context.tokens + 1, context.encoder_tokens) - span.positions(context.tokens, context.encoder_tokens)
+            if added:
+                growth += group.count * added * tensor.bytes_per_position(roles[tensor.role])
+    return growth
+
+
+def _read_bytes(stored: list[Stored]) -> int:
+    return sum(count * tensor.bytes for _, _, count, tensor in stored)
+
+
+def _warnings(model: ModelSpec, request: Request) -> list[Note]:
+    longest = model.max_position_embeddings
+    if longest is not None and request.seq > longest:
+        return [Note(code="beyond-maximum", message=f"{request.seq:,} tokens is more than the model's maximum of {longest:,}.")]
+    return []
+
+
+def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:
+    parameters = model.parameters or Parameters(definition="unknown")
+    return ModelInfo(
+        id=model.id,
+        source=model.source,
+        location=model.location,
+        revision=model.revision,
+        model_type=model.model_type,
+        architecture=model.architecture,
+        layers=tuple(
+            LayerInfo(kind=group.kind.name, count=group.count, layers=ranges(group.layers), dims=group.kind.dims())
+            for group in stack.groups
+        ),
+        parameters=ParametersInfo(
+            total=parameters.total, active=parameters.active, mtp=parameters.mtp, definition=parameters.definition
+        ),
+        max_position_embeddings=model.max_position_embeddings,
+        dtype=model.dtype,
+    )

@@ -1,0 +1,150 @@
+"""The plan: one frozen object, integers throughout, whose fields are the JSON document.
+
+Every section says what its numbers are: ``exact`` (the formulas), ``engine`` (that engine's rule), ``estimate`` (with a
+low and a high), ``measured``, or ``assumed`` where ``--assume`` filled a gap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+from hwcalc.model import Note
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "CacheInfo",
+    "LayerInfo",
+    "ModelInfo",
+    "ParametersInfo",
+    "Plan",
+    "RequestInfo",
+    "TensorInfo",
+]
+
+SCHEMA_VERSION: Final = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInfo:
+    """One layer kind, how often the model has it, and its numbers."""
+
+    kind: str
+    count: int
+    layers: str
+    dims: dict[str, int | bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParametersInfo:
+    """Parameter counts; null is unknown."""
+
+    total: int | None
+    active: int | None
+    mtp: int | None
+    definition: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """The model as it was read, and where from."""
+
+    id: str
+    source: str
+    location: str
+    revision: str | None
+    model_type: str
+    architecture: str | None
+    layers: tuple[LayerInfo, ...]
+    parameters: ParametersInfo
+    max_position_embeddings: int | None
+    dtype: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestInfo:
+    """What was planned, defaults filled in."""
+
+    engine: str
+    engine_version: str | None
+    seq: int
+    batch: int
+    encoder_seq: int | None
+    kv_dtype: str
+    state_dtype: str | None
+    tp: int
+    pp: int
+    dp: int
+    dcp: int
+    ep: int
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorInfo:
+    """One cached tensor of one layer kind. ``bytes`` is for all its layers and the whole batch."""
+
+    name: str
+    role: str
+    kind: str
+    layers: str
+    count: int
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    span: str
+    positions: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheInfo:
+    """What the cache takes.
+
+    ``bytes_per_token`` is the growth of one sequence from ``seq`` to ``seq`` + 1 tokens by the formulas,
+    ``state_bytes_per_sequence`` what does not grow with length, ``bytes_per_sequence`` what one sequence of ``seq`` tokens
+    holds, ``total_bytes`` what the batch holds on all ranks, ``per_gpu_bytes`` the largest rank, and
+    ``read_bytes_per_step`` what one decode step of the batch reads. The bytes of ``tensors`` add up to ``total_bytes``.
+    """
+
+    definition: str
+    bytes_per_token: int
+    state_bytes_per_sequence: int
+    bytes_per_sequence: int
+    total_bytes: int
+    per_gpu_bytes: int
+    tensors: tuple[TensorInfo, ...]
+    read_bytes_per_step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The answer. ``memory``, ``pool``, ``fit`` and ``speed`` are null until hardware or an engine's pool is planned."""
+
+    schema_version: str
+    kvplan_version: str
+    model: ModelInfo
+    request: RequestInfo
+    cache: CacheInfo
+    memory: None
+    pool: None
+    fit: None
+    speed: None
+    notes: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document, as plain dicts and lists."""
+        document: dict[str, Any] = _plain(self)
+        return document
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

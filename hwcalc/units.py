@@ -1,0 +1,64 @@
+"""Numbers as people type and read them: tokens (``32k``), bytes (``80GiB``) and how they are printed."""
+
+from __future__ import annotations
+
+import re
+
+from hwcalc.errors import UsageError
+
+__all__ = ["GIB", "KIB", "MIB", "human_bytes", "parse_bytes", "parse_tokens"]
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_TOKEN_FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_BYTE_FACTORS = {
+    "": 1,
+    "b": 1,
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
+}
+_NUMBER = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
+_LARGEST = 2**62
+
+
+def _parse(text: str, factors: dict[str, int], what: str, allowed: str) -> int:
+    match = _NUMBER.fullmatch(text.strip().lower().replace("_", "").replace(",", ""))
+    if match is None or match[3] not in factors:
+        raise UsageError(f"{what} is not a number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+    digits = match[2] or ""
+    scaled = int(match[1] + digits) * factors[match[3]]
+    value, rest = divmod(scaled, 10 ** len(digits))
+    if rest or value > _LARGEST:
+        problem = "is not a whole number" if rest else "is too large"
+        raise UsageError(f"{what} {problem}: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+    return value
+
+
+def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
+    """``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576): k, M and G are powers of 1,024."""
+    allowed = f"a whole number from {minimum:,} with an optional k, M or G (powers of 1,024)"
+    number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed)
+    if isinstance(value, bool) or not minimum <= number <= _LARGEST:
+        raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def parse_bytes(value: int | str, what: str = "the size") -> int:
+    """``"80GB"`` is 80 x 10^9, ``"80GiB"`` 80 x 2^30, a plain integer is bytes."""
+    allowed = "bytes, or a number with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
+    number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed)
+    if isinstance(value, bool) or not 0 <= number <= _LARGEST:
+        raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def human_bytes(count: int) -> str:
+    """Binary units, always named so: ``"4.00 GiB"``, ``"128 KiB"``, ``"576 B"``."""
+    if abs(count) < KIB:
+        return f"{count} B"
+    for unit, name in ((1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB")):
+        if abs(count) >= unit:
+            return f"{count / unit:,.2f} {name}"
+    return f"{count / KIB:,.2f} KiB".replace(".00 ", " ")

@@ -1,0 +1,69 @@
+"""The storage formats: ``dtypes.json`` as :class:`formulas.DType` objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from formulas import DType, Role
+
+__all__ = ["PackedDType", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedDType:
+    """A layout that stores the tensors of one layer side by side, each in a format of its own."""
+
+    name: str
+    roles: Mapping[Role, DType]
+
+
+@lru_cache(maxsize=1)
+def _file() -> Mapping[str, Any]:
+    data: Mapping[str, Any] = json.loads(Path(__file__).with_name("dtypes.json").read_text(encoding="utf-8"))
+    return data
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> Mapping[str, DType]:
+    table: dict[str, DType] = {}
+    for name, entry in _file()["dtypes"].items():
+        dtype = DType(name=name, block_elements=entry["block_elements"], block_bytes=entry["block_bytes"])
+        for spelling in (name, *entry["aliases"]):
+            table[spelling] = dtype
+    return MappingProxyType(table)
+
+
+def dtype_names() -> tuple[str, ...]:
+    """Canonical names, in the order of the file."""
+    return tuple(_file()["dtypes"])
+
+
+def packed_names() -> tuple[str, ...]:
+    """Names of the packed layouts."""
+    return tuple(_file()["packed"])
+
+
+def dtype_sources() -> Mapping[str, str]:
+    """Where each format is defined."""
+    entries = {**_file()["dtypes"], **_file()["packed"]}
+    return {name: entry["source"] for name, entry in entries.items()}
+
+
+def find_dtype(name: str) -> DType | None:
+    """A format by name or alias, in any case; ``None`` if there is none."""
+    return _by_name().get(name.lower())
+
+
+def find_packed(name: str) -> PackedDType | None:
+    """A packed layout by name."""
+    entry = _file()["packed"].get(name.lower())
+    if entry is None:
+        return None
+    roles = {Role(role): _by_name()[dtype] for role, dtype in entry["roles"].items()}
+    return PackedDType(name=name.lower(), roles=MappingProxyType(roles))
