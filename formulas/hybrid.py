@@ -67,6 +67,5 @@ class Stack:
             for kind in layer:
                 found.setdefault(kind, []).append(index)
         return tuple(
-            Group(kind=kind, count=len(indices), layers=tuple(dict.fromkeys(indices)))
-            for kind, indices in found.items()
+            Group(kind=kind, count=len(indices), layers=tuple(dict.fromkeys(indices))) for kind, indices in found.items()
         )

@@ -7,7 +7,7 @@ from typing import ClassVar, TypeVar
 
 from formulas.tensor import CacheTensor
 
-__all__ = ["KINDS", "LayerKind", "MAX_DIMENSION", "register"]
+__all__ = ["KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
 MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this; a larger one is a damaged config, not a model."""

@@ -46,9 +46,7 @@ class LatentAttention(LayerKind):
         return Full() if self.window is None else Window(self.window)
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        latent = CacheTensor(
-            name="latent", shape=(self.kv_lora_rank,), axes=("kv_lora_rank",), role=Role.LATENT, span=self.span
-        )
+        latent = CacheTensor(name="latent", shape=(self.kv_lora_rank,), axes=("kv_lora_rank",), role=Role.LATENT, span=self.span)
         rope = CacheTensor(
             name="rope_key",
             shape=(self.qk_rope_head_dim,),
@@ -137,6 +135,8 @@ class SparseIndexer(LayerKind):
     index_n_heads: int
     index_head_dim: int
     index_extra_elements: int = 0
+    index_topk: int | None = None
+    """How many of the tokens the attention beside it reads; ``None`` where the config does not say."""
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         width = self.index_head_dim + self.index_extra_elements

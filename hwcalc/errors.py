@@ -1,5 +1,7 @@
-"""One hierarchy of errors, each with its exit code. A message says what was given and what is allowed; the hint says
-what to type next."""
+"""One hierarchy of errors, each with its exit code.
+
+A message says what was given and what is allowed; the hint says what to type next.
+"""
 
 from __future__ import annotations
 

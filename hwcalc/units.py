@@ -29,7 +29,8 @@ def _parse(text: str, factors: dict[str, int], what: str, allowed: str) -> int:
         raise UsageError(f"{what} is not a number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
     digits = match[2] or ""
     scaled = int(match[1] + digits) * factors[match[3]]
-    value, rest = divmod(scaled, 10 ** len(digits))
+    unit: int = 10 ** len(digits)
+    value, rest = divmod(scaled, unit)
     if rest or value > _LARGEST:
         problem = "is not a whole number" if rest else "is too large"
         raise UsageError(f"{what} {problem}: {text[:40]!r}", hint=f"Allowed: {allowed}.")

@@ -49,7 +49,10 @@ def field_defaults(cls: type) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
     inherited = {f.name for f in dataclasses.fields(PreTrainedConfig)} - {
-        "is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_word_embeddings",
+        "is_encoder_decoder",
+        "is_decoder",
+        "add_cross_attention",
+        "tie_word_embeddings",
     }
     out: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
@@ -110,7 +113,8 @@ def collect() -> dict[str, Any]:
         model_type = queue.pop(0)
         if model_type in types:
             continue
-        cls = by_type.get(model_type) or (CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None)
+        # The lazy mapping loads a class on [], never on get().
+        cls = by_type.get(model_type) or (CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None)  # noqa: SIM401
         if cls is None:
             continue
         nested = nested_types(cls)

@@ -21,9 +21,9 @@ __all__ = [
     "Option",
     "Request",
     "StoredTensor",
+    "choice_option",
     "integer_option",
     "parse_kv_dtype",
-    "choice_option",
     "store",
 ]
 
@@ -153,9 +153,12 @@ def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
     found = [find_dtype(half) for half in halves]
     if len(halves) > 2 or None in found:
         known = ", ".join((*dtype_names(), *packed_names()))
-        raise UsageError(f"--dtype {spelling[:40]!r} is not a known dtype.", hint=f"Known: {known}; K:V for two. See: kvplan dtypes")
+        raise UsageError(
+            f"--dtype {spelling[:40]!r} is not a known dtype.", hint=f"Known: {known}; K:V for two. See: kvplan dtypes"
+        )
     key, value = found[0], found[-1]
-    assert key is not None and value is not None
+    assert key is not None
+    assert value is not None
     return key, value
 
 
@@ -176,7 +179,9 @@ class Engine(ABC):
         if wanted is None:
             return self.versions[0] if self.versions else ""
         if not self.versions:
-            raise UsageError(f"--engine {self.name}@{wanted[:20]}: {self.name} has no versions.", hint=f"Use: --engine {self.name}")
+            raise UsageError(
+                f"--engine {self.name}@{wanted[:20]}: {self.name} has no versions.", hint=f"Use: --engine {self.name}"
+            )
         return self.resolve_version(wanted)
 
     def resolve_version(self, wanted: str) -> str:

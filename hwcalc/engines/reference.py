@@ -30,7 +30,9 @@ def model_dtype(model: ModelSpec, notes: list[Note]) -> DType:
     """The dtype that the config names; bf16 with a note where it names none."""
     if model.dtype is None:
         notes.append(
-            Note(code="default-dtype", message=f"The config names no dtype: {_DEFAULT_MODEL_DTYPE} was taken. Set it with --dtype.")
+            Note(
+                code="default-dtype", message=f"The config names no dtype: {_DEFAULT_MODEL_DTYPE} was taken. Set it with --dtype."
+            )
         )
     return named(model.dtype or _DEFAULT_MODEL_DTYPE)
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from formulas import CompressedAttention, CrossAttention, LayerKind, Role, SparseIndexer, Stack, ranges
+from formulas import CrossAttention, Role, Stack, ranges
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request, StoredTensor
-from hwcalc.engines.reference import Reference
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note, Parameters
 from hwcalc.planner.result import (
@@ -108,7 +107,9 @@ def make_context(
         seq = model.max_position_embeddings
         if seq is None:
             raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
-        notes.append(Note(code="default-seq", message=f"Planned for the model's own maximum of {seq:,} tokens. Set it with --seq."))
+        notes.append(
+            Note(code="default-seq", message=f"Planned for the model's own maximum of {seq:,} tokens. Set it with --seq.")
+        )
     if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:
         raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {batch:,}).")
     resolved = engine.version(version)
@@ -189,7 +190,9 @@ def _growth(context: Context) -> int:
     for group in context.model.stack.groups:
         for tensor in group.kind.tensors():
             span = tensor.span
-            added = span.positions(context.tokens + 1, context.encoder_tokens) - span.positions(context.tokens, context.encoder_tokens)
+            added = span.positions(context.tokens + 1, context.encoder_tokens) - span.positions(
+                context.tokens, context.encoder_tokens
+            )
             if added:
                 growth += group.count * added * tensor.bytes_per_position(roles[tensor.role])
     return growth
