@@ -146,7 +146,7 @@ class Transformers(Engine):
             own = parsed[0]
         old = (_numbers(self.version(request.engine_version)) or ()) < _FP32_STATES_SINCE
         state = own if old or model.model_type in _MODEL_DTYPE_STATES else named("fp32")
-        roles = {role: own for role in Role}
+        roles = dict.fromkeys(Role, own)
         roles[Role.STATE] = state
         if model.model_type in _FP32_CONVS:
             roles[Role.CONV] = named("fp32")
