@@ -48,6 +48,8 @@ class CompressedAttention(LayerKind):
     overlap: bool = False
     index_n_heads: int | None = None
     index_head_dim: int | None = None
+    index_topk: int | None = None
+    """How many compressed entries one token reads; ``None`` reads all."""
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         def tensor(name: str, width: int, axis: str, role: Role, span: Span) -> CacheTensor:

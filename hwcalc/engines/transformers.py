@@ -72,6 +72,8 @@ _FLOATS: Final = ("fp32", "fp16", "bf16")
 _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm", "zaya"})
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
+# Static sparse layers that keep their length as a tensor.
+_COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
 
 # QuantizedCache: bit widths that each backend packs, and elements per int32 word where 8 is no multiple of the width.
 _BACKEND_BITS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8)}
@@ -196,12 +198,13 @@ class Transformers(Engine):
     def extras(self, context: Context) -> tuple[StoredTensor, ...]:
         if any(isinstance(group.kind, MatrixLSTM) for group in context.model.stack.groups):
             # xLSTMCache counts the tokens seen in one int64.
-            return (
-                StoredTensor(
-                    name="seqlen_offset", role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8
-                ),
-            )
+            return (_counter("seqlen_offset"),)
         return ()
+
+
+def _counter(name: str) -> StoredTensor:
+    """One int64, whatever the batch."""
+    return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8)
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
@@ -275,7 +278,10 @@ def _expanded(kind: ExpandedLatentAttention, context: Context) -> tuple[StoredTe
 
 
 def _indexer(kind: SparseIndexer, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context)
+    keys = _growing(kind.tensors(), context)
+    if _cache(context) == "static" and context.model.model_type in _COUNTED_INDEXERS:
+        return (*keys, _counter("indexer_length"))
+    return keys
 
 
 def _whole_kernel(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:

@@ -18,7 +18,16 @@ ASSUMPTIONS = ("gqa",)
 """What ``--assume`` takes: ``gqa`` reads any config as plain grouped-query attention on every layer."""
 
 # Where a composite model keeps its language model, most specific first.
-_NESTED = ("text_config", "llm_config", "language_config", "thinker_config", "decoder", "generator", "vlm_config", "decoder_config")
+_NESTED = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "thinker_config",
+    "decoder",
+    "generator",
+    "vlm_config",
+    "decoder_config",
+)
 _MAX_NESTING = 4
 
 _DTYPES = {
@@ -51,7 +60,8 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     if found is not None:
         dialect, config = found
         reading = _read(dialect, config)
-        unread = top.unread() if config is top else sorted({*top.unread(), *config.unread()})
+        # Only the level that describes the language model: towers and projectors have windows and heads of their own.
+        unread = config.unread()
         if unread:
             named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
             message = f"{raw.id} has keys that bear on the cache and that the {dialect!r} parser does not know: {named}."
@@ -194,9 +204,26 @@ def _spec(
 
 # Class defaults that decide how much is cached; others are not worth a line.
 _WORTH_A_NOTE = {
-    "num_hidden_layers", "decoder_layers", "num_attention_heads", "decoder_attention_heads", "num_key_value_heads",
-    "head_dim", "hidden_size", "d_model", "d_kv", "sliding_window", "kv_lora_rank", "qk_rope_head_dim", "attention_chunk_size",
-    "num_kv_shared_layers", "global_head_dim", "state_size", "conv_kernel", "expand", "mamba_d_state", "mamba_d_conv",
+    "num_hidden_layers",
+    "decoder_layers",
+    "num_attention_heads",
+    "decoder_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_size",
+    "d_model",
+    "d_kv",
+    "sliding_window",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "attention_chunk_size",
+    "num_kv_shared_layers",
+    "global_head_dim",
+    "state_size",
+    "conv_kernel",
+    "expand",
+    "mamba_d_state",
+    "mamba_d_conv",
 }
 
 

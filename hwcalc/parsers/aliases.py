@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["ALIASES"]
+__all__ = ["ALIASES", "LEGACY_KEYS"]
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "dim", "model_dim"),
     "num_hidden_layers": ("num_layers", "n_layer", "n_layers", "num_transformer_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "num_query_heads"),
-    "num_key_value_heads": ("num_kv_heads", "n_kv_heads", "kv_n_heads", "multi_query_group_num", "num_attention_groups"),
-    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size"),
+    "num_key_value_heads": (
+        "num_kv_heads",
+        "n_kv_heads",
+        "kv_n_heads",
+        "n_head_kv",
+        "multi_query_group_num",
+        "num_attention_groups",
+    ),
+    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size", "hidden_size_per_head"),
     "intermediate_size": ("n_inner", "d_ff", "ffn_hidden_size", "ffn_dim"),
     "vocab_size": ("padded_vocab_size",),
     "max_position_embeddings": (
@@ -25,8 +32,16 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "model_max_length",
         "max_position_embedding",
         "max_context_length",
+        "context_length",
+        "training_seqlen",
         "ctx_len",
         "max_length",
     ),
     "sliding_window": ("sliding_window_size", "attention_window_size", "window_size"),
 }
+
+LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
+    "bloom": {"hidden_size": "n_embed"},
+    "falcon": {"hidden_size": "n_embed"},
+}
+"""Keys of early files that a config class still takes, and that win over the current name."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from formulas import MAX_DIMENSION
 from hwcalc.errors import ConfigError
-from hwcalc.parsers.aliases import ALIASES
+from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 
 __all__ = [
     "MAX_LAYERS",
@@ -73,20 +73,20 @@ def class_defaults(model_type: str | None) -> ClassDefaults | None:
     return None if entry is None else ClassDefaults(entry)
 
 
-# Keys that bear on what is cached. One that is present, says something and was read by nobody stops the plan.
+# Words in a key that bear on what is cached. A key with one that is present, says something and was read by nobody stops
+# the plan.
 _CACHE_SHAPED = re.compile(
-    r"kv_|_kv|key_value|head_dim|head_size|(num|n)_(attention_|query_)?(heads|groups)|_heads$|multi_query|window|chunk|sink|"
-    r"layer_types|layers?_block|block_types?$|_pattern|attn_|attention_(layers|types|groups|period)|lora_rank|latent|compress|"
-    r"^index_|indexer|state|conv|ssm|mamba|lru|recurr|linear_|delta|lightning|cla_|share|cache|cross_|stride|sparse_attention|"
-    r"cycles|interval|every_n|_period|block_configs|swa_|_swa"
+    r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
+    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types|groups|period)|attn_types?|full_attn|full_attention|"
+    r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
+    r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
 # Of those, the ones that never bear on it in any config seen.
 _HARMLESS = re.compile(
-    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|^attn_implementation|attn_pdrop|attn_dropout|attn_bias|"
-    r"attention_bias|_attn_implementation|embedding_sharing|share_(embedding|input_output)|shared_embedding|dropout|logit|"
-    r"chunk_size_feed_forward|initializer|_init|init_|_std$|norm|_bias$|bias$|scale|scaling|rope|rotary|softmax|"
-    r"tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|video|audio|mrope|_eps|epsilon|"
-    r"_fusion|_act$|activation|clip|freq_constant|temperature|loss|mup_|problem"
+    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
+    r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
+    r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
+    r"for_llm_compressor|classif|output_hidden_states"
 )
 
 
@@ -107,6 +107,7 @@ class Config:
         self.defaulted: dict[str, Any] = {}
         self.children: list[Config] = []
         self._class = class_defaults(self.model_type)
+        self._layers: dict[int, Config] | None = None
 
     @property
     def has_class(self) -> bool:
@@ -118,6 +119,9 @@ class Config:
         names: Sequence[str]
         if self._class is not None:
             names = (self._class.aliases.get(key, key), key)
+            legacy = LEGACY_KEYS.get(self.model_type or "", {}).get(key)
+            if legacy is not None:
+                names = (legacy, *names)
         else:
             names = (key, *ALIASES.get(key, ()))
         for name in names:
@@ -258,6 +262,21 @@ class Config:
         self.children.append(child)
         return child
 
+    def layer(self, index: int) -> Config:
+        """This config as layer ``index`` has it: with its entry of ``per_layer_config`` laid over, if there is one."""
+        overrides = self.get("per_layer_config")
+        if not isinstance(overrides, Mapping) or not overrides:
+            return self
+        if self._layers is None:
+            self._layers = {}
+            for key, values in overrides.items():
+                if not (isinstance(key, str) and key.isdecimal() and len(key) < 8 and isinstance(values, Mapping)):
+                    raise self.error("per_layer_config", key, "an object of layer numbers, each with an object of keys")
+                child = Config({**self.raw, **values}, self.model_type, self.where)
+                child.read, child.defaulted = self.read, self.defaulted
+                self._layers[int(key)] = child
+        return self._layers.get(index, self)
+
     def retyped(self, model_type: str | None) -> Config:
         """The same document read as another model type (old files that keep text keys at the top)."""
         child = Config(self.raw, model_type, self.where)
@@ -274,8 +293,7 @@ class Config:
         found = [
             f"{self.where}.{key}" if self.where else key
             for key, value in self.raw.items()
-            if isinstance(key, str)
-            and key not in self.read
+            if key not in self.read
             and value not in (None, False, "", 0)
             and value != []
             and value != {}

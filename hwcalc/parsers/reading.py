@@ -77,9 +77,7 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
         if head_dim == 0:
             raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
     v_head_dim = config.maybe_integer("v_head_dim") or head_dim
-    return AttentionDims(
-        num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim
-    )
+    return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
 
 
 LayerReader = Callable[[Config, int], Layer]
@@ -124,7 +122,7 @@ def every(period: int, count: int, hit: str, other: str, offset: int = -1) -> li
 
 
 def build_layers(config: Config, types: list[str], readers: Mapping[str, LayerReader]) -> tuple[Layer, ...]:
-    """One layer for each type, by the reader of that type; equal types of one dialect share work by index."""
+    """One layer for each type, by the reader of that type, each seeing the config with its own overrides."""
     layers = []
     for index, name in enumerate(types):
         reader = readers.get(name)
@@ -134,7 +132,7 @@ def build_layers(config: Config, types: list[str], readers: Mapping[str, LayerRe
                 f"layer {index} is of type {name[:60]!r}, which a {config.model_type} model does not have.",
                 hint=f"Known here: {known}.",
             )
-        layers.append(reader(config, index))
+        layers.append(reader(config.layer(index), index))
     return tuple(layers)
 
 

@@ -7,9 +7,18 @@ layer windowed, as transformers' ``get_layer_types_and_kwargs`` does.
 
 from __future__ import annotations
 
+from formulas import Layer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.patterns import derived_layer_types
-from hwcalc.parsers.reading import Layer, LayerReader, Reading, attention_dims, build_layers, full_layer, read_layer_types, windowed_layer
+from hwcalc.parsers.reading import (
+    LayerReader,
+    Reading,
+    attention_dims,
+    build_layers,
+    full_layer,
+    read_layer_types,
+    windowed_layer,
+)
 
 __all__ = ["READERS", "layer_types", "read"]
 
@@ -30,12 +39,15 @@ READERS: dict[str, LayerReader] = {
 def layer_types(config: Config) -> list[str]:
     """The type of every layer: spelled out, by the class's rule, or by what is set."""
     count = config.number_of_layers()
-    spelled = read_layer_types(config, count)
-    if spelled is not None:
-        return spelled
+    # Query heads are never cached; the others are what a class makes of its own layer_types, or mask without forgetting.
+    config.ignore("num_attention_heads_per_layer", "_sliding_window_pattern", "keep_window_size", "full_attn_mod")
+    # The rule is asked first even where the file spells the types out, so that its keys count as read.
     derived = derived_layer_types(config, count)
-    if derived is not None:
-        return derived
+    types = read_layer_types(config, count) or derived
+    if types is not None:
+        # A window that no layer of these types uses is known to have no effect.
+        config.ignore("sliding_window", "attention_chunk_size")
+        return types
     if config.maybe_integer("sliding_window") is not None:
         return ["sliding_attention"] * count
     if config.maybe_integer("attention_chunk_size") is not None:

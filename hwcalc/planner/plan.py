@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from formulas import CrossAttention, Role, Stack, ranges
+from formulas import CompressedAttention, CrossAttention, LatentAttention, LayerKind, Role, SparseIndexer, Stack, ranges
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request, StoredTensor
@@ -153,8 +153,8 @@ def _encoder_tokens(model: ModelSpec, request: Request, notes: list[Note]) -> in
     return request.seq
 
 
-Stored = tuple[str, str, int, StoredTensor]
-"""Kind name, layer numbers, how many layers, and the tensor of one of them."""
+Stored = tuple[LayerKind | None, str, int, StoredTensor]
+"""The layer kind (none for what the model keeps beside its layers), layer numbers, how many, and the tensor of one."""
 
 
 def stored_layers(engine: Engine, context: Context) -> list[Stored]:
@@ -162,16 +162,16 @@ def stored_layers(engine: Engine, context: Context) -> list[Stored]:
     out: list[Stored] = []
     for group in context.model.stack_for(engine.name).groups:
         numbers = ranges(group.layers)
-        out += [(group.kind.name, numbers, group.count, tensor) for tensor in engine.tensors(group.kind, context)]
-    out += [("model", "", 1, tensor) for tensor in engine.extras(context)]
+        out += [(group.kind, numbers, group.count, tensor) for tensor in engine.tensors(group.kind, context)]
+    out += [(None, "", 1, tensor) for tensor in engine.extras(context)]
     return out
 
 
-def _tensor_info(kind: str, layers: str, count: int, tensor: StoredTensor) -> TensorInfo:
+def _tensor_info(kind: LayerKind | None, layers: str, count: int, tensor: StoredTensor) -> TensorInfo:
     return TensorInfo(
         name=tensor.name,
         role=tensor.role.value,
-        kind=kind,
+        kind="model" if kind is None else kind.name,
         layers=layers,
         count=count,
         axes=tensor.axes,
@@ -199,7 +199,22 @@ def _growth(context: Context) -> int:
 
 
 def _read_bytes(stored: list[Stored]) -> int:
-    return sum(count * tensor.bytes for _, _, count, tensor in stored)
+    """Bytes that one decode step reads: everything, but for what an indexer lets attention skip.
+
+    A layer that shares an earlier layer's selection skips as much, so the limit holds for all full latents of a model.
+    """
+    limits = {kind.index_topk for kind, *_ in stored if isinstance(kind, SparseIndexer)}
+    latent_limit = limits.pop() if len(limits) == 1 else None
+    total = 0
+    for kind, _, count, tensor in stored:
+        limit = None
+        if isinstance(kind, LatentAttention) and kind.window is None:
+            limit = latent_limit
+        elif isinstance(kind, CompressedAttention) and tensor.name == "compressed_latent":
+            limit = kind.index_topk
+        read = tensor.bytes if limit is None or tensor.positions <= limit else tensor.bytes // tensor.positions * limit
+        total += count * read
+    return total
 
 
 def _warnings(model: ModelSpec, request: Request) -> list[Note]:

@@ -1,0 +1,62 @@
+"""Gemma 3n and 4: windowed layers, wider heads on the full ones, and last layers that share the cache of earlier ones."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from formulas import Layer, SharedCache
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, every, read_layer_types
+
+__all__ = ["read"]
+
+_FULL: Final = "full_attention"
+_SLIDING: Final = "sliding_attention"
+_GLOBAL_HEAD_DIM: Final = 512
+"""Gemma 4's ``global_head_dim`` where the file leaves it out (transformers 5.23, configuration_gemma4.py)."""
+
+
+def read(config: Config) -> Reading:
+    """Read a Gemma 3n or 4 text config."""
+    count = config.number_of_layers()
+    three = config.model_type == "gemma3n_text"
+    types = read_layer_types(config, count) or every(5 if three else 6, count, _FULL, _SLIDING)
+    if not three:
+        types[-1] = _FULL
+    window = config.integer("sliding_window")
+    if not three and config.get("use_bidirectional_attention") == "all":
+        # Both directions: half the window on each side, and the token itself.
+        window = window // 2 + 1
+    shared = config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0
+    layers: list[Layer] = []
+    for index, name in enumerate(types):
+        if name not in (_FULL, _SLIDING):
+            raise config.error("layer_types", name, f"{_FULL} or {_SLIDING}")
+        dims = _dims(config, index, full=name == _FULL, three=three)
+        if index >= count - shared:
+            layers.append((SharedCache(),))
+        else:
+            layers.append((dims.full() if name == _FULL else dims.sliding(window),))
+    return Reading(layers=tuple(layers), config=config)
+
+
+def _dims(config: Config, index: int, *, full: bool, three: bool) -> AttentionDims:
+    """Gemma 4's full layers have ``global_head_dim`` and, where keys and values share a projection, fewer heads.
+
+    Sharing the projection does not share the cache: keys are rotated, values are not, and both are kept. An explicit
+    ``per_layer_config`` replaces both keys.
+    """
+    layer = config.layer(index)
+    dims = attention_dims(layer)
+    global_dim = config.maybe_integer("global_head_dim")
+    global_heads = config.maybe_integer("num_global_key_value_heads")
+    k_eq_v = config.flag("attention_k_eq_v", default=True)
+    if three or not full or config.has("per_layer_config"):
+        return dims
+    head_dim = global_dim or _GLOBAL_HEAD_DIM
+    return AttentionDims(
+        num_attention_heads=dims.num_attention_heads,
+        num_key_value_heads=global_heads if global_heads and k_eq_v else dims.num_key_value_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+    )
