@@ -59,7 +59,7 @@ class StoredTensor:
 
     ``shape`` counts elements per position and ``positions`` how many are kept for one sequence; ``bytes`` is exact and
     holds for ``batch`` sequences, padding and scales included. A tensor that exists once, not once per sequence, is not
-    multiplied.
+    multiplied. ``rule`` says in words and numbers how the bytes come about where they are not shape times positions.
     """
 
     name: str
@@ -70,6 +70,7 @@ class StoredTensor:
     positions: int
     span: str
     bytes: int
+    rule: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,6 +179,7 @@ def _tensor_info(kind: LayerKind | None, layers: str, count: int, tensor: Stored
         dtype=tensor.dtype,
         span=tensor.span,
         positions=tensor.positions,
+        rule=tensor.rule,
         bytes=count * tensor.bytes,
     )
 

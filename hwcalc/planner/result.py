@@ -83,7 +83,11 @@ class RequestInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """One cached tensor of one layer kind. ``bytes`` is for all its layers and the whole batch."""
+    """One cached tensor of one layer kind. ``bytes`` is for all its layers and the whole batch.
+
+    They are the product of batch, count, positions and shape in the dtype's blocks; where an engine stores it otherwise,
+    ``rule`` says how one layer's bytes come about.
+    """
 
     name: str
     role: str
@@ -95,6 +99,7 @@ class TensorInfo:
     dtype: str
     span: str
     positions: int
+    rule: str | None
     bytes: int
 
 
