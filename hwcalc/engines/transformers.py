@@ -13,7 +13,7 @@ recurrent state of Mamba, delta nets, KDA   model dtype                         
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar, Final
 
@@ -24,6 +24,8 @@ from formulas import (
     CrossAttention,
     DType,
     ExpandedLatentAttention,
+    Fixed,
+    Full,
     FullAttention,
     GatedDeltaNet,
     KimiDeltaAttention,
@@ -43,9 +45,11 @@ from formulas import (
     ShortConvolution,
     SinkAttention,
     SlidingAttention,
+    Span,
     SparseIndexer,
+    Window,
 )
-from formulas.attention import AttentionKind, key_value_tensors
+from formulas.attention import key_value_tensors
 from hwcalc.engines.base import (
     Context,
     Dtypes,
@@ -59,6 +63,7 @@ from hwcalc.engines.base import (
     store,
 )
 from hwcalc.engines.reference import model_dtype, named
+from hwcalc.engines.transformers_quantized import quantization, quantized_tensors, residual_note
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 
@@ -66,17 +71,19 @@ __all__ = ["Transformers"]
 
 _LATENT_SINCE: Final = (5, 15)
 _FP32_STATES_SINCE: Final = (5, 14)
+_FP8_SINCE: Final = (5, 22)
 _FLOATS: Final = ("fp32", "fp16", "bf16")
 
 # Model classes whose caches are kept in another dtype than their kind's usual one.
-_MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm", "zaya"})
+_MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
+# Model classes that size the buffers of their short convolutions themselves: only the columns that are needed.
+_OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
+# Those that keep token positions for their indexers and token ids for their n-grams in the cache.
+_TOKEN_KEEPERS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 # Static sparse layers that keep their length as a tensor.
 _COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
-
-# QuantizedCache: bit widths that each backend packs, and elements per int32 word where 8 is no multiple of the width.
-_BACKEND_BITS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8)}
 
 
 class Transformers(Engine):
@@ -173,13 +180,28 @@ class Transformers(Engine):
                     + ".",
                     hint="Use: --engine-option cache=dynamic",
                 )
-            _quantization(context)
+            knobs = quantization(context)
+            if knobs.backend == "fp8" and (_numbers(context.version) or ()) < _FP8_SINCE:
+                raise UsageError(
+                    f"transformers {context.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer"
+                )
+            note = residual_note(context, context.dtypes.roles[Role.KEY])
+            if note is not None:
+                context.notes.append(note)
         if cache == "static" and kinds & {CompressedAttention, LightningAttention}:
             raise UnsupportedError(
                 "transformers has no static cache for "
                 + ", ".join(sorted(kind.title for kind in kinds & {CompressedAttention, LightningAttention}))
                 + ".",
                 hint="Use: --engine-option cache=dynamic",
+            )
+        if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
+            context.notes.append(
+                Note(
+                    code="prefill-storage",
+                    message="Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
+                    "storage holds the whole prompt until the first decoded token.",
+                )
             )
         if cache == "offloaded":
             context.notes.append(
@@ -199,12 +221,39 @@ class Transformers(Engine):
         if any(isinstance(group.kind, MatrixLSTM) for group in context.model.stack.groups):
             # xLSTMCache counts the tokens seen in one int64.
             return (_counter("seqlen_offset"),)
+        if context.model.model_type in _TOKEN_KEEPERS:
+            return _token_records(context)
         return ()
 
 
 def _counter(name: str) -> StoredTensor:
     """One int64, whatever the batch."""
     return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8)
+
+
+def _token_records(context: Context) -> tuple[StoredTensor, ...]:
+    """Qwen4's int64 records: three position ids of every token for its indexers, the last token ids for its n-grams."""
+    text = context.model.config.get("text_config", context.model.config)
+    context_tokens = int(text.get("ngram_size", 3)) - 1
+    counts = {type(group.kind): group.count for group in context.model.stack_for("transformers").groups}
+    records = {
+        "indexer_position_ids": (3 * context.tokens if SparseIndexer in counts else 0, "3 x n"),
+        "ngram_token_ids": (context_tokens * counts.get(ShortConvolution, 0), "n-gram size - 1"),
+    }
+    return tuple(
+        StoredTensor(
+            name=name,
+            role=Role.STATE,
+            axes=("1",),
+            shape=(1,),
+            dtype="int64",
+            positions=count,
+            span=span,
+            bytes=8 * count * context.batch,
+        )
+        for name, (count, span) in records.items()
+        if count
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...] | None:
@@ -240,17 +289,18 @@ def _growing(tensors: tuple[CacheTensor, ...], context: Context, window: int | N
     A dynamic sliding layer keeps ``window`` - 1: of ABCD with window 3 it keeps [CD], since the next token brings the
     third. A static one preallocates min(window, max_cache_len).
     """
+    span: Span
     if _cache(context) == "static":
         length = _static_length(context)
-        kept = length if window is None else min(window, length)
+        span = Fixed(length if window is None else min(window, length))
     else:
-        kept = context.tokens if window is None else min(context.tokens, window - 1)
-    return tuple(store(tensor, context, positions=kept) for tensor in tensors)
+        span = Full() if window is None else Window(window - 1)
+    return tuple(store(replace(tensor, span=span), context) for tensor in tensors)
 
 
 def _full(kind: FullAttention, context: Context) -> tuple[StoredTensor, ...]:
     if _cache(context) == "quantized":
-        return _quantized(kind, context)
+        return quantized_tensors(kind, context, context.dtypes.roles[Role.KEY])
     return _growing(kind.tensors(), context)
 
 
@@ -294,6 +344,12 @@ def _whole_kernel(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]
     )
 
 
+def _short_convolution(kind: ShortConvolution, context: Context) -> tuple[StoredTensor, ...]:
+    if context.model.model_type in _OWN_CONV_SIZES:
+        return _plain(kind, context)
+    return _whole_kernel(kind, context)
+
+
 def _compressed(kind: CompressedAttention, context: Context) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: key and value are one tensor on compressed layers, two on pure sliding ones."""
     own = context.dtypes.roles[Role.LATENT]
@@ -334,58 +390,6 @@ def _slots(name: str, width: int, positions: int, dtype: DType, context: Context
     )
 
 
-def _quantization(context: Context) -> tuple[str, int, int, int]:
-    options = context.request.options
-    backend = options.get("quant_backend", "quanto")
-    nbits = int(options.get("nbits", "4"))
-    group = integer_option(1)("q_group_size", options.get("q_group_size", "64"))
-    residual = integer_option(1)("residual_length", options.get("residual_length", "128"))
-    if backend == "fp8" and "nbits" in options and nbits != 8:
-        raise UsageError("quant_backend=fp8 has 8 bits.", hint="Leave nbits out.")
-    if backend != "fp8" and nbits not in _BACKEND_BITS[backend]:
-        raise UsageError(
-            f"quant_backend={backend} does not pack {nbits} bits.",
-            hint=f"Allowed nbits: {', '.join(map(str, _BACKEND_BITS[backend]))}.",
-        )
-    if backend == "fp8" and (_numbers(context.version) or ()) < (5, 22):
-        raise UsageError(f"transformers {context.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
-    return backend, nbits, group, residual
-
-
-def _quantized(kind: AttentionKind, context: Context) -> tuple[StoredTensor, ...]:
-    """QuantizedCache after a one-shot prefill of ``seq`` tokens: all of it is quantised, the residual is empty.
-
-    Each later token waits in the model dtype until ``residual_length`` are there; the plan is of the moment after prefill.
-    """
-    backend, nbits, group, _ = _quantization(context)
-    own = context.dtypes.roles[Role.KEY]
-    out: list[StoredTensor] = []
-    for tensor in kind.tensors():
-        elements = context.batch * context.tokens * prod(tensor.shape)
-        if backend == "fp8":
-            parts = [("", "fp8_e4m3", elements), ("_scale", "fp32", 4)]
-        else:
-            # 3 bits go ten to an int32; other widths fill bytes.
-            data = 4 * -(-elements // 10) if nbits == 3 else -(-elements * nbits // 8)
-            groups = own.block_bytes * -(-elements // group)
-            shift = "_shift" if backend == "quanto" else "_zero"
-            parts = [("", f"int{nbits}", data), ("_scale", own.name, groups), (shift, own.name, groups)]
-        out += [
-            StoredTensor(
-                name=tensor.name + suffix,
-                role=tensor.role,
-                axes=tensor.axes,
-                shape=tensor.shape,
-                dtype=dtype,
-                positions=context.tokens,
-                span=tensor.span.text,
-                bytes=size,
-            )
-            for suffix, dtype, size in parts
-        ]
-    return tuple(out)
-
-
 _RULES: Final[Mapping[type[LayerKind], Rule]] = MappingProxyType(
     {
         FullAttention: _full,
@@ -400,7 +404,7 @@ _RULES: Final[Mapping[type[LayerKind], Rule]] = MappingProxyType(
         Mamba2: _whole_kernel,
         GatedDeltaNet: _whole_kernel,
         KimiDeltaAttention: _whole_kernel,
-        ShortConvolution: _whole_kernel,
+        ShortConvolution: _short_convolution,
         LightningAttention: _plain,
         RealGatedLRU: _plain,
         Rwkv4: _plain,

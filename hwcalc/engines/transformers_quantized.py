@@ -1,0 +1,116 @@
+"""transformers' QuantizedCache: what its three backends make of a prefill.
+
+The first update quantises the whole prefill. Each later token waits in the model dtype; when ``residual_length`` of them are
+there, everything is quantised anew. A plan is of the moment after prefill; a note says what may wait on top of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from formulas import DType
+from formulas.attention import AttentionKind
+from hwcalc.engines.base import Context, StoredTensor, integer_option
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.model import Note
+from hwcalc.units import human_bytes
+
+__all__ = ["Quantization", "quantization", "quantized_tensors"]
+
+BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
+"""Backend -> the bit widths it packs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantization:
+    """The knobs of a quantized cache, checked."""
+
+    backend: str
+    nbits: int
+    q_group_size: int
+    residual_length: int
+
+    def data_bytes(self, elements: int) -> int:
+        """Bytes of the packed numbers, without scales.
+
+        Numbers are laid out as a matrix of groups. quanto packs several groups into one row of bytes: three groups of 4
+        bits take two rows. hqq packs within a group, 8 / nbits to a byte, and ten 3-bit numbers to an int32: a group of 64
+        takes seven.
+        """
+        groups = elements // self.q_group_size
+        if self.backend == "quanto":
+            return self.q_group_size * -(-groups * self.nbits // 8)
+        if self.nbits == 3:
+            return 4 * -(-self.q_group_size // 10) * groups
+        return -(-self.q_group_size * self.nbits // 8) * groups
+
+
+def quantization(context: Context) -> Quantization:
+    """The options of ``cache=quantized`` with their defaults; a combination that no backend has is an error."""
+    options = context.request.options
+    backend = options.get("quant_backend", "quanto")
+    nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
+    if nbits not in BACKENDS[backend]:
+        allowed = ", ".join(map(str, BACKENDS[backend]))
+        raise UsageError(f"quant_backend={backend} does not pack {nbits} bits.", hint=f"Allowed nbits: {allowed}.")
+    return Quantization(
+        backend=backend,
+        nbits=nbits,
+        q_group_size=integer_option(1)("q_group_size", options.get("q_group_size", "64")),
+        residual_length=integer_option(1)("residual_length", options.get("residual_length", "128")),
+    )
+
+
+def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tuple[StoredTensor, ...]:
+    """Packed keys and values of one layer after a prefill of ``seq`` tokens, each with its scales and zero points."""
+    knobs = quantization(context)
+    out: list[StoredTensor] = []
+    for tensor in kind.tensors():
+        elements = context.batch * context.tokens * prod(tensor.shape)
+        if knobs.backend == "fp8":
+            # One fp32 scale for the whole tensor, frozen at the first update.
+            parts = [("", "fp8_e4m3", elements), ("_scale", "fp32", 4)]
+        else:
+            if elements % knobs.q_group_size:
+                raise UnsupportedError(
+                    f"{elements:,} cached numbers are no multiple of q_group_size={knobs.q_group_size}: "
+                    f"{knobs.backend} refuses them.",
+                    hint="Choose another q_group_size or length.",
+                )
+            scales = own.block_bytes * (elements // knobs.q_group_size)
+            zero = "_shift" if knobs.backend == "quanto" else "_zero"
+            data = knobs.data_bytes(elements)
+            parts = [("", f"int{knobs.nbits}", data), ("_scale", own.name, scales), (zero, own.name, scales)]
+        out += [
+            StoredTensor(
+                name=tensor.name + suffix,
+                role=tensor.role,
+                axes=tensor.axes,
+                shape=tensor.shape,
+                dtype=dtype,
+                positions=context.tokens,
+                span=tensor.span.text,
+                bytes=size,
+            )
+            for suffix, dtype, size in parts
+        ]
+    return tuple(out)
+
+
+def residual_note(context: Context, own: DType) -> Note | None:
+    """How much may wait unquantised beside the plan: ``residual_length`` - 1 tokens in the model dtype."""
+    knobs = quantization(context)
+    if knobs.backend == "fp8":
+        return None
+    waiting = knobs.residual_length - 1
+    per_token = sum(
+        group.count * tensor.bytes_per_position(own) for group in context.model.stack.groups for tensor in group.kind.tensors()
+    )
+    size = context.batch * waiting * per_token
+    return Note(
+        code="residual",
+        message=f"The plan is of the moment after prefill. Up to {waiting:,} newer tokens wait in {own.name}: "
+        f"{human_bytes(size)} ({size:,} bytes) on top.",
+    )
