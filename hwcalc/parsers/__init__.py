@@ -190,7 +190,7 @@ def _spec(
         dialect=dialect,
         dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
         state_dtype=reading.state_dtype,
-        max_position_embeddings=_first_integer(language, top, "max_position_embeddings"),
+        max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE),
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
@@ -233,9 +233,18 @@ def _stack(layers: tuple[Layer, ...]) -> Stack:
     return Stack(layers)
 
 
-def _first_integer(language: Config, top: Config, key: str) -> int | None:
+# The decoder's own maximum, as encoder-decoder classes name it where they have two.
+_LONGEST_SEQUENCE = (
+    "max_position_embeddings",
+    "max_target_positions",
+    "max_decoder_position_embeddings",
+    "max_text_positions",
+)
+
+
+def _first_integer(language: Config, top: Config, *keys: str) -> int | None:
     """A number that only describes the model: a strange value is no number, not an error."""
-    for config in (language, top):
+    for config, key in ((config, key) for config in (language, top) for key in keys):
         value = config.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
             return value
