@@ -18,7 +18,19 @@ ALLOWED_MISSES: Final = 0.05
 STATIC_PREFILL: Final = 16
 """Tokens fed before a static cache was measured; its cross attention is dynamic and as long as the encoder input."""
 
-KNOWN_MISSES: Final[Mapping[str, str]] = {}
+KNOWN_MISSES: Final[Mapping[str, str]] = {
+    "jetmoe · JetMoeForCausalLM · class-default": (
+        "the static figure is of a model cut to 2 of its 12 layers: 2 x 2 x 16 x 12,000 x 128 x 2 = 196,608,000"
+    ),
+    "recurrent_gemma · RecurrentGemmaForCausalLM · class-default": (
+        "the static figure leaves out the states, which live in the modules: 8 x 2 x 10 x 2,048 x 256 x 2 = 167,772,160; "
+        "the dynamic figures count them"
+    ),
+    "unlimited_ocr · UnlimitedOcrForConditionalGeneration · class-default": (
+        "the static figure counts one buffer twice, whole and as its two views: 12 x 2 x 10 x 2 x (16 + 128) x 128 x 2 "
+        "= 17,694,720"
+    ),
+}
 """Rows that are not planned exactly, by name, each with its reason. One that begins to pass must leave this table."""
 
 Row = Mapping[str, Any]
@@ -41,10 +53,11 @@ def config_of(row: Row) -> dict[str, Any]:
     return {"model_type": row["model_type"], **config, "architectures": [row["architecture"]]}
 
 
-def encoder_tokens(row: Row, fed: int) -> int | None:
+def encoder_tokens(row: Row, fed: int) -> int:
     """Length of the encoder input when ``fed`` tokens of text went in: as long as these unless the model fixes it.
 
     The row shows the cross tensors of one length S; S - 2 encoder tokens there mean that encoder and decoder got the same.
+    No cross tensors mean that the decoder was run alone.
     """
     for seq, groups in row["layers_at"].items():
         for group in groups:
@@ -52,7 +65,7 @@ def encoder_tokens(row: Row, fed: int) -> int | None:
                 if name.startswith("cross.") and len(shape) == 4:
                     length: int = shape[2]
                     return fed if length == int(seq) - 2 else length
-    return None
+    return 0
 
 
 def misses(row: Row) -> list[str]:
