@@ -298,8 +298,9 @@ class Config:
             and value != []
             and value != {}
             and not isinstance(value, Mapping)
-            and _CACHE_SHAPED.search(key)
-            and not _HARMLESS.search(key)
+            # A dict handed in from Python may have keys of any type.
+            and _CACHE_SHAPED.search(str(key))
+            and not _HARMLESS.search(str(key))
         ]
         for child in self.children:
             found += [key for key in child.unread() if key not in found]
