@@ -64,13 +64,15 @@ class Mamba2(LayerKind):
     >>> [t.shape for t in Mamba2(num_heads=128, head_dim=64, d_state=128, n_groups=8, d_conv=4).tensors()]
     [(10240,), (128, 64, 128)]
 
-    After four tokens as after four million: 128 x 64 x 128 x 4 + 10,240 x 3 x 2 = 4,255,744 bytes.
+    After four tokens as after four million: 128 x 64 x 128 x 4 + 10,240 x 3 x 2 = 4,255,744 bytes. A model that makes
+    B and C from the convolved x (PLaMo 2) convolves x alone: ``n_groups`` 0.
     Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
     """
 
     name: ClassVar[str] = "mamba2"
     title: ClassVar[str] = "Mamba-2"
     source: ClassVar[str] = "Dao and Gu 2024, arXiv:2405.21060"
+    _minimum: ClassVar[dict[str, int]] = {"n_groups": 0}
 
     num_heads: int
     head_dim: int

@@ -21,7 +21,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "multi_query_group_num",
         "num_attention_groups",
     ),
-    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size", "hidden_size_per_head"),
+    "head_dim": ("attention_head_dim", "kv_channels", "d_kv", "head_size"),
     "intermediate_size": ("n_inner", "d_ff", "ffn_hidden_size", "ffn_dim"),
     "vocab_size": ("padded_vocab_size",),
     "max_position_embeddings": (

@@ -1,0 +1,126 @@
+"""Files of models whose code lives with the model: the keys that matter.
+
+NEMOTRON is not published: one block of each sort. PLAMO_2_1B has the head_dim that an engine may add, which is not its width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+BF16 = 2
+FP32 = 4
+
+
+def config(model_type: str, layers: int, **keys: Any) -> Json:
+    """A file of this type, in bf16."""
+    return {"model_type": model_type, "num_hidden_layers": layers, "torch_dtype": "bfloat16", **keys}
+
+
+def llama_like(model_type: str, layers: int, hidden: int, heads: int, **keys: Any) -> Json:
+    """A file with the usual three numbers."""
+    return config(model_type, layers, hidden_size=hidden, num_attention_heads=heads, **keys)
+
+
+BAICHUAN_13B = llama_like("baichuan", 40, 5120, 40, model_max_length=4096, z_loss_weight=0)
+CHATGLM3 = config(
+    "chatglm", 28, hidden_size=4096, num_attention_heads=32, kv_channels=128, multi_query_attention=True, multi_query_group_num=2,
+    num_layers=28, seq_length=8192, padded_vocab_size=65024, ffn_hidden_size=13696,
+)  # fmt: skip
+CHATGLM_6B = config("chatglm", 28, hidden_size=4096, num_attention_heads=32, inner_hidden_size=16384, max_sequence_length=2048)
+INTERNLM25_20B = llama_like("internlm2", 48, 6144, 48, num_key_value_heads=8, attn_implementation="eager")
+QWEN_1_8B = llama_like("qwen", 24, 2048, 16, kv_channels=128, seq_length=8192, use_logn_attn=True, scale_attn_weights=True)
+EXAONE = {
+    "model_type": "exaone", "num_layers": 30, "hidden_size": 2560, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "head_dim": 80, "torch_dtype": "bfloat16",
+}  # fmt: skip
+PHI_2 = {"model_type": "phi-msft", "n_embd": 2560, "n_head": 32, "n_head_kv": None, "n_layer": 32, "n_positions": 2048}
+PHI_3_SMALL = llama_like(
+    "phi3small", 32, 4096, 32, num_key_value_heads=8, blocksparse_block_size=64, blocksparse_num_local_blocks=16,
+    blocksparse_vert_stride=8, dense_attention_every_n_layers=2,
+)  # fmt: skip
+GROK_1 = llama_like("grok-1", 64, 6144, 48, num_key_value_heads=8, attn_output_multiplier=0.088, max_attn_value=30.0)
+LING_MINI = llama_like("bailing_moe", 20, 2048, 16, num_key_value_heads=4, head_dim=128, max_window_layers=20)
+ARCTIC = llama_like("arctic", 35, 7168, 56, num_key_value_heads=8, parallel_attn_mlp_res=True)
+STEP_3 = {
+    "model_type": "step3_vl",
+    "text_config": config("step3_text", 61, hidden_size=7168, num_attention_heads=64, num_attention_groups=1, head_dim=256,
+                          share_q_dim=2048, share_expert_dim=5120, max_position_embedding=65536),
+}  # fmt: skip
+PLAMO_13B = llama_like("plamo", 40, 5120, 40, n_shared_head=8)
+FALCON_7B_OLD = {"model_type": "RefinedWebModel", "n_layer": 32, "n_head": 71, "hidden_size": 4544, "multi_query": True}
+FALCON_40B_OLD = {"model_type": "RefinedWeb", "n_layer": 60, "n_head": 128, "n_head_kv": 8, "hidden_size": 8192}
+MIMO_7B = llama_like(
+    "mimo", 36, 4096, 32, num_key_value_heads=8, head_dim=128, sliding_window=32768, max_window_layers=32, use_sliding_window=False,
+    num_nextn_predict_layers=1,
+)  # fmt: skip
+TELECHAT = {"model_type": "telechat", "n_layer": 30, "n_head": 32, "hidden_size": 4096, "training_seqlen": 8192}
+
+
+def block(**attention: Any) -> Json:
+    """One entry of block_configs."""
+    return {"attention": {"no_op": False, "replace_with_linear": False, **attention}, "ffn": {"no_op": True}}
+
+
+NEMOTRON = llama_like(
+    "nemotron-nas", 7, 8192, 64, num_key_value_heads=None,
+    block_configs=[
+        block(n_heads_in_group=8),
+        block(n_heads_in_group=None, no_op=True),
+        block(n_heads_in_group=None, replace_with_linear=True),
+        block(n_heads_in_group=16),
+        block(n_heads_in_group=8, window_length=512),
+        block(n_heads_in_group=8, window_length=512, num_sink_tokens=4, use_prefill_window_in_sink_attention=True),
+        block(n_heads_in_group=8, window_length=512, num_sink_tokens=4, unshifted_sink=True),
+    ],
+)  # fmt: skip
+OPENELM_1_1B = {
+    "model_type": "openelm", "num_transformer_layers": 28, "model_dim": 2048, "head_dim": 64, "max_context_length": 2048,
+    "num_kv_heads": [4] * 3 + [5] * 7 + [6] * 8 + [7] * 6 + [8] * 4,
+    "num_query_heads": [16] * 3 + [20] * 7 + [24] * 8 + [28] * 6 + [32] * 4,
+    "num_gqa_groups": 4, "qkv_multipliers": [0.5, 1.0], "share_input_output_layers": True, "torch_dtype": "bfloat16",
+}  # fmt: skip
+HUNYUAN_LARGE = llama_like("hunyuan", 64, 6400, 80, num_key_value_heads=8, use_cla=True, cla_share_factor=2, kv_lora_rank=None)
+OURO = llama_like("ouro", 24, 2048, 16, num_key_value_heads=16, total_ut_steps=4, layer_types=["full_attention"] * 24)
+MINIMAX_M1 = llama_like("minimax_m1", 80, 6144, 64, num_key_value_heads=8, head_dim=128, attn_type_list=([0] * 7 + [1]) * 10)
+RING_MINI_LINEAR = llama_like(
+    "bailing_moe_linear", 20, 2048, 16, num_key_value_heads=4, head_dim=128, layer_group_size=5, group_norm_size=4
+)
+PLAMO_2_1B = config(
+    "plamo2", 16, hidden_size=2048, num_attention_heads=16, num_key_value_heads=1, hidden_size_per_head=128, head_dim=99,
+    mamba_enabled=True, mamba_step=2, mamba_num_heads=32, mamba_d_state=64, mamba_d_conv=4, mamba_chunk_size=256,
+    attention_window_size=2048, full_attention_idx=None,
+)  # fmt: skip
+PHI_4_FLASH = llama_like(
+    "phi4flash", 32, 2560, 40, num_key_value_heads=20, mb_per_layer=2, mamba_d_state=16, mamba_d_conv=4, mamba_expand=2,
+    mamba_dt_rank=160, sliding_window=512,
+)  # fmt: skip
+RWKV_5 = config(
+    "rwkv5", 32, hidden_size=2560, attention_hidden_size=2560, head_size=64, num_attention_heads=64, context_length=4096
+)
+RWKV_6 = config("rwkv6", 32, hidden_size=4096, attention_hidden_size=4096, head_size=64, head_size_divisor=8)
+RWKV_7 = config("rwkv7", 24, hidden_size=1024, head_dim=64, num_heads=None, attn=None, attn_mode="chunk", value_dim=[1024] * 24)
+KIMI_K3 = {
+    "model_type": "kimi_k3",
+    "dtype": "bfloat16",
+    "text_config": config(
+        "kimi_linear", 93, hidden_size=7168, num_attention_heads=96, num_key_value_heads=96, kv_lora_rank=512, qk_rope_head_dim=64,
+        qk_nope_head_dim=128, v_head_dim=128, q_lora_rank=1536, mla_use_nope=True, attn_res_block_size=12,
+        linear_attn_config={
+            "full_attn_layers": [*range(4, 93, 4), 93], "kda_layers": [i for i in range(1, 93) if i % 4], "num_heads": 96,
+            "head_dim": 128, "short_conv_kernel_size": 4,
+        },
+    ),
+}  # fmt: skip
+DEEPSEEK_REF = config(
+    "deepseek_ref", 4, hidden_size=7168, num_attention_heads=128, num_key_value_heads=1, head_dim=512, sliding_window=128,
+    index_head_dim=128, index_n_heads=64, index_topk=1024, q_lora_rank=1536, o_lora_rank=1024, o_groups=16, qk_rope_head_dim=64,
+    num_hash_layers=3, compress_rope_theta=160000, compress_ratios=[128, 128, 4, 128, 0], num_nextn_predict_layers=1,
+)  # fmt: skip
+MINIMAX_M3 = llama_like(
+    "minimax_m3", 60, 6144, 64, num_key_value_heads=4, head_dim=128, num_mtp_modules=7, num_nextn_predict_layers=1,
+    sparse_attention_config={
+        "sparse_attention_freq": [0] * 3 + [1] * 57, "sparse_index_dim": 128, "sparse_num_index_heads": 4, "sparse_block_size": 128,
+        "sparse_disable_index_value": [0] * 3 + [1] * 57, "use_sparse_attention": True,
+    },
+)  # fmt: skip
