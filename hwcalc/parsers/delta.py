@@ -15,6 +15,14 @@ _FULL: Final = "full_attention"
 _INTERVAL: Final = 4
 """Every fourth layer attends where the file does not say (transformers 5.23, configuration_qwen3_next.py)."""
 _QWEN4: Final = "qwen4_exp_text"
+# Keys that never bear on the cache, and those of one sort of layer, which a stack of the other leaves unread.
+_WITHOUT_EFFECT: Final = (
+    "attn_output_gate", "decoder_sparse_step", "full_attention_interval", "head_dim", "heads_per_ngram", "indexer_budget",
+    "indexer_compress_ratio", "indexer_head_dim", "indexer_kv_heads", "indexer_n_heads", "linear_a_log_max", "linear_a_log_min",
+    "linear_allow_neg_eigval", "linear_conv_kernel_dim", "linear_dt_max", "linear_dt_min", "linear_key_head_dim",
+    "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "max_window_layers", "num_attention_heads",
+    "num_key_value_heads", "number_of_conv_states", "sliding_window",
+)  # fmt: skip
 
 
 def read(config: Config) -> Reading:
@@ -26,11 +34,7 @@ def read(config: Config) -> Reading:
         types = every(interval, count, _FULL, LINEAR)
         if config.model_type == "olmo_hybrid" and _FULL not in types:
             types[-1] = _FULL
-    config.ignore(
-        "attn_output_gate", "linear_a_log_max", "linear_a_log_min", "linear_allow_neg_eigval", "linear_dt_max", "linear_dt_min",
-        "decoder_sparse_step", "indexer_budget", "indexer_kv_heads", "ple_conv_kernel_size", "max_window_layers", "sliding_window",
-        "linear_attn_type", "indexer_compress_ratio", "heads_per_ngram", "number_of_conv_states",
-    )  # fmt: skip
+    config.ignore(*_WITHOUT_EFFECT)
     attention: LayerReader = _indexed if config.model_type == _QWEN4 else full_layer
     readers: dict[str, LayerReader] = {LINEAR: _delta_net, _FULL: attention}
     if config.model_type == _QWEN4:

@@ -29,23 +29,34 @@ _LETTERS: Final = {"M": LINEAR, "*": _FULL, "-": "mlp", "E": "moe"}
 _ZAMBA2_LAYERS: Final = 54
 _ZAMBA2_HYBRID: Final = frozenset({6, 12, 18, 24, 30, 36, 42, 47, 51})
 
-
-# Keys that say nothing about the cache, or only about layers that this stack does not have.
-_WITHOUT_EFFECT: Final = (
-    "attention_head_dim", "attention_hidden_size", "attn_layer_indices", "attn_layer_offset", "attn_layer_period", "chunk_size",
-    "conv_kernel", "expand", "head_dim", "hybrid_layer_ids", "hybrid_override_pattern", "kv_channels", "mamba_chunk_size",
-    "mamba_d_conv", "mamba_d_head", "mamba_d_ssm", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "mamba_head_dim",
-    "mamba_headdim", "mamba_n_groups", "mamba_n_heads", "mamba_ngroups", "mamba_num_heads", "mamba_use_mlp", "moe_latent_size",
-    "mtp_hybrid_override_pattern", "mtp_layers_block_type", "n_groups", "n_mamba_heads", "num_attention_heads",
-    "num_key_value_heads", "num_query_groups", "sliding_window", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier",
-    "ssm_state_size", "use_mamba_kernels", "use_mambapy", "use_shared_attention_adapter",
+# Keys of both sorts of layer, which a stack without one sort leaves unread, and keys that never bear on the cache.
+_COMMON: Final = (
+    "head_dim", "mamba_chunk_size", "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "num_attention_heads",
+    "num_key_value_heads", "use_mamba_kernels",
 )  # fmt: skip
+_BY_TYPE: Final[Mapping[str, tuple[str, ...]]] = {
+    "bamba": ("attn_layer_indices", "mamba_d_head", "mamba_n_groups", "mamba_n_heads"),
+    "falcon_h1": ("mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier"),
+    "granitemoehybrid": ("mamba_d_head", "mamba_n_groups", "mamba_n_heads"),
+    "jamba": ("use_mambapy",),
+    "nemotron_h": (
+        "attention_head_dim", "chunk_size", "conv_kernel", "expand", "hybrid_override_pattern", "mamba_head_dim", "mamba_n_groups",
+        "mamba_num_heads", "moe_latent_size", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "n_groups", "sliding_window",
+        "ssm_state_size",
+    ),
+    "zamba": ("attention_head_dim", "attention_hidden_size", "attn_layer_offset", "attn_layer_period", "n_mamba_heads"),
+    "zamba2": (
+        "attention_head_dim", "attention_hidden_size", "chunk_size", "hybrid_layer_ids", "kv_channels", "mamba_headdim",
+        "mamba_ngroups", "n_mamba_heads", "num_query_groups", "use_shared_attention_adapter",
+    ),
+}  # fmt: skip
 
 
 def read(config: Config) -> Reading:
     """Read a config whose layers are Mamba, attention, or both."""
-    config.ignore(*_WITHOUT_EFFECT)
-    types, mamba, attention = _DIALECTS[config.model_type or ""]
+    name = config.model_type or ""
+    types, mamba, attention = _DIALECTS[name]
+    config.ignore(*_COMMON, *_BY_TYPE[name])
     readers: dict[str, LayerReader] = {
         LINEAR: mamba,
         _FULL: attention,

@@ -15,6 +15,12 @@ __all__ = ["read"]
 
 _FULL: Final = "full_attention"
 _INDEXED: Final = "indexed_attention"
+# Keys that never bear on the cache, and those of latent attention, which a stack without it leaves unread.
+_WITHOUT_EFFECT: Final = (
+    "attn_res_block_size", "head_dim", "index_kpool", "index_kpool_always_select_tail", "kda_lower_bound", "kda_safe_gate",
+    "kv_lora_rank", "latent_moe_use_norm", "linear_lower_bound", "mla_use_nope", "mla_use_output_gate", "num_attention_heads",
+    "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+)  # fmt: skip
 
 
 def read(config: Config) -> Reading:
@@ -23,10 +29,7 @@ def read(config: Config) -> Reading:
     nested = config.sub("linear_attn_config")
     types = spelled_layer_types(config, count) or _derived(config, nested, count)
     delta = (_delta(config, nested),)
-    config.ignore(
-        "kda_lower_bound", "kda_safe_gate", "linear_lower_bound", "mla_use_nope", "mla_use_output_gate", "num_kv_heads_for_linear_attn",
-        "attn_res_block_size", "use_linear_silu", "index_kpool", "index_kpool_always_select_tail", "latent_moe_use_norm",
-    )  # fmt: skip
+    config.ignore(*_WITHOUT_EFFECT)
 
     def linear_layer(layer: Config, index: int) -> Layer:
         return delta

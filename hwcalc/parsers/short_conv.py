@@ -22,12 +22,9 @@ _HYBRID_SLIDING: Final = "hybrid_sliding"
 def read(config: Config) -> Reading:
     """Read a config whose layers have short convolutions."""
     count = config.number_of_layers()
-    types, readers = _DIALECTS[config.model_type or ""]
+    types, readers, without_effect = _DIALECTS[config.model_type or ""]
     spelled = spelled_layer_types(config, count)
-    config.ignore(
-        "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "local_layer_ids", "model_max_length", "mtp_local_layer_ids",
-        "num_attention_heads", "num_heads", "number_of_conv_states", "shared_expert_sink", "sliding_window", "use_attention_gate",
-    )  # fmt: skip
+    config.ignore(*without_effect)
     return Reading(layers=build_layers(config, spelled or types(config, count), readers), config=config)
 
 
@@ -98,12 +95,22 @@ _ZAYA: Final[Mapping[str, LayerReader]] = {
     _HYBRID_SLIDING: lambda config, index: _zaya_layer(config, index, sliding=True),
 }
 
-_DIALECTS: Final[Mapping[str, tuple[Callable[[Config, int], list[str]], Mapping[str, LayerReader]]]] = {
-    "lfm2": (_lfm2_types, _LFM),
-    "lfm2_moe": (_lfm2_types, _LFM),
-    "lfm3": (_lfm3_types, _LFM),
-    "inkling_text": (_inkling_types, _INKLING),
-    "inkling2_text": (_inkling_types, _INKLING),
-    "zaya": (_zaya_types, _ZAYA),
+_LFM_KEYS: Final = (
+    "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "num_attention_heads", "num_heads",
+    "num_key_value_heads",
+)  # fmt: skip
+_INKLING_KEYS: Final = (
+    "head_dim", "local_layer_ids", "model_max_length", "mtp_local_layer_ids", "num_attention_heads", "num_key_value_heads",
+    "number_of_conv_states", "shared_expert_sink", "sliding_window", "sliding_window_size", "swa_head_dim",
+    "swa_num_attention_heads", "swa_num_key_value_heads",
+)  # fmt: skip
+
+_DIALECTS: Final[Mapping[str, tuple[Callable[[Config, int], list[str]], Mapping[str, LayerReader], tuple[str, ...]]]] = {
+    "lfm2": (_lfm2_types, _LFM, _LFM_KEYS),
+    "lfm2_moe": (_lfm2_types, _LFM, _LFM_KEYS),
+    "lfm3": (_lfm3_types, _LFM, ("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window")),
+    "inkling_text": (_inkling_types, _INKLING, _INKLING_KEYS),
+    "inkling2_text": (_inkling_types, _INKLING, _INKLING_KEYS),
+    "zaya": (_zaya_types, _ZAYA, ("sliding_window",)),
 }
-"""How the layers are typed where the file does not say, and what a layer of each type keeps."""
+"""How the layers are typed where the file does not say, what a layer of each type keeps, and the keys without effect."""
