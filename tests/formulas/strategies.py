@@ -1,0 +1,49 @@
+"""Hypothesis strategies for layer kinds: any registered kind with any dimensions it allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from formulas import KINDS, AttentionKind, FullAttention, LayerKind
+
+__all__ = ["LARGEST", "attention", "dimensions", "kinds"]
+
+LARGEST: Final = 300
+"""Laws do not depend on size; small numbers fail in ways that can be read."""
+
+
+def dimensions(minimum: int = 1) -> st.SearchStrategy[int]:
+    """A width or a count."""
+    return st.integers(minimum, LARGEST)
+
+
+def _field(kind: type[LayerKind], name: str, hint: Any) -> st.SearchStrategy[Any]:
+    if hint is bool:
+        return st.booleans()
+    least = kind._minimum.get(name, 1)
+    if hint is int:
+        return dimensions(least)
+    assert isinstance(hint, types.UnionType)
+    return st.none() | dimensions(least)
+
+
+def of(kind: type[LayerKind]) -> st.SearchStrategy[LayerKind]:
+    """One kind with any dimensions."""
+    hints = typing.get_type_hints(kind)
+    given = {field.name: _field(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)}
+    return st.builds(kind, **given)
+
+
+def kinds(*, without: tuple[type[LayerKind], ...] = ()) -> st.SearchStrategy[LayerKind]:
+    """Any registered kind but those of ``without``."""
+    return st.sampled_from([kind for kind in KINDS.values() if kind not in without]).flatmap(of)
+
+
+def attention(kind: type[AttentionKind] = FullAttention) -> st.SearchStrategy[Any]:
+    """One softmax attention with any dimensions."""
+    return of(kind)

@@ -1,0 +1,64 @@
+"""Spans count positions; dtypes turn elements into bytes; both are exact."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formulas import CacheTensor, Chunk, DType, Encoder, Fixed, Full, Once, Remainder, Role, Sink, Span, Strided, Window
+from profiles.dtypes import dtype_names, find_dtype
+
+SPANS = (
+    (Full(), (0, 1, 2, 3, 4, 5)),
+    (Window(3), (0, 1, 2, 3, 3, 3)),
+    (Sink(1, 2), (0, 1, 2, 3, 3, 3)),
+    (Chunk(3), (0, 1, 2, 3, 3, 3)),
+    (Strided(4), (0, 0, 0, 0, 1, 1)),
+    (Remainder(4), (0, 1, 2, 3, 0, 1)),
+    (Once(), (0, 1, 1, 1, 1, 1)),
+    (Fixed(8), (0, 8, 8, 8, 8, 8)),
+    (Encoder(), (0, 7, 7, 7, 7, 7)),
+)
+
+
+@pytest.mark.parametrize(("span", "positions"), SPANS, ids=lambda value: type(value).__name__)
+def test_positions_of_zero_to_five_tokens(span: Span, positions: tuple[int, ...]) -> None:
+    """What each span keeps of A, AB, ABC and so on, with seven encoder tokens."""
+    assert tuple(span.positions(tokens, 7) for tokens in range(6)) == positions
+    assert span.text
+
+
+DTYPES = st.sampled_from([find_dtype(name) for name in dtype_names()])
+
+
+@given(DTYPES, st.integers(0, 10_000))
+def test_a_row_is_whole_blocks(dtype: DType, elements: int) -> None:
+    """A row never takes less than its plain share, less than a block more, and exactly its share where blocks are full."""
+    share = elements * dtype.block_bytes
+    row = dtype.row_bytes(elements) * dtype.block_elements
+
+    assert share <= row < share + dtype.block_elements * dtype.block_bytes
+    assert dtype.row_bytes(elements * dtype.block_elements) == share
+
+
+@given(DTYPES, st.integers(0, 5_000), st.integers(0, 5_000))
+def test_one_row_is_never_longer_than_its_parts(dtype: DType, left: int, right: int) -> None:
+    """Cutting a row in two can only add padding, and a longer row never takes less."""
+    assert max(dtype.row_bytes(left), dtype.row_bytes(right)) <= dtype.row_bytes(left + right)
+    assert dtype.row_bytes(left + right) <= dtype.row_bytes(left) + dtype.row_bytes(right)
+
+
+def test_blocks_run_along_the_last_axis() -> None:
+    """Eight rows of 40 elements in blocks of 32 take eight times two blocks, not the ten blocks of 320 elements."""
+    q8_0 = DType(name="q8_0", block_elements=32, block_bytes=34)
+    tensor = CacheTensor(name="keys", shape=(8, 40), axes=("heads", "head_dim"), role=Role.KEY, span=Full())
+
+    assert tensor.bytes_per_position(q8_0) == 8 * 2 * 34
+    assert tensor.bytes(q8_0, 4) == 4 * 8 * 2 * 34
+
+
+def test_every_axis_has_a_name() -> None:
+    """A shape without names for its axes is refused."""
+    with pytest.raises(ValueError, match="keys"):
+        CacheTensor(name="keys", shape=(8, 40), axes=("heads",), role=Role.KEY, span=Full())
