@@ -72,9 +72,29 @@ class DType:
 
 
 class Span:
-    """How many positions of a tensor are kept after ``tokens`` tokens (and ``encoder_tokens`` of encoder input)."""
+    """How many positions of a tensor are kept after ``tokens`` tokens (and ``encoder_tokens`` of encoder input).
 
-    __slots__ = ()
+    A span is its class and its numbers: immutable, equal to another of the same rule and numbers.
+    """
+
+    __slots__ = ("numbers",)
+
+    numbers: tuple[int, ...]
+
+    def __init__(self, *numbers: int) -> None:
+        object.__setattr__(self, "numbers", numbers)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a span is immutable: cannot set {name}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, Span) and other.numbers == self.numbers
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.numbers))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self.numbers))})"
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         """Positions kept, never negative."""
@@ -86,9 +106,13 @@ class Span:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
 class Full(Span):
     """Every token: ``n``."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return tokens
@@ -98,83 +122,97 @@ class Full(Span):
         return "n"
 
 
-@dataclass(frozen=True, slots=True)
 class Window(Span):
     """The last ``window`` tokens: ``min(n, window)``. A window of 3 keeps [BCD] of ABCD."""
 
-    window: int
+    __slots__ = ()
+
+    def __init__(self, window: int) -> None:
+        super().__init__(window)
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.window)
+        return min(tokens, self.numbers[0])
 
     @property
     def text(self) -> str:
-        return f"min(n, {self.window:,})"
+        return f"min(n, {self.numbers[0]:,})"
 
 
-@dataclass(frozen=True, slots=True)
 class Sink(Span):
     """The first ``sink`` tokens and the last ``window``: ``min(n, sink + window)``. Sink 1, window 2: [A_CD]."""
 
-    sink: int
-    window: int
+    __slots__ = ()
+
+    def __init__(self, sink: int, window: int) -> None:
+        super().__init__(sink, window)
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.sink + self.window)
+        return min(tokens, sum(self.numbers))
 
     @property
     def text(self) -> str:
-        return f"min(n, {self.sink:,} + {self.window:,})"
+        sink, window = self.numbers
+        return f"min(n, {sink:,} + {window:,})"
 
 
-@dataclass(frozen=True, slots=True)
 class Chunk(Span):
     """The tokens of the current chunk, at most ``chunk``: ``min(n, chunk)``.
 
     The count that must fit is the worst moment, the end of a chunk, so it does not fall back when a chunk begins.
     """
 
-    chunk: int
+    __slots__ = ()
+
+    def __init__(self, chunk: int) -> None:
+        super().__init__(chunk)
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return min(tokens, self.chunk)
+        return min(tokens, self.numbers[0])
 
     @property
     def text(self) -> str:
-        return f"min(n, {self.chunk:,})"
+        return f"min(n, {self.numbers[0]:,})"
 
 
-@dataclass(frozen=True, slots=True)
 class Strided(Span):
     """One entry for every complete group of ``stride`` tokens: ``n // stride``. Stride 4 makes one of [ABCD]."""
 
-    stride: int
+    __slots__ = ()
+
+    def __init__(self, stride: int) -> None:
+        super().__init__(stride)
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens // self.stride
+        return tokens // self.numbers[0]
 
     @property
     def text(self) -> str:
-        return f"n // {self.stride:,}"
+        return f"n // {self.numbers[0]:,}"
 
 
-@dataclass(frozen=True, slots=True)
 class Remainder(Span):
     """The tokens that have not yet filled a group of ``stride``: ``n % stride``. Not monotone in ``n``."""
 
-    stride: int
+    __slots__ = ()
+
+    def __init__(self, stride: int) -> None:
+        super().__init__(stride)
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return tokens % self.stride
+        return tokens % self.numbers[0]
 
     @property
     def text(self) -> str:
-        return f"n % {self.stride:,}"
+        return f"n % {self.numbers[0]:,}"
 
 
-@dataclass(frozen=True, slots=True)
 class Once(Span):
     """A fixed state: one position from the first token on, whatever the length. No token, no state."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return 1 if tokens > 0 else 0
@@ -184,23 +222,29 @@ class Once(Span):
         return "1"
 
 
-@dataclass(frozen=True, slots=True)
 class Fixed(Span):
     """A buffer of ``count`` positions that exists from the first token on, filled or not."""
 
-    count: int
+    __slots__ = ()
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        return self.count if tokens > 0 else 0
+        return self.numbers[0] if tokens > 0 else 0
 
     @property
     def text(self) -> str:
-        return f"{self.count:,}"
+        return f"{self.numbers[0]:,}"
 
 
-@dataclass(frozen=True, slots=True)
 class Encoder(Span):
     """One position for each token of the encoder input, computed once: ``encoder_tokens``."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         return encoder_tokens if tokens > 0 else 0

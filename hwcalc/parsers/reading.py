@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from formulas import ChunkedAttention, FullAttention, Layer, SinkAttention, SlidingAttention
+from formulas.attention import FullAttention
+from formulas.hybrid import Layer
 from hwcalc.errors import ConfigError
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
+
+if TYPE_CHECKING:
+    from formulas import ChunkedAttention, SinkAttention, SlidingAttention
 
 __all__ = [
     "AttentionDims",
@@ -51,14 +56,20 @@ class AttentionDims:
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
+        from formulas.sliding import SlidingAttention
+
         return SlidingAttention(**vars(self), window=window)
 
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
+        from formulas.sliding import ChunkedAttention
+
         return ChunkedAttention(**vars(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
+        from formulas.sink import SinkAttention
+
         return SinkAttention(**vars(self), sink=sink, window=window)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from formulas import CompressedAttention, CrossAttention, LatentAttention, LayerKind, Role, SparseIndexer, Stack, ranges
+from formulas import Encoder, LayerKind, Role, Stack, ranges
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request, StoredTensor
@@ -25,6 +25,7 @@ from hwcalc.planner.result import (
 __all__ = ["make_context", "plan_model", "stored_layers"]
 
 _FIXED_ROLES = (Role.STATE, Role.CONV)
+_SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 _LONGEST = 2**40
 
 
@@ -130,7 +131,7 @@ def make_context(
 
 
 def _has_cross(model: ModelSpec) -> bool:
-    return any(isinstance(kind, CrossAttention) for group in model.stack.groups for kind in (group.kind,))
+    return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
 
 
 def _encoder_tokens(model: ModelSpec, request: Request, notes: list[Note]) -> int:
@@ -200,21 +201,16 @@ def _growth(context: Context) -> int:
 
 
 def _read_bytes(stored: list[Stored]) -> int:
-    """Bytes that one decode step reads: everything, but for what an indexer lets attention skip.
+    """Bytes that one decode step reads: everything, but for the latents that an indexer lets attention skip.
 
-    A layer that shares an earlier layer's selection skips as much, so the limit holds for all full latents of a model.
+    A layer that shares an earlier layer's selection skips as much, so the limit holds for all latents of a model.
     """
-    limits = {kind.index_topk for kind, *_ in stored if isinstance(kind, SparseIndexer)}
-    latent_limit = limits.pop() if len(limits) == 1 else None
+    limits = {kind.dims().get("index_topk") for kind, *_ in stored if kind is not None} - {None}
+    limit = limits.pop() if len(limits) == 1 else None
     total = 0
-    for kind, _, count, tensor in stored:
-        limit = None
-        if isinstance(kind, LatentAttention) and kind.window is None:
-            limit = latent_limit
-        elif isinstance(kind, CompressedAttention) and tensor.name == "compressed_latent":
-            limit = kind.index_topk
-        read = tensor.bytes if limit is None or tensor.positions <= limit else tensor.bytes // tensor.positions * limit
-        total += count * read
+    for _, _, count, tensor in stored:
+        selected = limit is not None and tensor.role in _SELECTED_ROLES and tensor.positions > limit
+        total += count * (tensor.bytes // tensor.positions * limit if selected and limit else tensor.bytes)
     return total
 
 
