@@ -19,11 +19,11 @@ _BYTE_FACTORS = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
-_NUMBER = re.compile(r"([0-9]{1,18})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
+_NUMBER = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
 _LARGEST = 2**62
 
 
-def _parse(text: str, factors: dict[str, int], what: str, allowed: str) -> int:
+def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     match = _NUMBER.fullmatch(text.strip().lower().replace("_", "").replace(",", ""))
     if match is None or match[3] not in factors:
         raise UsageError(f"{what} is not a number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
@@ -31,25 +31,24 @@ def _parse(text: str, factors: dict[str, int], what: str, allowed: str) -> int:
     scaled = int(match[1] + digits) * factors[match[3]]
     unit: int = 10 ** len(digits)
     value, rest = divmod(scaled, unit)
-    if rest or value > _LARGEST:
-        problem = "is not a whole number" if rest else "is too large"
-        raise UsageError(f"{what} {problem}: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+    if rest and (whole or factors[match[3]] == 1):
+        raise UsageError(f"{what} is not a whole number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
     return value
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
     """``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576): k, M and G are powers of 1,024."""
     allowed = f"a whole number from {minimum:,} with an optional k, M or G (powers of 1,024)"
-    number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed)
+    number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
     if isinstance(value, bool) or not minimum <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
     return number
 
 
 def parse_bytes(value: int | str, what: str = "the size") -> int:
-    """``"80GB"`` is 80 x 10^9, ``"80GiB"`` 80 x 2^30, a plain integer is bytes."""
+    """``"80GB"`` is 80 x 10^9, ``"80GiB"`` 80 x 2^30, a plain integer is bytes; a fraction of a byte is dropped (``"5.38GiB"``)."""
     allowed = "bytes, or a number with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
-    number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed)
+    number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
     if isinstance(value, bool) or not 0 <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
     return number
