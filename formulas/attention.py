@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind, register
 from formulas.tensor import CacheTensor, Full, Role, Span
 
@@ -33,7 +33,7 @@ def key_value_tensors(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AttentionKind(LayerKind):
     """What all softmax attention has: query heads that share key/value heads."""
 
@@ -52,7 +52,7 @@ class AttentionKind(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FullAttention(AttentionKind):
     """A key and a value per key/value head for every token.
 

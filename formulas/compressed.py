@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind, register
 from formulas.tensor import CacheTensor, Fixed, Role, Span, Strided, Window
 
@@ -12,7 +12,7 @@ __all__ = ["CompressedAttention"]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompressedAttention(LayerKind):
     """One vector that is key and value at once, for the last ``window`` tokens and for every group of tokens.
 

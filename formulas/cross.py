@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from formulas.attention import AttentionKind, key_value_tensors
+from formulas.frozen import frozen
 from formulas.kind import register
 from formulas.tensor import CacheTensor, Encoder, Span
 
@@ -13,7 +13,7 @@ __all__ = ["CrossAttention"]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CrossAttention(AttentionKind):
     """A key and a value per head for every encoder token; decoded tokens add nothing.
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind
 
 __all__ = ["Group", "Layer", "Stack", "ranges"]
@@ -32,7 +33,7 @@ def ranges(indices: Iterable[int]) -> str:
     return ",".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Group:
     """One kind, the layers that have it, and how many times they have it in all."""
 

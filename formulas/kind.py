@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import ClassVar, TypeVar
 
+from formulas.frozen import frozen
 from formulas.tensor import CacheTensor
 
 __all__ = ["KINDS", "MAX_DIMENSION", "LayerKind", "register"]
@@ -13,7 +14,7 @@ MAX_DIMENSION = 2**31 - 1
 """No real dimension comes near this; a larger one is a damaged config, not a model."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerKind:
     """One thing that a layer keeps between decode steps.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind, register
 from formulas.tensor import CacheTensor, Full, Role, Span, Window
 
@@ -12,7 +12,7 @@ __all__ = ["ExpandedLatentAttention", "LatentAttention", "SparseIndexer"]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LatentAttention(LayerKind):
     """One compressed vector per token, shared by all heads, plus one rotary key.
 
@@ -68,7 +68,7 @@ class LatentAttention(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ExpandedLatentAttention(LayerKind):
     """MLA with the latent multiplied out: a key of nope + rope and a value for every head.
 
@@ -112,7 +112,7 @@ class ExpandedLatentAttention(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SparseIndexer(LayerKind):
     """One small key per token that decides which tokens the attention beside it looks at.
 

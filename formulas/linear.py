@@ -5,9 +5,9 @@ Linear attention is not free: its state is fixed but large, and every layer of e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind, register
 from formulas.ssm import conv_tensor, state_tensor
 from formulas.tensor import CacheTensor, Once, Role
@@ -25,7 +25,7 @@ __all__ = [
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GatedDeltaNet(LayerKind):
     """A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values.
 
@@ -64,7 +64,7 @@ class GatedDeltaNet(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KimiDeltaAttention(LayerKind):
     """A square matrix per head, and the last inputs of three convolutions: queries, keys and values.
 
@@ -96,7 +96,7 @@ class KimiDeltaAttention(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LightningAttention(LayerKind):
     """A square matrix per head and no convolution.
 
@@ -119,7 +119,7 @@ class LightningAttention(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RealGatedLRU(LayerKind):
     """One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution.
 
@@ -150,7 +150,7 @@ def _token_shift(width: int, axis: str, name: str) -> CacheTensor:
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Rwkv4(LayerKind):
     """Three numbers per channel (numerator, denominator, running maximum) and two token shifts.
 
@@ -178,7 +178,7 @@ class Rwkv4(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RwkvMatrix(LayerKind):
     """RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts.
 
@@ -206,7 +206,7 @@ class RwkvMatrix(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MatrixLSTM(LayerKind):
     """mLSTM: per head a matrix memory, a normaliser and a running maximum.
 
@@ -238,7 +238,7 @@ class MatrixLSTM(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ShortConvolution(LayerKind):
     """The last d_conv - 1 inputs of one short causal convolution, and nothing else.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind, register
 from formulas.tensor import CacheTensor
 
@@ -12,7 +12,7 @@ __all__ = ["NoCache", "SharedCache"]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SharedCache(LayerKind):
     """A layer that reads the cache of another layer: 0 bytes.
 
@@ -31,7 +31,7 @@ class SharedCache(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class NoCache(LayerKind):
     """A layer without attention or state (a feed-forward or expert block on its own): 0 bytes.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from formulas.attention import AttentionKind
+from formulas.frozen import frozen
 from formulas.kind import register
 from formulas.tensor import Sink, Span
 
@@ -13,7 +13,7 @@ __all__ = ["SinkAttention"]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SinkAttention(AttentionKind):
     """Keys and values of the first ``sink`` and the last ``window`` tokens.
 

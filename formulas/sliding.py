@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from formulas.attention import AttentionKind
+from formulas.frozen import frozen
 from formulas.kind import register
 from formulas.tensor import Chunk, Span, Window
 
@@ -13,7 +13,7 @@ __all__ = ["ChunkedAttention", "SlidingAttention"]
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SlidingAttention(AttentionKind):
     """Keys and values of the last ``window`` tokens.
 
@@ -39,7 +39,7 @@ class SlidingAttention(AttentionKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ChunkedAttention(AttentionKind):
     """Keys and values of the chunk of ``chunk`` tokens that the current token stands in.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
+from formulas.frozen import frozen
 from formulas.kind import LayerKind, register
 from formulas.tensor import CacheTensor, Fixed, Once, Role
 
@@ -25,7 +25,7 @@ def state_tensor(shape: tuple[int, ...], axes: tuple[str, ...], name: str = "rec
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Mamba1(LayerKind):
     """A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution.
 
@@ -54,7 +54,7 @@ class Mamba1(LayerKind):
 
 
 @register
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Mamba2(LayerKind):
     """A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C.
 

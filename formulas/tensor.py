@@ -7,8 +7,9 @@ after ``n`` tokens; a :class:`DType` turns elements into bytes. Everything is an
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from math import prod
+
+from formulas.frozen import frozen
 
 __all__ = [
     "CacheTensor",
@@ -46,7 +47,7 @@ class Role(enum.StrEnum):
     """The last inputs of a short convolution or token shift: the model dtype."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DType:
     """A storage format made of blocks: ``block_elements`` numbers take ``block_bytes`` bytes.
 
@@ -88,7 +89,7 @@ class Span:
         raise AttributeError(f"a span is immutable: cannot set {name}")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, Span) and other.numbers == self.numbers
+        return isinstance(other, Span) and type(other) is type(self) and other.numbers == self.numbers
 
     def __hash__(self) -> int:
         return hash((type(self), self.numbers))
@@ -254,7 +255,7 @@ class Encoder(Span):
         return "encoder tokens"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheTensor:
     """What one layer keeps for one sequence under one name.
 

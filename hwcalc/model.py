@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
 from formulas import Stack
+from formulas.frozen import frozen
 
 __all__ = ["ModelSpec", "Note", "Parameters", "RawModel"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Note:
     """Something a reader should know: a stable code and a sentence."""
 
@@ -20,7 +21,7 @@ class Note:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Parameters:
     """Parameter counts. ``None`` is unknown, never zero."""
 
@@ -30,7 +31,7 @@ class Parameters:
     definition: str = "exact"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RawModel:
     """A description as a source gave it, before any parser has looked at it.
 
@@ -47,7 +48,7 @@ class RawModel:
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ModelSpec:
     """A stack of layers, each with what it caches, and the few numbers that stand beside it.
 

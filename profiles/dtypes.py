@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from formulas import DType, Role
+from formulas.frozen import frozen
 
-__all__ = ["PackedDType", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
+__all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PackedDType:
     """A layout that stores the tensors of one layer side by side, each in a format of its own."""
 
@@ -47,6 +47,11 @@ def dtype_names() -> tuple[str, ...]:
 def packed_names() -> tuple[str, ...]:
     """Names of the packed layouts."""
     return tuple(_file()["packed"])
+
+
+def dtype_aliases() -> Mapping[str, tuple[str, ...]]:
+    """Other spellings of each format."""
+    return {name: tuple(entry["aliases"]) for name, entry in _file()["dtypes"].items()}
 
 
 def dtype_sources() -> Mapping[str, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from types import MappingProxyType
 from typing import ClassVar
 
 from formulas import CacheTensor, DType, LayerKind, Role
+from formulas.frozen import frozen
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note
 from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Request:
     """What the user asked for, parsed. ``dtype`` is the spelling of ``--dtype`` or ``None`` for the engine's default."""
 
@@ -40,7 +41,7 @@ class Request:
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Dtypes:
     """The format of each role, and how the pair of key and value formats is spelled."""
 
@@ -53,7 +54,7 @@ class Dtypes:
         return self.roles[Role.STATE].name
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StoredTensor:
     """One tensor of one layer as the engine stores it for the whole batch.
 
@@ -73,7 +74,7 @@ class StoredTensor:
     rule: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Context:
     """Everything a rule needs beside the layer itself."""
 
@@ -111,7 +112,7 @@ def store(tensor: CacheTensor, context: Context, *, dtype: DType | None = None, 
     )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Option:
     """An engine's own knob: its name, what it does, its default, and how its value is read."""
 

@@ -6,12 +6,12 @@ there, everything is quantised anew. A plan is of the moment after prefill; a no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 from formulas import DType
 from formulas.attention import AttentionKind
+from formulas.frozen import frozen
 from hwcalc.engines.base import Context, StoredTensor, integer_option
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import Note
@@ -23,7 +23,7 @@ BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend -> the bit widths it packs."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Quantization:
     """The knobs of a quantized cache, checked."""
 

@@ -8,10 +8,10 @@ named ``...EncoderModel`` the encoder alone, which keeps nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from formulas import CrossAttention, FullAttention, Layer, NoCache, SlidingAttention
 from formulas.attention import AttentionKind
+from formulas.frozen import frozen
 from hwcalc.errors import ConfigError, UnknownArchitectureError
 from hwcalc.model import Note
 from hwcalc.parsers.config import MAX_LAYERS, Config
@@ -31,7 +31,7 @@ from hwcalc.parsers.registry import dialect_for, read_with
 __all__ = ["read"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Keys:
     """Under which keys a class describes its decoder. ``layers`` are tried in turn; null means the next one."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from formulas.attention import FullAttention
+from formulas.frozen import frozen
 from formulas.hybrid import Layer
 from hwcalc.errors import ConfigError
 from hwcalc.model import Note
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Reading:
     """The layers that a config describes. ``config`` is the level that describes the language model."""
 
@@ -41,7 +42,7 @@ class Reading:
     readings: Mapping[str, tuple[Layer, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AttentionDims:
     """Heads and widths of one attention layer."""
 

@@ -7,9 +7,9 @@ low and a high), ``measured``, or ``assumed`` where ``--assume`` filled a gap.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import Any, Final
 
+from formulas.frozen import frozen
 from hwcalc.model import Note
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 SCHEMA_VERSION: Final = "1"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerInfo:
     """One layer kind, how often the model has it, and its numbers."""
 
@@ -36,7 +36,7 @@ class LayerInfo:
     dims: dict[str, int | bool]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ParametersInfo:
     """Parameter counts; null is unknown."""
 
@@ -46,7 +46,7 @@ class ParametersInfo:
     definition: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ModelInfo:
     """The model as it was read, and where from."""
 
@@ -62,7 +62,7 @@ class ModelInfo:
     dtype: str | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RequestInfo:
     """What was planned, defaults filled in."""
 
@@ -81,7 +81,7 @@ class RequestInfo:
     options: dict[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TensorInfo:
     """One cached tensor of one layer kind. ``bytes`` is for all its layers and the whole batch.
 
@@ -103,7 +103,7 @@ class TensorInfo:
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CacheInfo:
     """What the cache takes.
 
@@ -123,7 +123,7 @@ class CacheInfo:
     read_bytes_per_step: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Plan:
     """The answer. ``memory``, ``pool``, ``fit`` and ``speed`` are null until hardware or an engine's pool is planned."""
 
