@@ -116,8 +116,9 @@ class ExpandedLatentAttention(LayerKind):
 class SparseIndexer(LayerKind):
     """One small key per token that decides which tokens the attention beside it looks at.
 
-    It selects what is read; it does not reduce what is stored. Its key is kept in fp8 with one fp32 scale per 128
-    elements unless an engine says otherwise: 128 + 4 = 132 bytes per token and layer.
+    It selects what is read; it does not reduce what is stored. DeepSeek keeps its key in fp8 with one fp32 scale per 128
+    elements, unless an engine says otherwise: 128 + 4 = 132 bytes per token and layer. With ``index_quantized`` false the
+    key is kept like any other (MiniMax-M3).
 
     >>> SparseIndexer(index_n_heads=64, index_head_dim=128).tensors()[0].shape
     (128,)
@@ -137,8 +138,10 @@ class SparseIndexer(LayerKind):
     index_extra_elements: int = 0
     index_topk: int | None = None
     """How many of the tokens the attention beside it reads; ``None`` where the config does not say."""
+    index_quantized: bool = True
 
     def tensors(self) -> tuple[CacheTensor, ...]:
         width = self.index_head_dim + self.index_extra_elements
         axis = "index_head_dim" if not self.index_extra_elements else "index_head_dim + index_extra_elements"
-        return (CacheTensor(name="indexer_keys", shape=(width,), axes=(axis,), role=Role.INDEX, span=Full()),)
+        role = Role.INDEX if self.index_quantized else Role.KEY
+        return (CacheTensor(name="indexer_keys", shape=(width,), axes=(axis,), role=role, span=Full()),)

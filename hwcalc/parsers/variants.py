@@ -48,7 +48,10 @@ def _mimo_v2(config: Config) -> Reading:
 
 
 def _minimax_m3(config: Config) -> Reading:
-    """MiniMax-M3: grouped-query attention whose sparse layers keep one indexer key a token beside keys and values."""
+    """MiniMax-M3: grouped-query attention whose sparse layers keep one indexer key a token beside keys and values.
+
+    The key stays in the cache dtype, as transformers 5.23 and SGLang 0.5.23 keep it.
+    """
     count = config.number_of_layers()
     dims = attention_dims(config)
     nested = config.sub("sparse_attention_config")
@@ -64,7 +67,7 @@ def _minimax_m3(config: Config) -> Reading:
         if name == "minimax_m3_sparse":
             if heads is None or width is None:
                 raise config.missing("index_head_dim")
-            layers.append((dims.full(), SparseIndexer(index_n_heads=heads, index_head_dim=width)))
+            layers.append((dims.full(), SparseIndexer(index_n_heads=heads, index_head_dim=width, index_quantized=False)))
         elif name == _FULL:
             layers.append((dims.full(),))
         else:

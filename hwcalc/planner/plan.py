@@ -64,7 +64,7 @@ def plan_model(
             batch=request.batch,
             encoder_seq=context.encoder_tokens if _has_cross(model) else None,
             kv_dtype=context.dtypes.kv,
-            state_dtype=context.dtypes.state if state else None,
+            state_dtype=context.dtypes.state if any(tensor.role is Role.STATE for _, _, _, tensor in stored) else None,
             tp=1,
             pp=1,
             dp=1,
