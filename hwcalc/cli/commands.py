@@ -1,0 +1,138 @@
+"""The command line for Typer: help, completion, and every line that :mod:`hwcalc.cli.quick` leaves alone."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from hwcalc.cli import completion
+from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option
+from hwcalc.cli.output import WIDTH
+
+__all__ = ["root"]
+
+_HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
+
+MODEL is a Hub id, a folder, a config.json, or - for a config on standard input. `kvplan MODEL` is `kvplan plan MODEL`.
+"""
+_TYPES: dict[str, Any] = {"text": str | None, "flag": bool, "list": list[str] | None}
+
+
+class Root(TyperGroup):
+    """The ``kvplan`` command itself: knows its commands by name, and what a line without one means."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All of them, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Import and build one command."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.commands[cmd_name] = _command(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the command first: ``--seq 32k MODEL`` becomes ``plan --seq 32k MODEL``."""
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args and args[0].partition("=")[0] not in own and args[0] not in COMMANDS:
+            args = _with_command(args)
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Commands, and what could stand there if the line had none: models and the options of ``plan``."""
+        default = self.get_command(ctx, DEFAULT)
+        items = super().shell_complete(ctx, incomplete)
+        with default.make_context(DEFAULT, [], parent=ctx, resilient_parsing=True) as inner:
+            if incomplete.startswith("-"):
+                return items + default.shell_complete(inner, incomplete)
+            model = next(parameter for parameter in default.params if parameter.param_type_name == "argument")
+            return items + model.shell_complete(inner, incomplete)
+
+
+def _with_command(args: list[str]) -> list[str]:
+    """The first word that is neither an option nor an option's value decides; the options are those of ``plan``."""
+    takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
+    skip = False
+    for index, word in enumerate(args):
+        if skip:
+            skip = False
+        elif word == "--":
+            break
+        elif word.startswith("-") and word != "-":
+            skip = word in takes_value
+        elif word in COMMANDS:
+            return [word, *args[:index], *args[index + 1 :]]
+        else:
+            break
+    return [DEFAULT, *args]
+
+
+def _command(name: str) -> Any:
+    """A command from its module's options: a function with the signature that Typer reads."""
+    module = import_module(COMMANDS[name])
+
+    def run(**values: Any) -> Any:
+        return module.run(**values)
+
+    parameters = [_parameter(option) for option in module.OPTIONS]
+    run.__doc__ = module.run.__doc__
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name)(run)
+    return typer.main.get_command(app)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    complete = getattr(completion, option.complete) if option.complete else None
+    type_ = str if option.required else _TYPES[option.kind]
+    if option.flags:
+        flag = option.kind == "flag"
+        info = typer.Option(
+            *option.flags,
+            metavar=None if flag else option.metavar,
+            help=option.help,
+            show_default=False,
+            autocompletion=complete,
+        )
+    else:
+        info = typer.Argument(metavar=option.metavar, help=option.help, show_default=False, autocompletion=complete)
+    default = inspect.Parameter.empty if option.required else False if option.kind == "flag" else option.default
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type_, info])
+
+
+def root() -> Any:
+    """The whole command line, ready to run."""
+    piped = sys.stdout is None or not sys.stdout.isatty()
+    app = typer.Typer(
+        cls=Root,
+        help=_HELP,
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": WIDTH,
+            **({"terminal_width": WIDTH} if piped else {}),
+        },
+    )
+    app.callback()(_root)
+    return typer.main.get_command(app)
+
+
+def _root(
+    ctx: typer.Context,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from hwcalc._version import __version__
+
+        typer.echo(f"kvplan {__version__}")
+        raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())

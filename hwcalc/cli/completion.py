@@ -1,0 +1,82 @@
+"""What a shell completes. Each function is asked on a key press: it loads little and never fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["assumptions", "dtypes", "engine_options", "engines", "formats", "models", "schemas"]
+
+_MOST_PATHS = 200
+
+
+def models(incomplete: str) -> list[str]:
+    """Catalog ids; files and folders once the word looks like a path."""
+    found: list[str] = []
+    if incomplete.startswith((".", "/", "~")):
+        found = _paths(incomplete)
+    else:
+        with suppress(Exception):
+            from hwcalc.sources.listing import known_ids
+
+            lowered = incomplete.lower()
+            found = [model_id for model_id in known_ids() if model_id.lower().startswith(lowered)]
+    return found
+
+
+def _paths(incomplete: str) -> list[str]:
+    with suppress(OSError, RuntimeError, ValueError):
+        folder, _, start = incomplete.rpartition("/")
+        base = Path(folder + "/").expanduser()
+        names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in base.iterdir() if entry.name.startswith(start))
+        return [f"{folder}/{name}" for name in names[:_MOST_PATHS]]
+    return []
+
+
+def engines(incomplete: str) -> list[str]:
+    """Engine names."""
+    from hwcalc.engines import ENGINES
+
+    return _starting(ENGINES, incomplete)
+
+
+def dtypes(incomplete: str) -> list[str]:
+    """Dtype names; after a colon those of the values."""
+    from profiles.dtypes import dtype_names, packed_names
+
+    first, colon, second = incomplete.rpartition(":")
+    return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
+
+
+def engine_options(incomplete: str) -> list[str]:
+    """Option names of every engine, with the sign that follows."""
+    from hwcalc.engines import ENGINES, find_engine
+
+    names = {f"{option}=" for name in ENGINES for option in find_engine(name)[0].options}
+    return _starting(sorted(names), incomplete)
+
+
+def assumptions(incomplete: str) -> list[str]:
+    """What ``--assume`` takes."""
+    from hwcalc.parsers import ASSUMPTIONS
+
+    return _starting(ASSUMPTIONS, incomplete)
+
+
+def formats(incomplete: str) -> list[str]:
+    """Output formats."""
+    from hwcalc.cli.output import FORMATS
+
+    return _starting(FORMATS, incomplete)
+
+
+def schemas(incomplete: str) -> list[str]:
+    """Documents that have a schema."""
+    from hwcalc.report.schema import DOCUMENTS
+
+    return _starting(DOCUMENTS, incomplete)
+
+
+def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

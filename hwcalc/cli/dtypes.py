@@ -1,0 +1,82 @@
+"""``kvplan dtypes``: the storage formats and what an element takes in each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.output import Answer, answer
+from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.report.records import DTypeInfo
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (Option("name", (), "[NAME]", "One dtype, by name or alias.", complete="dtypes"), *OUTPUT)
+
+_HEADER = ("dtype", "bits", "stored as", "aliases", "source")
+
+
+def run(*, name: str | None, **output: Any) -> Answer:
+    """List what --dtype takes: bits per element with scales, the block that is stored, aliases, source."""
+    view = view_of(**output)
+    found = dtype_infos(name)
+    if view.format == "json":
+        from hwcalc.planner.result import SCHEMA_VERSION
+
+        return answer({"schema_version": SCHEMA_VERSION, "dtypes": [asdict(dtype) for dtype in found]})
+    from hwcalc.report.rows import listing
+
+    rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in found]
+    return Answer(text=listing(_HEADER, rows, format_=view.format, right=(1,), color=view.color, width=view.width))
+
+
+def dtype_infos(name: str | None) -> list[DTypeInfo]:
+    """All formats, or the one of this name or alias."""
+    from hwcalc.report.records import DTypeInfo
+    from profiles.dtypes import dtype_aliases, dtype_names, dtype_sources, find_dtype, find_packed, packed_names
+
+    sources, aliases = dtype_sources(), dtype_aliases()
+    out = []
+    for known in dtype_names():
+        dtype = find_dtype(known)
+        assert dtype is not None
+        out.append(
+            DTypeInfo(
+                name=known,
+                aliases=aliases[known],
+                block_elements=dtype.block_elements,
+                block_bytes=dtype.block_bytes,
+                parts={},
+                source=sources[known],
+            )
+        )
+    for known in packed_names():
+        packed = find_packed(known)
+        assert packed is not None
+        parts = {role.value: dtype.name for role, dtype in packed.roles.items()}
+        out.append(DTypeInfo(name=known, aliases=(), block_elements=None, block_bytes=None, parts=parts, source=sources[known]))
+    if name is None:
+        return out
+    wanted = name.strip().lower()
+    chosen = [dtype for dtype in out if wanted == dtype.name or wanted in dtype.aliases]
+    if not chosen:
+        raise UsageError(f"dtype {name[:40]!r} is not known.", hint=f"Known: {', '.join(dtype.name for dtype in out)}.")
+    return chosen
+
+
+def _bits(dtype: DTypeInfo) -> str:
+    """Bits per element with scales, for people: ``8.5`` for q8_0."""
+    if dtype.block_bytes is None or dtype.block_elements is None:
+        return ""
+    return f"{8 * dtype.block_bytes / dtype.block_elements:g}"
+
+
+def _stored(dtype: DTypeInfo) -> str:
+    if dtype.block_elements is None:
+        return ", ".join(f"{role} in {name}" for role, name in dtype.parts.items())
+    if dtype.block_elements == 1:
+        return f"{dtype.block_bytes} B per element"
+    return f"{dtype.block_bytes} B per {dtype.block_elements} elements"

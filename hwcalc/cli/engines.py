@@ -1,0 +1,88 @@
+"""``kvplan engines``: the engines whose rules are known, and their options."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.output import Answer, answer
+
+if TYPE_CHECKING:
+    from hwcalc.report.records import EngineInfo
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (Option("name", (), "[NAME]", "One engine, with its options.", complete="engines"), *OUTPUT)
+
+_HEADER = ("engine", "versions", "numbers", "option", "default", "meaning")
+
+
+def run(*, name: str | None, **output: Any) -> Answer:
+    """List the engines, or one with its options, versions and source."""
+    view = view_of(**output)
+    found = engine_infos(name)
+    if view.format == "json":
+        from hwcalc.planner.result import SCHEMA_VERSION
+
+        return answer({"schema_version": SCHEMA_VERSION, "engines": [asdict(engine) for engine in found]})
+    from hwcalc.report.rows import listing
+
+    if name is None and view.format != "csv":
+        rows = [
+            (engine.name, _versions(engine), engine.definition, engine.title, ", ".join(option.name for option in engine.options))
+            for engine in found
+        ]
+        header: tuple[str, ...] = ("engine", "versions", "numbers", "what", "options")
+        text = listing(header, rows, format_=view.format, color=view.color, width=view.width)
+        return Answer(text=text, remarks=() if view.quiet else ("one engine with its options: kvplan engines NAME",))
+    if view.format == "csv":
+        rows6 = [
+            (engine.name, " ".join(engine.versions), engine.definition, option.name, option.default, option.help)
+            for engine in found
+            for option in engine.options
+        ]
+        bare = [(engine.name, " ".join(engine.versions), engine.definition, "", "", "") for engine in found if not engine.options]
+        return Answer(text=listing(_HEADER, bare + rows6, format_="csv"))
+    engine = found[0]
+    facts = [
+        ("engine", engine.name),
+        ("what", engine.title),
+        ("versions", ", ".join(engine.versions) or "none"),
+        ("numbers", engine.definition),
+        ("source", engine.source),
+    ]
+    text = listing(("", ""), facts, format_=view.format, color=view.color, width=view.width)
+    if engine.options:
+        options = [(option.name, option.default, option.help) for option in engine.options]
+        header = ("option", "default", "meaning")
+        text += "\n" + listing(header, options, format_=view.format, color=view.color, width=view.width)
+    return Answer(text=text)
+
+
+def engine_infos(name: str | None) -> list[EngineInfo]:
+    """All engines, or the one of this name (a version after ``@`` is checked)."""
+    from hwcalc.engines import ENGINES, find_engine
+    from hwcalc.report.records import EngineInfo, OptionInfo
+
+    out = []
+    for spelling in ENGINES if name is None else (name,):
+        engine, version = find_engine(spelling)
+        resolved = engine.version(version)
+        out.append(
+            EngineInfo(
+                name=engine.name,
+                title=engine.title,
+                definition=engine.definition,
+                versions=engine.versions if version is None else (resolved,),
+                source=engine.source,
+                options=tuple(
+                    OptionInfo(name=option.name, default=option.default, help=option.help) for option in engine.options.values()
+                ),
+            )
+        )
+    return out
+
+
+def _versions(engine: EngineInfo) -> str:
+    return f"{engine.versions[-1]} to {engine.versions[0]}" if len(engine.versions) > 1 else " ".join(engine.versions)

@@ -1,0 +1,90 @@
+"""Errors as the user meets them: an exit status, a message, a hint; a traceback only with ``KVPLAN_DEBUG=1``.
+
+==  ==========================================================================
+ 0  it fits, all checks hold, or no verdict was asked
+ 1  it does not fit, a check fails, or measured and predicted differ
+ 2  wrong usage
+ 3  the model or its config is not found, not readable or not understood
+ 4  network or permission
+ 5  no device for the probe
+70  a fault in kvplan itself (``EX_SOFTWARE`` of sysexits.h), never the user's
+74  the output cannot be written (``EX_IOERR``)
+==  ==========================================================================
+
+As everywhere, 130 is an interrupt (Ctrl-C) and 141 a reader that went away (``| head``).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from hwcalc.cli.output import OutputError, write
+from hwcalc.errors import KvplanError
+from hwcalc.report.document import dumps, error_document
+from hwcalc.report.text import clean
+
+__all__ = ["BROKEN_PIPE", "INTERNAL", "INTERRUPTED", "Failure", "describe", "is_abort", "report"]
+
+USAGE = 2
+INTERNAL = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """An error in the terms of the command line."""
+
+    status: int
+    type: str
+    message: str
+    hint: str
+
+
+def is_abort(error: Exception) -> bool:
+    """Whether Typer turned an interrupt into an exception of its own."""
+    return _is_typers(error, "Abort")
+
+
+def _is_typers(error: Exception, name: str) -> bool:
+    """Whether an error is Typer's of that name. Newer releases bring a copy of Click that older ones import."""
+    return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
+
+
+def describe(error: Exception) -> Failure:
+    """Any exception as a failure. The one place where a class becomes an exit status."""
+    if isinstance(error, KvplanError):
+        return Failure(status=error.exit_code, type=error.type, message=error.message, hint=error.hint)
+    if _is_typers(error, "ClickException"):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "kvplan"
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        return Failure(status=USAGE, type="usage", message=message.replace("\n", " "), hint=f"See: {command} --help")
+    return Failure(
+        status=INTERNAL,
+        type="internal",
+        message=f"internal error: {type(error).__name__}: {error}"[:500],
+        hint="This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1.",
+    )
+
+
+def report(error: Exception, *, json: bool) -> int:
+    """Say what went wrong, as JSON on standard output or in words on standard error; gives the exit status."""
+    failure = describe(error)
+    if os.environ.get("KVPLAN_DEBUG", "") not in {"", "0"}:
+        import traceback
+
+        write(sys.stderr, "".join(traceback.format_exception(error)))
+    if json and not isinstance(error, OutputError):
+        document = error_document(code=failure.status, type_=failure.type, message=failure.message, hint=failure.hint)
+        write(sys.stdout, dumps(document), json=True)
+    else:
+        hint = f"{_lines(failure.hint)}\n" if failure.hint else ""
+        write(sys.stderr, f"kvplan: {_lines(failure.message)}\n{hint}")
+    return failure.status
+
+
+def _lines(text: str) -> str:
+    return "\n".join(clean(line) for line in text.splitlines())

@@ -1,0 +1,147 @@
+"""The arguments and options that several commands share, as data: each is said once, and both readers of a line use it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from hwcalc.cli.output import View
+from hwcalc.errors import UsageError
+from hwcalc.planner.result import Plan
+
+__all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "planned", "view_of"]
+
+COMMANDS: Final = {
+    "plan": "hwcalc.cli.plan",
+    "explain": "hwcalc.cli.explain",
+    "models": "hwcalc.cli.models",
+    "engines": "hwcalc.cli.engines",
+    "dtypes": "hwcalc.cli.dtypes",
+    "schema": "hwcalc.cli.schema",
+}
+"""Name -> module with ``OPTIONS`` and ``run``, whose docstring is the help. A new command is one module and one line here."""
+DEFAULT: Final = "plan"
+"""The command of a line that names none: its first word is a MODEL."""
+
+
+class Option(NamedTuple):
+    """One option, or without ``flags`` one positional argument.
+
+    ``name`` is the keyword of the command's ``run``, ``complete`` the function of :mod:`hwcalc.cli.completion` that
+    knows the values. ``kind`` is ``text``, ``flag`` or ``list`` (repeatable; as an argument, any number of words).
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    metavar: str
+    help: str
+    kind: str = "text"
+    default: str | None = None
+    complete: str | None = None
+    required: bool = False
+
+
+MODEL: Final = Option(
+    "model",
+    (),
+    "MODEL",
+    "Hub id (org/name, org/name@revision), folder, config.json, or - for a config on standard input.",
+    complete="models",
+    required=True,
+)
+OUTPUT: Final = (
+    Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag"),
+    Option("format_", ("--format",), "F", "table, json, markdown or csv. Default: table.", complete="formats"),
+    Option("quiet", ("--quiet", "-q"), "", "No notes and hints, only the numbers and warnings.", "flag"),
+    Option("no_color", ("--no-color",), "", "No colour on a terminal (NO_COLOR does the same).", "flag"),
+)
+PLANNING: Final = (
+    MODEL,
+    Option("seq", ("--seq",), "N", "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum."),
+    Option("batch", ("--batch", "--concurrency"), "N", "Sequences alive at once. Default: 1.", default="1"),
+    Option(
+        "dtype",
+        ("--dtype",),
+        "D",
+        "KV-cache dtype: fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
+        complete="dtypes",
+    ),
+    Option(
+        "engine",
+        ("--engine",),
+        "E",
+        "Whose rules: reference (the formulas), transformers, transformers@5.14. See: kvplan engines. Default: reference.",
+        default="reference",
+        complete="engines",
+    ),
+    Option("encoder_seq", ("--encoder-seq",), "N", "Encoder tokens for cross attention. Default: the model's own."),
+    Option(
+        "engine_option",
+        ("--engine-option",),
+        "K=V",
+        "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.",
+        "list",
+        complete="engine_options",
+    ),
+    Option(
+        "assume",
+        ("--assume",),
+        "gqa",
+        "Read an unknown architecture as plain attention; every number is marked as assumed.",
+        complete="assumptions",
+    ),
+    Option("revision", ("--revision",), "R", "Branch, tag or commit of the model."),
+    Option("offline", ("--offline",), "", "Use no network.", "flag"),
+    *OUTPUT,
+)
+
+
+def view_of(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:
+    """The output options of any command."""
+    return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color)
+
+
+def planned(
+    *,
+    model: str,
+    seq: str | None,
+    batch: str,
+    dtype: str | None,
+    engine: str,
+    encoder_seq: str | None,
+    engine_option: Sequence[str] | None,
+    assume: str | None,
+    revision: str | None,
+    offline: bool,
+    **output: Any,
+) -> tuple[Plan, View]:
+    """What the options of :data:`PLANNING` ask for: the plan, and how to show it. A wrong output option comes first."""
+    from hwcalc.api import plan
+
+    view = view_of(**output)
+    result = plan(
+        model,
+        seq=seq,
+        batch=batch,
+        dtype=dtype,
+        engine=engine,
+        encoder_seq=encoder_seq,
+        engine_options=_engine_options(engine_option or ()),
+        revision=revision,
+        offline=offline,
+        assume=assume,
+    )
+    return result, view
+
+
+def _engine_options(pairs: Sequence[str]) -> dict[str, str]:
+    """``["cache=static", "nbits=4"]`` as a dict; a name without a value or given twice is an error."""
+    out: dict[str, str] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not (name and sign and value):
+            raise UsageError(f"--engine-option {pair[:40]!r} has no name or no value.", hint="Write: --engine-option NAME=VALUE")
+        if name in out:
+            raise UsageError(f"--engine-option {name[:40]} is given twice.", hint="Give it once.")
+        out[name] = value
+    return out

@@ -1,0 +1,112 @@
+"""Where output goes and how it looks: data on standard output in one piece, everything else on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, TextIO
+
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.report.document import dumps, escaped
+
+__all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "discard", "wants_json", "write"]
+
+FORMATS = ("table", "json", "markdown", "csv")
+WIDTH = 100
+"""Columns of piped output; on a terminal the most that is used."""
+_NARROWEST = 40
+
+# For an output that cannot show these: the nearest ASCII.
+_ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
+
+
+class OutputError(KvplanError):
+    """Standard output cannot be written (a full disk): exit 74, ``EX_IOERR`` of sysexits.h."""
+
+    exit_code: ClassVar[int] = 74
+    type: ClassVar[str] = "output"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command gives back: text for standard output, remarks for standard error, and the exit status."""
+
+    text: str
+    json: bool = False
+    remarks: tuple[str, ...] = ()
+    status: int = 0
+
+
+def answer(document: Mapping[str, Any]) -> Answer:
+    """A JSON document as an answer."""
+    return Answer(text=dumps(document), json=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How the user wants the answer."""
+
+    format: str = "table"
+    quiet: bool = False
+    color: bool = False
+    width: int = WIDTH
+
+    @classmethod
+    def choose(cls, *, json: bool = False, format_: str | None = None, quiet: bool = False, no_color: bool = False) -> View:
+        """From the options, and from what standard output is: colour and the terminal's width only on a terminal."""
+        chosen = (format_ or ("json" if json else "table")).strip().lower()
+        if chosen not in FORMATS:
+            raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+        if json and chosen != "json":
+            raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+        color = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(format=chosen, quiet=quiet, color=color, width=_terminal_width() if terminal else WIDTH)
+
+
+def _terminal_width() -> int:
+    import shutil
+
+    return max(_NARROWEST, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
+
+
+def wants_json(arguments: list[str]) -> bool:
+    """Whether these arguments ask for JSON, even if they are wrong otherwise: an error must be JSON then, too."""
+    before = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    pairs = zip(before, [*before[1:], ""], strict=True)
+    return any(
+        word in {"--json", "--format=json"} or (word == "--format" and following.strip().lower() == "json")
+        for word, following in pairs
+    )
+
+
+def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
+    """Write and flush; nothing happens to a stream that was closed by the caller of the program.
+
+    What the stream's encoding cannot hold is written in ASCII: JSON by its own escapes, a table by the nearest sign.
+    Raises :class:`BrokenPipeError` if the reader is gone and :class:`OutputError` if the device refuses.
+    """
+    if stream is None:
+        return
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = escaped(text) if json else text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard(stream)
+        raise OutputError(f"the output could not be written: {error.strerror}.") from error
+
+
+def discard(stream: TextIO) -> None:
+    """Send what is left of a broken stream nowhere: Python would complain once more when it closes it."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

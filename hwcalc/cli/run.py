@@ -1,0 +1,55 @@
+"""``main``: from arguments to an exit status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from hwcalc.cli.failure import BROKEN_PIPE, INTERRUPTED, is_abort, report
+from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.output import Answer, discard, wants_json, write
+from hwcalc.cli.quick import read
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and give its exit status. Standard output gets the answer in one piece, or nothing.
+
+    Raises nothing but ``SystemExit``, which ends a shell's completion request.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        try:
+            return _print(_answer(words))
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the last line of defence: everything becomes a message and a status
+            return INTERRUPTED if is_abort(error) else report(error, json=wants_json(words))
+    except BrokenPipeError:
+        discard(sys.stdout)
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _answer(words: list[str]) -> Any:
+    line = read(words)
+    if line is not None:
+        name, values = line
+        return import_module(COMMANDS[name]).run(**values)
+    from hwcalc.cli.commands import root
+
+    return root().main(args=words, prog_name="kvplan", standalone_mode=False)
+
+
+def _print(result: Any) -> int:
+    """Write an answer. What Typer itself gives back (help, version) has been written already: a status or nothing."""
+    if not isinstance(result, Answer):
+        return result if isinstance(result, int) else 0
+    for remark in result.remarks:
+        write(sys.stderr, f"kvplan: {remark}\n")
+    write(sys.stdout, result.text, json=result.json)
+    return result.status

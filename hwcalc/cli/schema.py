@@ -1,0 +1,30 @@
+"""``kvplan schema``: the JSON Schema of a document."""
+
+from __future__ import annotations
+
+from hwcalc.cli.options import OUTPUT, Option
+from hwcalc.cli.output import Answer, answer
+from hwcalc.errors import UsageError
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (
+    Option(
+        "document",
+        (),
+        "[DOCUMENT]",
+        "plan, explain, models, engines, dtypes or error. Default: plan.",
+        default="plan",
+        complete="schemas",
+    ),
+    next(option for option in OUTPUT if option.name == "json"),
+)
+
+
+def run(*, document: str, json: bool) -> Answer:
+    """Print the JSON Schema of a document that kvplan writes; --json changes nothing but errors."""
+    from hwcalc.report.schema import DOCUMENTS, json_schema
+
+    if document not in DOCUMENTS:
+        raise UsageError(f"there is no schema of {document[:40]!r}.", hint=f"Known: {', '.join(DOCUMENTS)}.")
+    return answer(json_schema(document))

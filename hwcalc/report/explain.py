@@ -1,0 +1,161 @@
+"""Where every byte comes from: for each kind of layer the formula, the model's numbers put in, and the result.
+
+What is shown multiplies out to the planned bytes; a tensor whose bytes are not a plain product carries its engine's own
+rule in words instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+from formulas import KINDS, DType
+from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.report.summary import kind_title, stored
+from hwcalc.report.text import TIMES
+from profiles.dtypes import find_dtype
+
+__all__ = ["KindExplanation", "TensorExplanation", "explain", "explain_document"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_QUOTED = re.compile(r"``([^`]*)``")
+_BRACKETS = re.compile(r"\([^()]*\)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorExplanation:
+    """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``."""
+
+    name: str
+    dtype: str
+    dtype_meaning: str
+    formula: str
+    numbers: str
+    bytes_per_layer: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindExplanation:
+    """One kind of layer: what it keeps and why, its numbers, its tensors and their sum."""
+
+    kind: str
+    title: str
+    why: str
+    layers: str
+    count: int
+    dims: dict[str, int | bool]
+    tensors: tuple[TensorExplanation, ...]
+    bytes: int
+    source: str
+
+
+def explain(plan: Plan) -> tuple[KindExplanation, ...]:
+    """Every layer group of a plan explained, in the plan's order."""
+    return tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan))
+
+
+def explain_document(plan: Plan) -> dict[str, Any]:
+    """The plan's JSON document with one more key, ``explain``."""
+    return {**plan.to_dict(), "explain": [asdict(part) for part in explain(plan)]}
+
+
+def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) -> KindExplanation:
+    kind = KINDS.get(layer.kind) if layer is not None else None
+    why = (kind.__doc__ or "").strip().partition("\n")[0] if kind is not None else "What the engine keeps beside the layers."
+    dims = layer.dims if layer is not None else {}
+    return KindExplanation(
+        kind=layer.kind if layer is not None else "model",
+        title=kind_title(layer.kind if layer is not None else "model"),
+        why=_QUOTED.sub(lambda match: f"{dims[match[1]]:,}" if match[1] in dims else match[1], why),
+        layers=layer.layers if layer is not None else "",
+        count=layer.count if layer is not None else 1,
+        dims=dims,
+        tensors=tuple(_tensor(tensor, dims, plan) for tensor in tensors),
+        bytes=sum(tensor.bytes for tensor in tensors),
+        source=kind.source if kind is not None else plan.request.engine,
+    )
+
+
+def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan) -> TensorExplanation:
+    per_layer = tensor.bytes // tensor.count
+    formula, numbers = (tensor.rule or "").replace(" x ", f" {TIMES} "), ""
+    if tensor.rule is None:
+        formula, numbers = _product(tensor, dims, plan, per_layer)
+    dtype = find_dtype(tensor.dtype)
+    return TensorExplanation(
+        name=tensor.name,
+        dtype=tensor.dtype,
+        dtype_meaning=_meaning(dtype),
+        formula=formula,
+        numbers=numbers,
+        bytes_per_layer=per_layer,
+        count=tensor.count,
+        bytes=tensor.bytes,
+    )
+
+
+def _meaning(dtype: DType | None) -> str:
+    if dtype is None:
+        return ""
+    if dtype.block_elements == 1:
+        return f"{dtype.block_bytes} B per element"
+    return f"{dtype.block_bytes} B per {dtype.block_elements} elements"
+
+
+def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per_layer: int) -> tuple[str, str]:
+    """The formula in names and in numbers: batch, positions, axes, bytes of an element or of a block."""
+    batch = plan.request.batch
+    dtype = find_dtype(tensor.dtype) or DType(name=tensor.dtype, block_elements=1, block_bytes=_element_bytes(tensor, batch))
+    once = tensor.positions * prod(tensor.shape[:-1]) * dtype.row_bytes(tensor.shape[-1])
+    names, numbers = [], []
+    if batch > 1 and once != per_layer:
+        names.append("batch")
+        numbers.append(f"{batch:,}")
+    if tensor.positions != 1 or tensor.span != "1":
+        names.append(_factor(tensor.span))
+        numbers.append(f"{tensor.positions:,}")
+    for axis, size in zip(tensor.axes[:-1], tensor.shape[:-1], strict=True):
+        names.append(_factor(axis))
+        numbers.append(_factor(_substituted(axis, size, dims)))
+    row, elements = tensor.axes[-1], tensor.shape[-1]
+    row_numbers = _substituted(row, elements, dims)
+    if dtype.block_elements == 1:
+        names.append(_factor(row))
+        numbers.append(_factor(row_numbers))
+    else:
+        whole = elements % dtype.block_elements == 0
+        for parts, text in ((names, row), (numbers, row_numbers)):
+            parts.append(f"{_factor(text)} / {dtype.block_elements}" if whole else f"ceil({text} / {dtype.block_elements})")
+    times = f" {TIMES} "
+    unit = f"{dtype.block_bytes} B"
+    return times.join([*names, unit]), times.join([*numbers, unit])
+
+
+def _element_bytes(tensor: TensorInfo, batch: int) -> int:
+    """Bytes of an element in a dtype that has no profile (an engine's int64 counter)."""
+    elements = tensor.count * tensor.positions * prod(tensor.shape)
+    for divisor in (elements * batch, elements):
+        if divisor and tensor.bytes % divisor == 0 and tensor.bytes:
+            return tensor.bytes // divisor
+    return 0
+
+
+def _substituted(axis: str, size: int, dims: Mapping[str, int | bool]) -> str:
+    """The axis with numbers for names: ``2 x num_heads + 1`` becomes ``2 x 16 + 1``; its size where a name is unknown."""
+    names = _NAME.findall(axis.replace(" x ", " * "))
+    if all(name in dims for name in names) and names:
+        text = _NAME.sub(lambda match: f"{dims[match[0]]:,}", axis.replace(" x ", " * "))
+        return text.replace(" * ", f" {TIMES} ")
+    return f"{size:,}"
+
+
+def _factor(text: str) -> str:
+    """A sum or a quotient in brackets, so that it can stand in a product; what is in brackets already stays."""
+    text = text.replace(" x ", f" {TIMES} ")
+    outside = _BRACKETS.sub("", text)
+    return f"({text})" if any(sign in outside for sign in (" + ", " - ", " // ", " % ")) else text

@@ -1,0 +1,74 @@
+"""``kvplan explain`` for people: the parts of :mod:`hwcalc.report.explain` as indented lines."""
+
+from __future__ import annotations
+
+from hwcalc.planner.result import Plan
+from hwcalc.report.explain import KindExplanation, TensorExplanation, explain
+from hwcalc.report.summary import definition, model_lines, request_line, source_line
+from hwcalc.report.table import PIPED_WIDTH, hanging, padded, rendered
+from hwcalc.report.text import TIMES, both, clean, exact, layer_words, percent
+
+__all__ = ["dimensions", "explain_text", "heading", "result", "steps", "total"]
+
+
+def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
+    """Each kind of layer with its formula, the numbers and the result, then the sum."""
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    name, shape = model_lines(plan)
+    out: list[RenderableType] = [Text(name, style="bold"), Text(shape), Text(request_line(plan)), Text()]
+    parts = explain(plan)
+    for part in parts:
+        out.append(Text(heading(part), style="bold cyan"))
+        out.append(padded(part.why))
+        if part.dims:
+            out.append(padded(dimensions(part), "dim"))
+        out += hanging(
+            [
+                (tensor.name if first else "", line, "")
+                for tensor in part.tensors
+                for first, line in zip((True, False), steps(tensor), strict=True)
+            ]
+        )
+        out += [padded(result(part, plan.cache.total_bytes), "bold"), padded(f"source: {part.source}", "dim"), Text()]
+    out.append(Text("sum", style="bold cyan"))
+    out += [padded(line) for line in total(plan, parts)]
+    if not quiet:
+        messages = [source_line(plan), *(clean(note.message) for note in plan.notes)]
+        out += [Text(), *hanging([("note", message, "dim") for message in messages])]
+    if plan.warnings:
+        out += [Text(), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
+    return rendered(out, color=color, width=width)
+
+
+def heading(part: KindExplanation) -> str:
+    """The kind and its layers."""
+    return f"{part.title}: {layer_words(part.count, part.layers)}" if part.layers else part.title
+
+
+def dimensions(part: KindExplanation) -> str:
+    """The kind's own numbers by name."""
+    return ", ".join(f"{name} {value:,}" for name, value in part.dims.items() if not isinstance(value, bool))
+
+
+def steps(tensor: TensorExplanation) -> list[str]:
+    """The formula in names, then with the numbers put in, up to the bytes of all layers."""
+    block = f": {tensor.dtype_meaning}" if " per " in tensor.dtype_meaning and tensor.numbers else ""
+    if tensor.count > 1:
+        sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
+    else:
+        sizes = exact(tensor.bytes)
+    return [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+
+
+def result(part: KindExplanation, whole: int) -> str:
+    """What the kind keeps in all its layers."""
+    return f"together {both(part.bytes)}, {percent(part.bytes, whole)} of the cache"
+
+
+def total(plan: Plan, parts: tuple[KindExplanation, ...]) -> list[str]:
+    """The addition that ends in the total."""
+    kept = [f"{part.bytes:,}" for part in parts if part.bytes] or ["0"]
+    lines = [f"{' + '.join(kept)} = {both(plan.cache.total_bytes)}"] if len(kept) > 1 else [both(plan.cache.total_bytes)]
+    return [*lines, definition(plan)]

@@ -1,0 +1,76 @@
+"""Plans as Markdown, for pull requests and wikis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hwcalc.planner.result import Plan
+from hwcalc.report.explain import explain
+from hwcalc.report.explain_text import dimensions, heading, result, steps, total
+from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, source_line
+from hwcalc.report.text import clean, exact, percent
+from hwcalc.units import human_bytes
+
+__all__ = ["explain_markdown", "markdown_table", "plan_markdown"]
+
+_SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<>|#"})
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, inside a table too."""
+    return clean(text).replace("\n", " ").translate(_SPECIAL)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A pipe table; the columns in ``right`` are aligned right."""
+    numbers = set(right)
+    rule = ["---:" if column in numbers else "---" for column in range(len(header))]
+    lines = [list(header), rule, *([escaped(cell) for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
+    """Heading, figures, layer groups and notes."""
+    figure_rows = [(f.name, exact(f.bytes), human_bytes(f.bytes), f.meaning) for f in figures(plan)]
+    whole = plan.cache.total_bytes
+    share_rows = [
+        (s.title, f"{s.count:,}" if s.count else "", s.layers, s.rule, s.dtypes, percent(s.bytes, whole), exact(s.bytes))
+        for s in shares(plan)
+    ]
+    return "\n".join(
+        [
+            *_head(plan),
+            markdown_table(("KV cache", "bytes", "", ""), figure_rows, right=(1, 2)),
+            markdown_table(("layers", "count", "which", "kept", "dtype", "share", "bytes"), share_rows, right=(1, 5, 6)),
+            *_foot(plan, quiet=quiet),
+        ]
+    )
+
+
+def explain_markdown(plan: Plan, *, quiet: bool = False) -> str:
+    """One section for each kind of layer, then the sum."""
+    out = _head(plan)
+    parts = explain(plan)
+    for part in parts:
+        out += [f"#### {escaped(heading(part))}\n", f"{escaped(part.why)}\n"]
+        if part.dims:
+            out.append(f"{escaped(dimensions(part))}\n")
+        for tensor in part.tensors:
+            name, *rest = steps(tensor)
+            out.append(f"- `{tensor.name}`: {escaped(name)}\n" + "".join(f"  - {escaped(line)}\n" for line in rest))
+        out += [f"{escaped(result(part, plan.cache.total_bytes))}\n", f"Source: {escaped(part.source)}\n"]
+    out += ["#### sum\n", *(f"{escaped(line)}\n" for line in total(plan, parts)), *_foot(plan, quiet=quiet)]
+    return "\n".join(out)
+
+
+def _head(plan: Plan) -> list[str]:
+    name, shape = model_lines(plan)
+    answer = f"**{human_bytes(plan.cache.total_bytes)}** = {exact(plan.cache.total_bytes)}, {definition(plan)}"
+    return [f"### {escaped(name)}\n", f"{escaped(shape)}\\\n{escaped(request_line(plan))}\n", f"KV cache {answer}\n"]
+
+
+def _foot(plan: Plan, *, quiet: bool) -> list[str]:
+    notes = [] if quiet else [source_line(plan), *(note.message for note in plan.notes)]
+    lines = [f"- {escaped(note)}\n" for note in notes]
+    lines += [f"- **warning:** {escaped(note.message)}\n" for note in plan.warnings]
+    return ["".join(lines)] if lines else []

@@ -1,0 +1,96 @@
+"""The documents that are not plans, as dataclasses: what ``kvplan schema`` is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hwcalc.sources.listing import KnownModel
+
+__all__ = [
+    "DTypeInfo",
+    "DTypesDocument",
+    "EngineInfo",
+    "EnginesDocument",
+    "ErrorDocument",
+    "ErrorInfo",
+    "ModelsDocument",
+    "OptionInfo",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorInfo:
+    """What went wrong. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
+
+    code: int
+    type: str
+    message: str
+    hint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorDocument:
+    """What ``--json`` prints instead of an answer."""
+
+    schema_version: str
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelsDocument:
+    """What ``kvplan models --json`` prints."""
+
+    schema_version: str
+    models: tuple[KnownModel, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionInfo:
+    """One of an engine's own knobs, set with ``--engine-option NAME=VALUE``."""
+
+    name: str
+    default: str
+    help: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineInfo:
+    """One engine. ``versions`` are those whose rules are known, newest first."""
+
+    name: str
+    title: str
+    definition: str
+    versions: tuple[str, ...]
+    source: str
+    options: tuple[OptionInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnginesDocument:
+    """What ``kvplan engines --json`` prints."""
+
+    schema_version: str
+    engines: tuple[EngineInfo, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DTypeInfo:
+    """One storage format: ``block_elements`` numbers take ``block_bytes`` bytes, scales included.
+
+    A packed layout has no block of its own (null): ``parts`` names the format of each tensor role.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    block_elements: int | None
+    block_bytes: int | None
+    parts: dict[str, str]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DTypesDocument:
+    """What ``kvplan dtypes --json`` prints."""
+
+    schema_version: str
+    dtypes: tuple[DTypeInfo, ...]

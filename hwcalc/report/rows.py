@@ -1,0 +1,71 @@
+"""Plain rows: CSV of a plan's tensors, and lists (models, engines, dtypes) in every text format."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+
+from hwcalc.planner.result import Plan
+from hwcalc.report.markdown import markdown_table
+from hwcalc.report.table import PIPED_WIDTH, rendered
+from hwcalc.report.text import clean
+
+__all__ = ["csv_text", "listing", "plan_csv"]
+
+_PLAN_COLUMNS = (
+    "model", "engine", "engine_version", "seq", "batch", "kv_dtype", "definition",
+    "kind", "layers", "count", "tensor", "role", "axes", "shape", "dtype", "span", "positions", "bytes",
+)  # fmt: skip
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Comma-separated values with a header line; numbers without separators."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def plan_csv(plan: Plan) -> str:
+    """One row for each cached tensor; the ``bytes`` column adds up to the total, and files can be joined end to end."""
+    request = plan.request
+    common = (
+        plan.model.id, request.engine, request.engine_version or "", request.seq, request.batch, request.kv_dtype,
+        plan.cache.definition,
+    )  # fmt: skip
+    rows = (
+        (
+            *common, tensor.kind, tensor.layers, tensor.count, tensor.name, tensor.role, " x ".join(tensor.axes),
+            "x".join(map(str, tensor.shape)), tensor.dtype, tensor.span, tensor.positions, tensor.bytes,
+        )
+        for tensor in plan.cache.tensors
+    )  # fmt: skip
+    return csv_text(_PLAN_COLUMNS, rows)
+
+
+def listing(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    format_: str,
+    right: Iterable[int] = (),
+    color: bool = False,
+    width: int = PIPED_WIDTH,
+) -> str:
+    """Rows as a table, Markdown or CSV; the columns in ``right`` hold numbers."""
+    numbers = frozenset(right)
+    if format_ == "csv":
+        return csv_text(header, rows)
+    if format_ == "markdown":
+        return markdown_table(header, rows, right=numbers)
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
+    for index, title in enumerate(header):
+        table.add_column(title, justify="right" if index in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(clean(cell)) for cell in row))
+    return rendered([table], color=color, width=width)

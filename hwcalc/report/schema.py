@@ -1,0 +1,65 @@
+"""JSON Schemas of the documents, made from the dataclasses that the documents are made of. Only here is pydantic used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hwcalc.planner.result import SCHEMA_VERSION
+
+__all__ = ["DOCUMENTS", "json_schema"]
+
+DOCUMENTS = ("plan", "explain", "models", "engines", "dtypes", "error")
+
+
+def json_schema(document: str) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
+    from hwcalc.planner.result import Plan
+    from hwcalc.report import explain, records
+
+    classes: dict[str, type] = {
+        "plan": Plan,
+        "explain": Plan,
+        "models": records.ModelsDocument,
+        "engines": records.EnginesDocument,
+        "dtypes": records.DTypesDocument,
+        "error": records.ErrorDocument,
+    }
+    schema = _of(classes[document])
+    if document == "explain":
+        part = _of(explain.KindExplanation)
+        schema["$defs"] |= part.pop("$defs", {}) | {"KindExplanation": part}
+        schema["properties"]["explain"] = {"type": "array", "items": {"$ref": "#/$defs/KindExplanation"}}
+        schema["required"].append("explain")
+    schema["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"kvplan {document}",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def _of(class_: type) -> dict[str, Any]:
+    from pydantic import TypeAdapter
+
+    schema: dict[str, Any] = TypeAdapter(class_).json_schema()
+    _strict(schema)
+    return schema
+
+
+def _strict(node: Any) -> None:
+    """Forbid other keys, require all, and drop what the generator adds for forms: titles of every field."""
+    if isinstance(node, list):
+        for item in node:
+            _strict(item)
+    elif isinstance(node, dict):
+        properties = node.get("properties")
+        if isinstance(properties, dict):
+            node["additionalProperties"] = False
+            node["required"] = list(properties)
+            for field in properties.values():
+                field.pop("title", None)
+                field.pop("default", None)
+        if isinstance(node.get("description"), str):
+            node["description"] = " ".join(node["description"].replace("``", "`").split())
+        for value in node.values():
+            _strict(value)

@@ -1,0 +1,203 @@
+"""What every report of a plan says, as values: the lines, the figures and one share for each kind of layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from formulas import KINDS, Role, ranges
+from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.report.text import TIMES, clean, indices, parameters, plural
+
+__all__ = [
+    "Figure",
+    "Share",
+    "definition",
+    "figures",
+    "kind_title",
+    "model_lines",
+    "request_line",
+    "shares",
+    "source_line",
+    "stored",
+]
+
+# The dimensions that people compare models by, and how they are said; the others are in ``explain``.
+_SPOKEN = {
+    "num_attention_heads": "{} heads",
+    "num_key_value_heads": "{} KV heads",
+    "head_dim": "head_dim {}",
+    "v_head_dim": "v_head_dim {}",
+    "kv_lora_rank": "kv_lora_rank {}",
+    "qk_rope_head_dim": "rope {}",
+    "window": "window {}",
+    "chunk": "chunk {}",
+    "sink": "sink {}",
+    "compress_ratio": "compress_ratio {}",
+    "index_head_dim": "index_head_dim {}",
+}
+_DEFINITIONS = {
+    "exact": "exact: the formulas, nothing that an engine adds",
+    "assumed": "ASSUMED: no parser knows this model, plain attention was taken",
+}
+_SOURCES = {
+    "catalog": "built-in catalog",
+    "user": "the user's own profiles",
+    "hub": "Hugging Face Hub",
+    "hf-cache": "Hugging Face cache",
+    "local": "local file",
+    "gguf": "GGUF file",
+    "stdin": "standard input",
+    "python": "Python",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One headline number and what it is."""
+
+    name: str
+    bytes: int
+    meaning: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What the layers of one kind and one length rule keep together, for the whole batch."""
+
+    title: str
+    count: int
+    layers: str
+    rule: str
+    dtypes: str
+    bytes: int
+
+
+def kind_title(kind: str) -> str:
+    """What people call a kind; ``model`` stands for what an engine keeps once beside the layers."""
+    return KINDS[kind].title if kind in KINDS else "kept once for the model"
+
+
+def definition(plan: Plan) -> str:
+    """What the numbers are, in words."""
+    engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
+    return _DEFINITIONS.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
+
+
+def model_lines(plan: Plan) -> tuple[str, str]:
+    """The model's name and type; its layers, heads and parameters."""
+    model = plan.model
+    everything: set[int] = set()
+    counts: dict[str, int] = {}
+    for layer in model.layers:
+        everything |= indices(layer.layers)
+        counts[layer.kind] = counts.get(layer.kind, 0) + layer.count
+    kinds = ", ".join(f"{count:,} {kind_title(kind)}" for kind, count in counts.items())
+    parts = [f"{plural(len(everything), 'layer')}: {kinds}", _dimensions(model.layers)]
+    if model.parameters.total is not None:
+        active = "" if model.parameters.active is None else f", {parameters(model.parameters.active)} active"
+        parts.append(f"{parameters(model.parameters.total)} parameters{active} ({model.parameters.definition})")
+    name = clean(model.id) + f"  ({clean(model.model_type)})"
+    return name, " · ".join(filter(None, parts))
+
+
+def _dimensions(layers: tuple[LayerInfo, ...]) -> str:
+    """The dimensions of the attention layers, a range where they differ from layer to layer."""
+    attention = [layer.dims for layer in layers if "num_attention_heads" in layer.dims or "index_head_dim" in layer.dims]
+    said = []
+    for name, words in _SPOKEN.items():
+        values = sorted({int(dims[name]) for dims in attention if name in dims})
+        if name == "v_head_dim" and all(dims.get("head_dim", dims.get(name)) == dims.get(name) for dims in attention):
+            continue
+        if values:
+            low, high = f"{values[0]:,}", f"{values[-1]:,}"
+            text = low if low == high else f"{low} or {high}" if len(values) == 2 else f"{low} to {high}"
+            said.append(words.format(text).replace("1 heads", "1 head") if text == "1" else words.format(text))
+    return ", ".join(said)
+
+
+def request_line(plan: Plan) -> str:
+    """Engine, length, batch, dtypes and whatever else was asked for."""
+    request = plan.request
+    engine = " ".join(filter(None, (request.engine, request.engine_version)))
+    parts = [
+        f"engine {engine}",
+        f"{plural(request.seq, 'token')} {TIMES} {plural(request.batch, 'sequence')}",
+        f"KV dtype {request.kv_dtype}",
+    ]
+    if request.state_dtype is not None:
+        parts.append(f"state dtype {request.state_dtype}")
+    if request.encoder_seq is not None:
+        parts.append(plural(request.encoder_seq, "encoder token"))
+    parts += [f"{name}={clean(value)}" for name, value in request.options.items()]
+    return " · ".join(parts)
+
+
+def source_line(plan: Plan) -> str:
+    """Where the config was found and which version of it."""
+    model = plan.model
+    words = _SOURCES.get(model.source, model.source)
+    location = clean(model.location)
+    where = location if words.lower() in location.lower() else f"{words}, {location}" if location else words
+    return f"config from {where}" + (f", revision {clean(model.revision)}" if model.revision else "")
+
+
+def figures(plan: Plan) -> list[Figure]:
+    """The headline numbers, smallest scope first."""
+    cache, request = plan.cache, plan.request
+    growth = "each further token of a sequence" if cache.bytes_per_token else "no layer grows at this length"
+    out = [Figure(name="per token", bytes=cache.bytes_per_token, meaning=growth)]
+    if cache.state_bytes_per_sequence:
+        meaning = "per sequence, whatever its length"
+        out.append(Figure(name="fixed state", bytes=cache.state_bytes_per_sequence, meaning=meaning))
+    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token")))
+    out.append(Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch, "sequence")))
+    return out
+
+
+def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
+    """Each layer group with its tensors, in the plan's order; ``None`` stands for what belongs to no layer.
+
+    Two groups may have the same kind on the same layers with different dimensions: a name that comes again starts the
+    next one.
+    """
+    waiting = list(plan.cache.tensors)
+    out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
+    for layer in plan.model.layers:
+        own: dict[str, TensorInfo] = {}
+        while waiting and (waiting[0].kind, waiting[0].layers) == (layer.kind, layer.layers) and waiting[0].name not in own:
+            tensor = waiting.pop(0)
+            own[tensor.name] = tensor
+        out.append((layer, tuple(own.values())))
+    if waiting:
+        out.append((None, tuple(waiting)))
+    return out
+
+
+def shares(plan: Plan) -> list[Share]:
+    """Layers grouped by kind and by how many positions they keep."""
+    groups: dict[tuple[str, str], list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]] = {}
+    for layer, tensors in stored(plan):
+        kind = layer.kind if layer is not None else "model"
+        groups.setdefault((kind, _rule(tensors)), []).append((layer, tensors))
+    return [
+        Share(
+            title=kind_title(kind),
+            count=sum(layer.count for layer, _ in members if layer is not None),
+            layers=ranges(set().union(*(indices(layer.layers) for layer, _ in members if layer is not None))),
+            rule=rule,
+            dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors)),
+            bytes=sum(tensor.bytes for _, tensors in members for tensor in tensors),
+        )
+        for (kind, rule), members in groups.items()
+    ]
+
+
+def _rule(tensors: tuple[TensorInfo, ...]) -> str:
+    """How many positions are kept, tensors that grow first."""
+    if not tensors:
+        return "nothing kept"
+    growing = dict.fromkeys(tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV})
+    words = ["every token" if span == "n" else span for span in growing]
+    if any(tensor.role in {Role.STATE, Role.CONV} for tensor in tensors):
+        words.append("fixed state")
+    return " + ".join(words)

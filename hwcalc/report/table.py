@@ -1,0 +1,130 @@
+"""The plan as a table for people. The only place that imports rich, and only when a table is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from hwcalc.planner.result import Plan
+from hwcalc.report.summary import Share, definition, figures, model_lines, request_line, shares, source_line
+from hwcalc.report.text import abbreviated, clean, exact, layer_words, percent
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["PIPED_WIDTH", "hanging", "padded", "plan_table", "rendered"]
+
+PIPED_WIDTH = 100
+"""Columns of piped output, whatever the terminal it was started from; on a terminal the most that is used."""
+
+_BAR = 40
+
+
+def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
+    """What rich would print, as text, without trailing blanks."""
+    from rich.console import Console
+
+    console: Console = Console(
+        file=io.StringIO(),
+        width=min(width, PIPED_WIDTH),
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=not color,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+        legacy_windows=False,
+        _environ={},
+    )
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+
+
+def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
+    """The answer first, then where it comes from: figures, a bar for each group of layers, notes.
+
+    ``quiet`` leaves out the notes; warnings always stay.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    name, shape = model_lines(plan)
+    total = plan.cache.total_bytes
+    parts: list[RenderableType] = [
+        Text(name, style="bold"),
+        Text(shape),
+        Text(request_line(plan)),
+        Text(),
+        Text.assemble(
+            ("KV cache  ", "bold"), (human_bytes(total), "bold green"), f"  =  {exact(total)}", (f"  {definition(plan)}", "dim")
+        ),
+        Text(),
+    ]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify)
+    for figure in figures(plan):
+        strong = "bold" if figure.name == "total" else ""
+        table.add_row(
+            Text("  " + figure.name, style=strong),
+            Text(exact(figure.bytes), style=strong),
+            Text(human_bytes(figure.bytes), style=strong),
+            Text(figure.meaning, style="dim"),
+        )
+    parts += [table, Text()]
+    parts += _bars(shares(plan), total)
+    if not quiet:
+        messages = [source_line(plan), *(clean(note.message) for note in plan.notes)]
+        parts += [Text(), *hanging([("note", message, "dim") for message in messages])]
+    if plan.warnings:
+        parts += [Text(), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
+    return rendered(parts, color=color, width=width)
+
+
+def _bars(groups: Sequence[Share], total: int) -> list[RenderableType]:
+    """Two lines for each group: what it is, then its bar and its bytes."""
+    from rich.text import Text
+
+    exact_width = max(len(exact(group.bytes)) for group in groups)
+    human_width = max(len(human_bytes(group.bytes)) for group in groups)
+    lines: list[RenderableType] = []
+    for group in groups:
+        filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * _BAR * group.bytes + total) // (2 * total))
+        layers = layer_words(group.count, abbreviated(group.layers), of=group.layers) if group.count else ""
+        described = " · ".join(filter(None, (layers, group.rule, group.dtypes)))
+        lines += [
+            Text.assemble(("  " + group.title, "bold"), ("  " + described, "dim"), overflow="fold"),
+            Text.assemble(
+                ("  " + "█" * filled, "cyan"),
+                ("░" * (_BAR - filled), "dim"),
+                f"  {percent(group.bytes, total):>7}"
+                f"  {exact(group.bytes):>{exact_width}}  {human_bytes(group.bytes):>{human_width}}",
+            ),
+        ]
+    return lines
+
+
+def padded(text: str, style: str = "") -> RenderableType:
+    """A paragraph set in by two columns."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return Padding(Text(text, style=style), (0, 0, 0, 2))
+
+
+def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
+    """Rows of label, text and style in one grid, so that a long text hangs under its own beginning."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column()
+    table.add_column(ratio=1, overflow="fold")
+    for label, message, style in rows:
+        table.add_row(Text("  " + label, style=style), Text(message, style=style))
+    return [table]

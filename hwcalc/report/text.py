@@ -1,0 +1,95 @@
+"""Words and numbers as every report writes them."""
+
+from __future__ import annotations
+
+from hwcalc.units import human_bytes
+
+__all__ = ["TIMES", "abbreviated", "both", "clean", "exact", "indices", "layer_words", "parameters", "percent", "plural"]
+
+TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
+
+_BILLION, _MILLION = 10**9, 10**6
+
+
+def clean(text: str) -> str:
+    r"""Text from outside without what moves a terminal's cursor: control and formatting characters become ``?``.
+
+    >>> clean("a\x1b[31mb")
+    'a?[31mb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    import unicodedata
+
+    return "".join("?" if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character for character in text)
+
+
+def exact(count: int) -> str:
+    """Bytes to the last one: ``exact(73728)`` is ``"73,728 B"``."""
+    return f"{count:,} B"
+
+
+def both(count: int) -> str:
+    """Bytes to the last one and in a binary unit.
+
+    >>> both(73728), both(576)
+    ('73,728 B (72 KiB)', '576 B')
+    """
+    human = human_bytes(count)
+    return exact(count) if human.endswith(" B") else f"{exact(count)} ({human})"
+
+
+def plural(count: int, word: str) -> str:
+    """``plural(2, "layer")`` is ``"2 layers"``."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def parameters(count: int) -> str:
+    """A parameter count, spelled out: a bare B would be read as bytes.
+
+    >>> parameters(8_190_735_360), parameters(130_000_000)
+    ('8.19 billion', '130 million')
+    """
+    if count >= _BILLION:
+        return f"{count / _BILLION:,.2f} billion"
+    if count >= _MILLION:
+        return f"{count / _MILLION:,.0f} million"
+    return f"{count:,}"
+
+
+def percent(part: int, whole: int) -> str:
+    """A share with one decimal, in integers so that it is the same everywhere: ``percent(1, 8)`` is ``"12.5 %"``."""
+    if whole <= 0:
+        return "0.0 %"
+    tenths = (2000 * part + whole) // (2 * whole)
+    return f"{tenths // 10}.{tenths % 10} %"
+
+
+def indices(ranges: str) -> set[int]:
+    """Layer numbers from the short way of writing them: ``indices("0-2,5")`` is ``{0, 1, 2, 5}``."""
+    found: set[int] = set()
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
+def layer_words(count: int, shown: str, of: str | None = None) -> str:
+    """How many layers and which; ``of`` is the whole list where ``shown`` is cut short.
+
+    >>> layer_words(4, "0-3"), layer_words(1, "5"), layer_words(8, "0-3")
+    ('4 layers 0-3', '1 layer 5', '8 in 4 layers 0-3')
+    """
+    layers = len(indices(shown if of is None else of))
+    return f"{plural(layers, 'layer')} {shown}" if layers == count else f"{count:,} in {plural(layers, 'layer')} {shown}"
+
+
+def abbreviated(ranges: str, width: int = 30) -> str:
+    """Layer numbers cut at a comma so that they fit; the whole list is in JSON and in ``explain``.
+
+    >>> abbreviated("3,7,11,15,19,23,27,31,35,39,43,47")
+    '3,7,11,15,19,23,27,31,35,…'
+    """
+    if len(ranges) <= width:
+        return ranges
+    return ranges[: ranges.rfind(",", 0, width - 1) + 1] + "…"
