@@ -46,6 +46,13 @@ class Quantization:
             return 4 * -(-self.q_group_size // 10) * groups
         return -(-self.q_group_size * self.nbits // 8) * groups
 
+    def data_rule(self, elements: int) -> str:
+        """The same in words and numbers."""
+        groups = elements // self.q_group_size
+        if self.backend == "quanto":
+            return f"{self.q_group_size:,} a group x ceil({groups:,} groups x {self.nbits} bits / 8) B"
+        return f"{groups:,} groups of {self.q_group_size:,} x {self.data_bytes(self.q_group_size):,} B"
+
 
 def quantization(context: Context) -> Quantization:
     """The options of ``cache=quantized`` with their defaults; a combination that no backend has is an error."""
@@ -69,9 +76,10 @@ def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tupl
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
         elements = context.batch * context.tokens * prod(tensor.shape)
+        parts: list[tuple[str, str, int, str | None]]
         if knobs.backend == "fp8":
             # One fp32 scale for the whole tensor, frozen at the first update.
-            parts = [("", "fp8_e4m3", elements), ("_scale", "fp32", 4)]
+            parts = [("", "fp8_e4m3", elements, None), ("_scale", "fp32", 4, "one scale x 4 B")]
         else:
             if elements % knobs.q_group_size:
                 raise UnsupportedError(
@@ -79,10 +87,15 @@ def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tupl
                     f"{knobs.backend} refuses them.",
                     hint="Choose another q_group_size or length.",
                 )
-            scales = own.block_bytes * (elements // knobs.q_group_size)
+            groups = elements // knobs.q_group_size
+            scales = own.block_bytes * groups
+            scales_rule = f"{groups:,} groups of {knobs.q_group_size:,} x {own.block_bytes} B"
             zero = "_shift" if knobs.backend == "quanto" else "_zero"
-            data = knobs.data_bytes(elements)
-            parts = [("", f"int{knobs.nbits}", data), ("_scale", own.name, scales), (zero, own.name, scales)]
+            parts = [
+                ("", f"int{knobs.nbits}", knobs.data_bytes(elements), knobs.data_rule(elements)),
+                ("_scale", own.name, scales, scales_rule),
+                (zero, own.name, scales, scales_rule),
+            ]
         out += [
             StoredTensor(
                 name=tensor.name + suffix,
@@ -93,8 +106,9 @@ def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tupl
                 positions=context.tokens,
                 span=tensor.span.text,
                 bytes=size,
+                rule=rule,
             )
-            for suffix, dtype, size in parts
+            for suffix, dtype, size, rule in parts
         ]
     return tuple(out)
 

@@ -112,6 +112,9 @@ def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per
     batch = plan.request.batch
     dtype = find_dtype(tensor.dtype) or DType(name=tensor.dtype, block_elements=1, block_bytes=_element_bytes(tensor, batch))
     once = tensor.positions * prod(tensor.shape[:-1]) * dtype.row_bytes(tensor.shape[-1])
+    if per_layer not in {once, batch * once}:
+        # Never an equation that does not hold: an engine that stores otherwise says how in ``rule``.
+        return f"{plan.request.engine}'s own layout", ""
     names, numbers = [], []
     if batch > 1 and once != per_layer:
         names.append("batch")
