@@ -1,0 +1,135 @@
+"""Where a model's description comes from: :func:`resolve` takes whatever names a model, :func:`resolve_stream` an open file.
+
+The order is explicit path, Hugging Face cache, catalog. Every :class:`~hwcalc.model.RawModel` says which it was. Remote code is
+never run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import IO
+
+from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.model import Note, RawModel
+from hwcalc.sources.built_in import find_in_catalog
+from hwcalc.sources.hf_cache import find_cached
+from hwcalc.sources.local import from_path, from_standard_input, from_stream, has_path_syntax, no_such_path
+from hwcalc.sources.wanted import Absent, Source, Wanted, shown, split_revision
+from profiles.catalog import is_model_id
+
+__all__ = ["SOURCES", "resolve", "resolve_stream"]
+
+SOURCES: tuple[Source, ...] = (find_cached, find_in_catalog)
+"""Who is asked for an id, in this order; the first that has it answers. A source is a function of :class:`Wanted`."""
+
+_HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", re.DOTALL)
+_LONGEST = 4096
+
+
+def resolve(model: str | os.PathLike[str], *, revision: str | None = None, offline: bool = True) -> RawModel:
+    """Find the description of ``model``: a path (``-`` is standard input) or an id, ``org/name`` or ``org/name@revision``.
+
+    A string is a path if it is written as one (``./x``, ``x.json``) or if something of that name exists; a folder that looks
+    like an id and has no ``config.json`` does not hide the id. A path object is always a path.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if nobody has it, :class:`~hwcalc.errors.ConfigError` if what was found
+    cannot be read, :class:`~hwcalc.errors.UnsupportedError` on GGUF, :class:`~hwcalc.errors.UsageError` on a revision that makes
+    no sense.
+    """
+    given = os.fsdecode(os.fspath(model))
+    if not given or "\0" in given or len(given) > _LONGEST:
+        raise _not_a_model(given)
+    if not isinstance(model, str):
+        return _pathless(from_path(Path(given)), revision)
+    if given == "-":
+        return _pathless(from_standard_input(), revision)
+    path = Path(os.path.expanduser(given))
+    looks_like_id = _looks_like_id(given.partition("@")[0]) and not has_path_syntax(given)
+    if os.path.lexists(path) and not (is_model_id(given) and _hides_nothing(path)):
+        return _pathless(from_path(path), revision)
+    if given.lower().endswith(".gguf"):
+        raise UnsupportedError(
+            f"{shown(given)} names a GGUF file, which kvplan does not read yet.",
+            hint="Give the model's config.json or its Hub id.",
+        )
+    if has_path_syntax(given):
+        raise no_such_path(given)
+    if not looks_like_id:
+        raise _not_a_model(given)
+    model_id, asked = split_revision(given, revision)
+    folder = Absent(place="the folder of that name here (it has no config.json)") if os.path.lexists(path) else None
+    return _ask(Wanted(id=model_id, revision=asked, offline=offline), folder)
+
+
+def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
+    """The description in an open file, text or binary; it is read to its end and left open."""
+    return from_stream(stream)
+
+
+def _ask(wanted: Wanted, folder: Absent | None) -> RawModel:
+    absent = [] if folder is None else [folder]
+    for source in SOURCES:
+        answer = source(wanted)
+        if isinstance(answer, RawModel):
+            notes = [Note(code="source", message=_sentence(miss.remark)) for miss in absent if miss.remark]
+            return _with_notes(answer, notes)
+        absent.append(answer)
+    raise _not_found(wanted, absent)
+
+
+def _with_notes(raw: RawModel, notes: list[Note]) -> RawModel:
+    from dataclasses import replace
+
+    return replace(raw, notes=(*notes, *raw.notes)) if notes else raw
+
+
+def _looks_like_id(text: str) -> bool:
+    """``org/name``, or a bare name, which a few of the oldest models have (``gpt2``)."""
+    return is_model_id(text) or is_model_id(f"org/{text}")
+
+
+def _hides_nothing(path: Path) -> bool:
+    return os.path.isdir(path) and not os.path.lexists(path / "config.json")
+
+
+def _pathless(raw: RawModel, revision: str | None) -> RawModel:
+    if revision is not None:
+        raise UsageError(
+            f"a file has no revisions, but {shown(revision)} was asked for.", hint="Leave --revision out, or give an id."
+        )
+    return raw
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _not_a_model(text: str) -> KvplanError:
+    address = _HUB_ADDRESS.fullmatch(text)
+    if address and is_model_id(address[1]):
+        hint = f"Give the id alone: kvplan {address[1]}"
+    else:
+        hint = _guess(text) or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
+    what = "the model is an empty string." if not text else f"{shown(text)} is neither a file here nor a model's id."
+    return ModelNotFoundError(what, hint=hint)
+
+
+def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
+    what = shown(wanted.id) if wanted.revision is None else f"{shown(wanted.id)} at revision {shown(wanted.revision)}"
+    places = " nor in ".join(miss.place for miss in absent)
+    remarks = "".join(f" {_sentence(miss.remark)}" for miss in absent if miss.remark)
+    if wanted.revision is not None and any("keeps no revisions" in miss.remark for miss in absent):
+        hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
+    else:
+        hint = _guess(wanted.id) or "kvplan models lists what is built in; any model's folder or config.json will do as well."
+    return ModelNotFoundError(f"{what} is neither in {places}.{remarks}", hint=hint)
+
+
+def _guess(text: str) -> str:
+    from hwcalc.sources.listing import known_ids
+    from hwcalc.sources.nearest import nearest
+
+    near = [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]
+    return f"Did you mean {' or '.join(near)}?" if near else ""

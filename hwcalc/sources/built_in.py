@@ -1,0 +1,63 @@
+"""The catalog as a source: what :mod:`profiles.catalog` knows, as a :class:`~hwcalc.model.RawModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hwcalc.errors import ConfigError
+from hwcalc.model import Note, Parameters, RawModel
+from hwcalc.sources.document import check_document
+from hwcalc.sources.wanted import Absent, Wanted, printable
+from profiles.catalog import CatalogEntry, ProfileError, find_entry
+
+__all__ = ["find_in_catalog", "profile_errors"]
+
+_PLACE = "the built-in catalog"
+
+
+@contextmanager
+def profile_errors() -> Iterator[None]:
+    """A broken file of the catalog as the program's own error."""
+    try:
+        yield
+    except ProfileError as error:
+        raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
+
+
+def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
+    """The model from the user's own folder or the catalog. It has no revisions: a request for one is not answered."""
+    with profile_errors():
+        entry = find_entry(wanted.id)
+    if entry is None:
+        return Absent(place=_PLACE)
+    if wanted.revision is not None:
+        return Absent(place=_PLACE, remark=f"the catalog has {wanted.id}, but keeps no revisions")
+    if entry.user:
+        check_document(entry.data, printable(str(entry.path)))
+    counts = entry.data.get("parameters")
+    return RawModel(
+        id=wanted.id,
+        config=entry.data["config"],
+        source="catalog",
+        location=_location(entry),
+        parameters=None if counts is None else Parameters(**counts),
+        notes=tuple(_notes(entry)),
+    )
+
+
+def _location(entry: CatalogEntry) -> str:
+    recorded = entry.data.get("recorded")
+    place = printable(str(entry.path)) if entry.user else "built-in catalog"
+    return f"{place}, recorded {recorded}" if recorded else place
+
+
+def _notes(entry: CatalogEntry) -> Iterator[Note]:
+    if entry.user:
+        yield Note(code="user-profile", message=f"The config is your own: {printable(str(entry.path))}.")
+    fidelity = entry.data.get("fidelity")
+    if fidelity and not fidelity.startswith("published"):
+        yield Note(
+            code="fidelity",
+            message=f"The catalog's config of this model is not a copy of the published file: {printable(fidelity)}.",
+        )

@@ -1,0 +1,154 @@
+"""Read a config document: JSON as real files have it, and an error in words for everything else.
+
+Accepted beyond strict JSON: a byte-order mark, ``NaN`` and ``Infinity`` (PyTorch-era files have them), and a key that
+comes twice, where the last one counts, as in Python.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import IO, Any, Final
+
+from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
+from hwcalc.sources.wanted import printable
+
+__all__ = ["LARGEST_DOCUMENT", "MAX_DEPTH", "check_document", "parse_document", "read_document", "read_stream"]
+
+LARGEST_DOCUMENT: Final = 16 * 1024**2
+"""Bytes. The largest published config is under one MiB (quantised models that list every module)."""
+
+MAX_DEPTH: Final = 100
+"""Levels of nesting. Real configs have up to six."""
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_WRONG_KIND = "Give the model's config.json or the folder that holds it."
+
+
+def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
+    """The object in a regular file of at most :data:`LARGEST_DOCUMENT` bytes; ``name`` stands for it in messages.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such file, else :class:`~hwcalc.errors.ConfigError`.
+    """
+    name = name or printable(str(path))
+    data = b""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISREG(mode):  # opening anything else may wait for ever
+            with open(path, "rb") as file:
+                data = file.read(LARGEST_DOCUMENT + 1)
+    except FileNotFoundError as error:
+        broken = " (a link to a file that is gone)" if os.path.islink(path) else ""
+        raise ModelNotFoundError(f"there is no file {name}{broken}.", hint=_WRONG_KIND) from error
+    except PermissionError as error:
+        raise ConfigError(f"{name} cannot be read: permission denied.", hint="Check who may read the file.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"{name} cannot be read: {printable(reason)}.", hint=_WRONG_KIND) from error
+    if stat.S_ISDIR(mode):
+        raise ConfigError(f"{name} is a folder, not a file.", hint=_WRONG_KIND)
+    if not stat.S_ISREG(mode):
+        raise ConfigError(
+            f"{name} is a pipe or a device, not a regular file.", hint="Read from a pipe as standard input: kvplan -"
+        )
+    return parse_document(data, name)
+
+
+def read_stream(stream: IO[str] | IO[bytes], name: str) -> dict[str, Any]:
+    """The object in an open file or pipe, text or binary, read to its end but not past :data:`LARGEST_DOCUMENT`."""
+    parts: list[Any] = []
+    size = 0
+    try:
+        while size <= LARGEST_DOCUMENT and (part := stream.read(LARGEST_DOCUMENT + 1 - size)):
+            parts.append(part)
+            size += len(part)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name} is not UTF-8 text.", hint=_WRONG_KIND) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
+    if all(isinstance(part, str) for part in parts):
+        return parse_document("".join(parts), name)
+    if all(isinstance(part, (bytes, bytearray)) for part in parts):
+        return parse_document(b"".join(parts), name)
+    raise ConfigError(f"{name} gives neither text nor bytes.", hint="Give an open, readable file.")
+
+
+def parse_document(data: bytes | str, name: str) -> dict[str, Any]:
+    """The object in ``data``; ``name`` stands for the document in messages, which never repeat its content."""
+    if len(data) > LARGEST_DOCUMENT:
+        raise ConfigError(f"{name} is larger than {LARGEST_DOCUMENT // 1024**2} MiB: that is no config.", hint=_WRONG_KIND)
+    text = _decode(data, name)
+    if not text.strip():
+        raise ConfigError(f"{name} is empty.", hint=_WRONG_KIND)
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{name} is not JSON: {error.msg} (line {error.lineno:,}, column {error.colno:,}).", hint=_hint(text)
+        ) from error
+    except RecursionError as error:
+        raise _too_deep(name) from error
+    except ValueError as error:
+        raise ConfigError(f"{name} holds a number with too many digits.", hint=_WRONG_KIND) from error
+    if not isinstance(document, dict):
+        kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
+        raise ConfigError(f"{name} must be a JSON object, but is {kind}.", hint=_WRONG_KIND)
+    if text.count("[") + text.count("{") > MAX_DEPTH or _SURROGATE.search(text):
+        check_document(document, name)
+    return document
+
+
+def check_document(document: object, name: str) -> None:
+    """That nothing in a document read from JSON trips those who walk or print it: its depth, and halves of UTF-16 pairs."""
+    if _deeper_than(document, MAX_DEPTH):
+        raise _too_deep(name)
+    if not _encodable(document):
+        raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
+
+
+def _decode(data: bytes | str, name: str) -> str:
+    if isinstance(data, str):
+        return data.removeprefix("\ufeff")
+    if data[:4] == b"GGUF":
+        raise UnsupportedError(f"{name} is a GGUF file, which kvplan does not read yet.", hint=_WRONG_KIND)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+        hint = "It looks like UTF-16, which some shells write on '>': save it as UTF-8." if utf16 else _WRONG_KIND
+        raise ConfigError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint=hint) from error
+
+
+def _hint(text: str) -> str:
+    start = text.lstrip()[:64]
+    if start.startswith("<"):
+        return "It looks like a web page. Download the raw file: on the Hub its address has /resolve/, not /blob/."
+    if start.startswith("version https://git-lfs"):
+        return "It is a Git LFS pointer, not the file itself: run git lfs pull."
+    return _WRONG_KIND
+
+
+def _too_deep(name: str) -> ConfigError:
+    return ConfigError(f"{name} is nested more than {MAX_DEPTH} levels deep: that is no config.", hint=_WRONG_KIND)
+
+
+def _deeper_than(document: object, depth: int) -> bool:
+    """Whether containers lie more than ``depth`` deep: a dict in a list in a dict is 3 deep."""
+    level: list[Any] = [document]
+    for _ in range(depth):
+        inner = [value for item in level for value in (item.values() if isinstance(item, dict) else item)]
+        level = [value for value in inner if isinstance(value, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _encodable(document: object) -> bool:
+    try:
+        json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

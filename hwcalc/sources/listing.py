@@ -1,0 +1,76 @@
+"""What is known on this machine: the catalog, the user's own files and the Hugging Face cache, for ``kvplan models``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hwcalc.errors import KvplanError
+from hwcalc.sources.built_in import profile_errors
+from hwcalc.sources.document import read_document
+from hwcalc.sources.hf_cache import cached_config, cached_ids
+from hwcalc.sources.wanted import printable
+from profiles.catalog import find_entry, list_models
+
+__all__ = ["KnownModel", "known_ids", "list_known_models"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """One model that can be planned by its id. ``None`` is unknown.
+
+    ``source`` is where a plan would take it from: ``hf-cache``, ``user`` (the user's own folder) or ``catalog``. ``parameters``
+    is the published count, ``released`` a date ``YYYY-MM-DD``, ``fidelity`` how sure the catalog's config is.
+    """
+
+    id: str
+    source: str
+    model_type: str | None = None
+    released: str | None = None
+    parameters: int | None = None
+    fidelity: str | None = None
+
+
+def known_ids() -> tuple[str, ...]:
+    """All ids from folder names alone; no file is opened. The cache may lack the config of some."""
+    with profile_errors():
+        listed = list_models()
+    return tuple(sorted({*listed, *cached_ids()}, key=lambda model_id: (model_id.lower(), model_id)))
+
+
+def list_known_models(search: str | None = None) -> list[KnownModel]:
+    """Every known model in alphabetical order; with ``search``, those whose id or model type has each of its words.
+
+    Opens each model's file. A broken file of the user's own stops with :class:`~hwcalc.errors.ConfigError`; a broken file of the
+    cache is another program's affair, and its model is listed without a type.
+    """
+    words = (search or "").lower().split()
+    return [row for row in _rows() if all(word in row.id.lower() or word in (row.model_type or "").lower() for word in words)]
+
+
+def _rows() -> Iterator[KnownModel]:
+    cached = set(cached_ids())
+    for model_id in known_ids():
+        with profile_errors():
+            entry = find_entry(model_id)
+        path = cached_config(model_id) if model_id in cached else None
+        if entry is None and path is None:
+            continue
+        data = entry.data if entry is not None else {}
+        config = data.get("config", {})
+        source = "user" if entry is not None and entry.user else "catalog"
+        if path is not None:
+            source = "hf-cache"
+            try:
+                config = read_document(path)
+            except KvplanError:
+                config = {}
+        model_type = config.get("model_type")
+        yield KnownModel(
+            id=printable(model_id),
+            source=source,
+            model_type=printable(model_type) if isinstance(model_type, str) and model_type else None,
+            released=data.get("released"),
+            parameters=(data.get("parameters") or {}).get("total"),
+            fidelity=data.get("fidelity"),
+        )

@@ -1,0 +1,115 @@
+"""Paths, folders and streams: a config that the caller has at hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.model import RawModel
+from hwcalc.sources.document import read_document, read_stream
+from hwcalc.sources.wanted import printable, shown
+from profiles.catalog import is_model_id
+
+__all__ = ["from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
+
+# A file of the Hugging Face cache given by its path still tells its id and commit.
+_SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+
+
+def has_path_syntax(text: str) -> bool:
+    """Whether ``text`` can only be meant as a path: ``./x``, ``/x``, ``~/x``, ``a/../b``, ``x.json``, any with a backslash."""
+    return (
+        text.startswith(("/", "./", "~"))
+        or text.endswith((".json", "/"))
+        or "\\" in text
+        or os.path.isabs(text)
+        or any(part in (".", "..") for part in text.split("/"))
+    )
+
+
+def from_path(path: Path) -> RawModel:
+    """The model whose ``config.json`` is at ``path`` or in the folder ``path``.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is none, :class:`~hwcalc.errors.ConfigError` if it cannot be
+    read and :class:`~hwcalc.errors.UnsupportedError` on a GGUF file.
+    """
+    name = printable(str(path))
+    if path.suffix.lower() == ".gguf":
+        raise UnsupportedError(
+            f"{name} is a GGUF file, which kvplan does not read yet.", hint="Give the model's config.json or its Hub id."
+        )
+    file = path / "config.json" if os.path.isdir(path) else path
+    if file is not path and not os.path.lexists(file) and os.access(path, os.X_OK):
+        raise ModelNotFoundError(f"the folder {name} has no config.json.", hint=_what_else(path))
+    config = read_document(file)
+    model_id, revision = _identity(file)
+    return RawModel(id=printable(model_id), config=config, source="local", location=printable(str(file)), revision=revision)
+
+
+def _what_else(folder: Path) -> str:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        names = []
+    inner = sorted(name for name in names if os.path.isfile(folder / name / "config.json"))
+    if inner:
+        return f"A folder in it has one: {printable(str(folder / inner[0]))}"
+    if any(name.endswith(".gguf") for name in names):
+        return "It holds a GGUF file, which kvplan does not read yet: give the model's config.json or its Hub id."
+    if "params.json" in names:
+        return "It holds a params.json, which is another format: give the model's config.json or its Hub id."
+    return "Give the folder that holds the model's config.json, or the file itself."
+
+
+def _identity(file: Path) -> tuple[str, str | None]:
+    """Id and commit as the place tells them: the cache's folder names, else the folder's, else the file's own name."""
+    where = Path(os.path.abspath(file))
+    folder = where.parent
+    if folder.parent.name == "snapshots" and (match := _SNAPSHOT.fullmatch(folder.parent.parent.name)):
+        return (f"{match[1]}/{match[2]}" if match[1] else match[2]), folder.name
+    return (folder.name if where.name == "config.json" and folder.name else where.stem), None
+
+
+def from_standard_input() -> RawModel:
+    """The config on standard input."""
+    stream = sys.stdin
+    if stream is None or stream.closed:
+        raise UsageError("there is no standard input to read a config from.", hint="Pipe one in: kvplan - < config.json")
+    if stream.isatty():
+        raise UsageError("standard input is a terminal.", hint="Pipe a config in: kvplan - < config.json")
+    config = read_stream(getattr(stream, "buffer", stream), "standard input")
+    return RawModel(id=_own_name(config), config=config, source="stdin", location="standard input")
+
+
+def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
+    """The config in an open file."""
+    if not callable(getattr(stream, "read", None)):
+        raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(stream).__name__}).")
+    if stream is sys.stdin or stream is getattr(sys.stdin, "buffer", None):
+        return from_standard_input()
+    name = getattr(stream, "name", None)
+    if not isinstance(name, str) or name.startswith("<"):
+        config = read_stream(stream, "the open file")
+        return RawModel(id=_own_name(config), config=config, source="local", location="an open file")
+    config = read_stream(stream, printable(name))
+    model_id, revision = _identity(Path(name))
+    return RawModel(id=printable(model_id), config=config, source="local", location=printable(name), revision=revision)
+
+
+def _own_name(config: Mapping[str, Any]) -> str:
+    """The name that a config gives itself, where it is an id: a training machine's path is not."""
+    name = config.get("_name_or_path")
+    return name if isinstance(name, str) and is_model_id(name) else "config"
+
+
+def no_such_path(text: str) -> ModelNotFoundError:
+    """The error for something that can only be a path and is not there."""
+    return ModelNotFoundError(
+        f"there is no file or folder {shown(text)}.",
+        hint="Give a folder with a config.json, a config.json, or an id such as Qwen/Qwen3-8B (kvplan models lists what is built in).",
+    )

@@ -1,0 +1,58 @@
+"""What the sources are asked for and how they answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hwcalc.errors import UsageError
+from hwcalc.model import RawModel
+
+__all__ = ["Absent", "Source", "Wanted", "printable", "shown", "split_revision"]
+
+# What git allows in a branch or tag name, less what could leave the folder of a cache.
+_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A model by id. ``revision`` is a branch, a tag, a commit or the start of one; ``None`` is the main branch."""
+
+    id: str
+    revision: str | None = None
+    offline: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """A source does not have it: ``place`` is where it looked, ``remark`` what it found instead that a reader should know."""
+
+    place: str
+    remark: str = ""
+
+
+Source = Callable[[Wanted], RawModel | Absent]
+
+
+def printable(text: str) -> str:
+    """``text`` as it can be written to any UTF-8 stream: control characters and undecodable bytes escaped."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def shown(text: str, longest: int = 80) -> str:
+    """``text`` in quotes for a message: cut, and with everything escaped that a terminal might obey."""
+    return f"'{printable(text if len(text) <= longest else text[: longest - 3] + '...')}'"
+
+
+def split_revision(text: str, revision: str | None) -> tuple[str, str | None]:
+    """``"org/name@revision"`` as id and revision; the option ``revision`` may say the same again, but nothing else."""
+    model_id, sign, named = text.partition("@")
+    if sign and revision is not None and revision != named:
+        raise UsageError(f"two revisions: {shown(named)} in the id and {shown(revision)} as an option.", hint="Give one.")
+    asked = named if sign else revision
+    if asked is not None and not (_REVISION.fullmatch(asked) and ".." not in asked and "//" not in asked):
+        raise UsageError(
+            f"the revision {shown(asked)} is not one.", hint="Allowed: a branch, a tag, or a commit such as 1a2b3c4d."
+        )
+    return model_id, asked

@@ -1,0 +1,221 @@
+"""The built-in catalog: one file per model in ``models/<org>/<name>.json``, read one at a time.
+
+A user's own folder of the same format, ``$XDG_CONFIG_HOME/kvplan/profiles/models`` (``~/.config`` where the variable is
+not set), comes first: a file there replaces the catalog's model of the same id, or adds one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+__all__ = [
+    "BUILT_IN",
+    "FIELDS",
+    "SCHEMA_VERSION",
+    "CatalogEntry",
+    "ProfileError",
+    "find_entry",
+    "find_model",
+    "is_model_id",
+    "list_models",
+    "parse_entry",
+    "search_models",
+    "user_folder",
+]
+
+SCHEMA_VERSION: Final = 1
+BUILT_IN: Final = Path(__file__).with_name("models")
+
+_LARGEST_FILE = 16 * 1024**2
+_DATE = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+
+
+class ProfileError(ValueError):
+    """A fact file that is broken: which file, which line, which key, and what is wrong with it."""
+
+    def __init__(self, path: Path, problem: str, *, line: int | None = None, key: str | None = None) -> None:
+        place = f"{path}, line {line}" if line else str(path)
+        super().__init__(f"{place}: {key}: {problem}" if key else f"{place}: {problem}")
+        self.path = path
+        self.line = line
+        self.key = key
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogEntry:
+    """One file of the catalog: its content, where it lies, and whether it is the user's own."""
+
+    data: Mapping[str, Any]
+    path: Path
+    user: bool
+
+
+def is_model_id(text: str) -> bool:
+    """Whether ``text`` has the form ``org/name``: ASCII letters, digits, ``_``, ``.`` and ``-``, as the Hub allows.
+
+    ``..`` and ``--`` are not allowed in it (the Hub's rule), so that an id is always safe as a relative path.
+    """
+    return _ID.fullmatch(text) is not None and ".." not in text and "--" not in text
+
+
+def user_folder() -> Path | None:
+    """The user's own ``models`` folder, there or not; ``None`` where the system names no home."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "models"
+
+
+def _folders() -> Iterator[tuple[Path, bool]]:
+    own = user_folder()
+    if own is not None:
+        yield own, True
+    yield BUILT_IN, False
+
+
+def find_entry(model_id: str) -> CatalogEntry | None:
+    """The model of exactly this id, or ``None``. Reads one file; the user's own comes first.
+
+    Raises :class:`ProfileError` if the file is there and broken.
+    """
+    if not is_model_id(model_id):
+        return None
+    for folder, user in _folders():
+        path = folder / f"{model_id}.json"
+        if os.path.lexists(path):
+            data = parse_entry(_read(path), path)
+            # A file system that ignores case finds qwen/qwen3-8b too: that is a suggestion, not an answer.
+            if data["id"] == model_id:
+                return CatalogEntry(data=data, path=path, user=user)
+    return None
+
+
+def find_model(model_id: str) -> Mapping[str, Any] | None:
+    """The content of the catalog's file for this id, or ``None``; see :func:`find_entry`."""
+    entry = find_entry(model_id)
+    return None if entry is None else entry.data
+
+
+def list_models() -> tuple[str, ...]:
+    """All ids, the user's own included, in alphabetical order; from the folders' listings alone, no file is opened."""
+    ids = {model_id for folder, _ in _folders() for model_id in _listed(folder)}
+    return tuple(sorted(ids, key=lambda model_id: (model_id.lower(), model_id)))
+
+
+def search_models(text: str) -> tuple[str, ...]:
+    """The ids that contain every word of ``text``, in any case."""
+    words = text.lower().split()
+    return tuple(model_id for model_id in list_models() if all(word in model_id.lower() for word in words))
+
+
+def _listed(folder: Path) -> Iterator[str]:
+    if not os.path.isdir(folder):
+        return
+    try:
+        for org in (entry.name for entry in os.scandir(folder) if entry.is_dir()):
+            for name in os.listdir(folder / org):
+                model_id = f"{org}/{name.removesuffix('.json')}"
+                if name.endswith(".json") and is_model_id(model_id):
+                    yield model_id
+    except OSError as error:
+        raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise ProfileError(path, "is not a regular file")
+        if path.stat().st_size > _LARGEST_FILE:
+            raise ProfileError(path, f"is larger than {_LARGEST_FILE // 1024**2} MiB")
+        return path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ProfileError(path, "is not UTF-8 text") from error
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _date(value: Any) -> bool:
+    return isinstance(value, str) and _DATE.fullmatch(value) is not None
+
+
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63
+
+
+def _parameters(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and set(value) <= {"total", "active", "mtp", "definition"}
+        and _text(value.get("definition"))
+        and all(value.get(key) is None or _count(value[key]) for key in ("total", "active", "mtp"))
+    )
+
+
+def _bytes_by_dtype(value: Any) -> bool:
+    return isinstance(value, dict) and all(_count(size) for size in value.values())
+
+
+# Key, check, what is allowed, whether it may be absent or null. The order is the order in the file.
+_FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
+    ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
+    ("id", lambda value: isinstance(value, str) and is_model_id(value), "the model's id, org/name", False),
+    ("released", _date, "a date, YYYY-MM-DD, or null", True),
+    ("recorded", _date, "a date, YYYY-MM-DD, or null", True),
+    ("source", _text, "where the facts come from, in words or as an address, or null", True),
+    ("fidelity", _text, "how sure the config is, in words, or null", True),
+    (
+        "parameters",
+        _parameters,
+        'null, or an object with "definition" (words) and "total", "active", "mtp" (positive whole numbers or null)',
+        True,
+    ),
+    ("stored_elements", _count, "a positive whole number or null", True),
+    ("weight_bytes", _bytes_by_dtype, "an object of whole numbers by dtype, or null", True),
+    ("config", lambda value: isinstance(value, dict) and bool(value), "an object with the keys of config.json", False),
+)
+
+FIELDS: Final = tuple(name for name, *_ in _FIELDS)
+"""The keys of a file, in their order."""
+
+
+def parse_entry(text: str, path: Path) -> Mapping[str, Any]:
+    """Check the text of one file; ``path`` is ``.../<org>/<name>.json`` and must agree with the id in it, but for case.
+
+    Raises :class:`ProfileError` with line and key.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ProfileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
+    except (RecursionError, ValueError) as error:
+        raise ProfileError(path, "is not JSON that can be read: nested too deeply, or a number that is too long") from error
+    if not isinstance(data, dict):
+        raise ProfileError(path, "must be a JSON object", line=1)
+    for key in data:
+        if key not in FIELDS:
+            raise ProfileError(path, f"is not known. Allowed: {', '.join(FIELDS)}", line=_line_of(text, key), key=key)
+    for key, good, allowed, optional in _FIELDS:
+        if optional and data.get(key) is None:
+            continue
+        if key not in data:
+            raise ProfileError(path, f"is missing: it must be {allowed}", key=key)
+        if not good(data[key]):
+            raise ProfileError(path, f"must be {allowed}", line=_line_of(text, key), key=key)
+    named = f"{path.parent.name}/{path.name.removesuffix('.json')}"
+    if named.lower() != data["id"].lower():
+        raise ProfileError(path, f"is {data['id']}, but the file is named {named}.json", line=_line_of(text, "id"), key="id")
+    return data
+
+
+def _line_of(text: str, key: str) -> int | None:
+    found = re.search(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", text)
+    return None if found is None else text.count("\n", 0, found.start()) + 1

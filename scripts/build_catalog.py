@@ -1,0 +1,168 @@
+"""Write the catalog's files, ``profiles/models/<org>/<name>.json``, from model facts.
+
+::
+
+    python scripts/build_catalog.py FACTS.jsonl                        # write every model of the file
+    python scripts/build_catalog.py FACTS.jsonl --check                # exit 1 if a file is missing or differs
+    python scripts/build_catalog.py config.json --id org/name          # write one model from its own config.json
+
+A line of FACTS.jsonl is ``{"model_id", "fidelity", "released", "n_params_published", "config"}``. ``recorded`` is the day a
+model's facts came in: ``--recorded`` (today), but a file whose facts did not change keeps its own. Files of models that
+the input does not name are left as they are. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from profiles.catalog import BUILT_IN, FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
+
+WIDTH = 120
+
+# Clamps of the time step, with an infinite bound that strict JSON cannot write. They bear on no byte.
+LEFT_OUT = frozenset({"time_step_limit"})
+
+
+def pretty(value: Any, indent: int = 0, taken: int = 0) -> str:
+    """JSON that people can read and that a diff shows well: what fits on a line stays on one, lists of plain values are filled.
+
+    ``taken`` is how much of the first line is used up. Raises ``ValueError`` on NaN and infinities.
+    """
+    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    plain = not isinstance(value, (dict, list)) or not value
+    if plain or (indent and len(flat) + indent + taken <= WIDTH):
+        return flat
+    inner = " " * (indent + 2)
+    if isinstance(value, dict):
+        names = [json.dumps(name, ensure_ascii=False) for name in value]
+        lines = [f"{name}: {pretty(item, indent + 2, len(name) + 3)}" for name, item in zip(names, value.values(), strict=True)]
+        return "{\n" + ",\n".join(inner + line for line in lines) + "\n" + " " * indent + "}"
+    lines = []
+    for item in value:
+        text = pretty(item, indent + 2)
+        if lines and not isinstance(item, (dict, list)) and len(inner) + len(lines[-1]) + len(text) + 3 <= WIDTH:
+            lines[-1] += f", {text}"
+        else:
+            lines.append(text)
+    return "[\n" + ",\n".join(inner + line for line in lines) + "\n" + " " * indent + "]"
+
+
+def ordered(value: Any, where: str = "config") -> Any:
+    """The config with its keys in alphabetical order, on every level; what strict JSON cannot hold is an error."""
+    if isinstance(value, dict):
+        return {key: ordered(value[key], f"{where}.{key}") for key in sorted(value) if key not in LEFT_OUT}
+    if isinstance(value, list):
+        return [ordered(item, where) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SystemExit(f"{where} is {value}: the catalog holds finite numbers only.")
+    return value
+
+
+def counts_parameters(row: Mapping[str, Any]) -> bool:
+    """Whether the published count is one of parameters.
+
+    For a checkpoint in NVFP4 the Hub counts stored elements: two weights share a byte, scales are counted too
+    (Qwen3.6-27B-NVFP4: 18.2 billion elements). Only a round figure is then the publisher's own count of parameters.
+    """
+    count = row["n_params_published"]
+    return count is not None and ("NVFP4" not in row["model_id"] or count % 10**9 == 0)
+
+
+def entry_of(row: Mapping[str, Any], recorded: str) -> dict[str, Any]:
+    """One line of facts as the catalog keeps it."""
+    count = row["n_params_published"]
+    real = counts_parameters(row)
+    address = f"https://huggingface.co/{row['model_id']}"
+    entry = {
+        "schema_version": SCHEMA_VERSION,
+        "id": row["model_id"],
+        "released": row["released"],
+        "recorded": recorded,
+        "source": f"config.json of {address}" if row["fidelity"].startswith("published") else address,
+        "fidelity": row["fidelity"],
+        "parameters": {"total": count, "active": None, "mtp": None, "definition": "published"} if real else None,
+        "stored_elements": None if real else count,
+        "weight_bytes": None,
+        "config": ordered(row["config"]),
+    }
+    return {name: entry[name] for name in FIELDS}
+
+
+def rows_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The facts of the input, checked for ids that cannot be files side by side."""
+    text = arguments.input.read_text(encoding="utf-8")
+    if arguments.id:
+        rows = [
+            {
+                "model_id": arguments.id,
+                "fidelity": "published",
+                "released": arguments.released,
+                "n_params_published": arguments.parameters,
+                "config": json.loads(text),
+            }
+        ]
+    else:
+        rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+    seen: dict[str, str] = {}
+    for row in rows:
+        model_id = row["model_id"]
+        if not is_model_id(model_id):
+            raise SystemExit(f"{model_id!r} is not an id: it must be org/name.")
+        other = seen.setdefault(model_id.lower(), model_id)
+        if other is not model_id:
+            raise SystemExit(f"{other} and {model_id} differ in case only: file systems that ignore case cannot hold both.")
+    return rows
+
+
+def files_of(rows: list[dict[str, Any]], target: Path, recorded: str) -> Iterator[tuple[Path, str]]:
+    """Path and text of every file; a file whose facts are the same as before keeps the day they came in."""
+    for row in rows:
+        path = target / f"{row['model_id']}.json"
+        entry = entry_of(row, recorded)
+        if path.exists():
+            old = json.loads(path.read_text(encoding="utf-8"))
+            if old | {"recorded": None} == entry | {"recorded": None}:
+                entry["recorded"] = old.get("recorded")
+        text = pretty(entry) + "\n"
+        parse_entry(text, path)
+        yield path, text
+
+
+def main(words: list[str] | None = None) -> int:
+    """Write or check the files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("input", type=Path, help="model facts, one JSON object on each line; with --id, a config.json")
+    parser.add_argument("--check", action="store_true", help="compare with the files instead of writing them")
+    parser.add_argument(
+        "--recorded", default=datetime.now(tz=UTC).date().isoformat(), help="the day of new facts (default: today)"
+    )
+    parser.add_argument("--target", type=Path, default=BUILT_IN, help="the folder to write to (default: the catalog)")
+    parser.add_argument("--id", help="the input is the config.json of this model")
+    parser.add_argument("--released", help="with --id: the day the model came out, YYYY-MM-DD")
+    parser.add_argument("--parameters", type=int, help="with --id: the published number of parameters")
+    arguments = parser.parse_args(words)
+    files = list(files_of(rows_of(arguments), arguments.target, arguments.recorded))
+    differing = [path for path, text in files if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if arguments.check:
+        for path in differing:
+            print(f"{path.parent.name}/{path.name} differs: run scripts/build_catalog.py", file=sys.stderr)
+        return 1 if differing else 0
+    for path, text in files:
+        if path in differing:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    print(f"{len(files)} models, {len(differing)} files written", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
