@@ -27,13 +27,12 @@ def named(name: str) -> DType:
 
 
 def model_dtype(model: ModelSpec, notes: list[Note]) -> DType:
-    """The dtype that the config names; bf16 with a note where it names none."""
+    """The dtype that the config names, bf16 where it names none; a note says which it was."""
     if model.dtype is None:
-        notes.append(
-            Note(
-                code="default-dtype", message=f"The config names no dtype: {_DEFAULT_MODEL_DTYPE} was taken. Set it with --dtype."
-            )
-        )
+        message = f"KV dtype {_DEFAULT_MODEL_DTYPE}: assumed, since the config names none. Set it with --dtype."
+    else:
+        message = f"KV dtype {model.dtype}: the model's own. Set it with --dtype."
+    notes.append(Note(code="default-dtype", message=message))
     return named(model.dtype or _DEFAULT_MODEL_DTYPE)
 
 
