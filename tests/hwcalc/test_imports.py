@@ -1,0 +1,65 @@
+"""What one plan of a catalog model loads and how much CPU it takes: the command must start fast."""
+
+from __future__ import annotations
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+from typing import Final
+
+HEAVY: Final = ("torch", "transformers", "huggingface_hub", "rich", "yaml", "pydantic")
+ARGUMENTS: Final = ("Qwen/Qwen3-8B", "--seq", "32k", "--dtype", "fp8", "--json")
+CPU_LIMIT: Final = 8
+"""In times of ``python -c pass``."""
+
+PROGRAM: Final = """
+import sys
+from hwcalc.cli import main
+sys.argv = ["kvplan", *{arguments!r}]
+try:
+    status = main()
+except SystemExit as stop:
+    status = stop.code
+print(" ".join(sorted(set(name.partition(".")[0] for name in sys.modules))), file=sys.stderr)
+sys.exit(status)
+"""
+
+
+def test_json_of_a_catalog_model_loads_nothing_heavy() -> None:
+    """The plan is printed, and none of the heavy packages was imported on the way."""
+    program = PROGRAM.format(arguments=ARGUMENTS)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    # 36 layers x 8 heads x (128 + 128) x 1 byte
+    assert json.loads(done.stdout)["cache"]["total_bytes"] == 36 * 32_768 * 8 * (128 + 128)
+    assert not set(HEAVY) & set(done.stderr.split())
+
+
+def test_the_library_loads_nothing_heavy() -> None:
+    """Neither does ``from hwcalc import plan`` and a plan of a config."""
+    program = (
+        "import sys; from hwcalc import plan; plan({'model_type': 'llama', 'torch_dtype': 'bfloat16'}, seq=1);"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert not {*HEAVY, "typer", "click"} & set(done.stdout.split())
+
+
+def _cpu_seconds(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_a_plan_starts_fast() -> None:
+    """One plan takes no more CPU than eight times an empty Python; both by turns, so that a busy machine slows both."""
+    _cpu_seconds("-m", "hwcalc", *ARGUMENTS)  # writes the bytecode
+
+    taken = [(_cpu_seconds("-m", "hwcalc", *ARGUMENTS), _cpu_seconds("-c", "pass")) for _ in range(15)]
+    plan, empty = (statistics.median(column) for column in zip(*taken, strict=True))
+
+    assert plan <= CPU_LIMIT * empty

@@ -1,0 +1,100 @@
+"""The project's files agree with each other, and the wheel holds the program and its data and nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+import pytest
+
+import hwcalc
+
+ROOT: Final = Path(__file__).parent.parent.parent
+PACKAGES: Final = ("formulas", "hwcalc", "profiles")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    """``pyproject.toml``."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel of this checkout, built without network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def _sources() -> set[str]:
+    """What git would ship: modules, type markers and data of the three packages."""
+    return {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".md", ".pyc"}
+    }
+
+
+def test_the_wheel_holds_the_packages_and_their_data(wheel: zipfile.ZipFile) -> None:
+    """Every module, every data file and ``py.typed``; no test, script, recipe or bytecode."""
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+    assert names == _sources()
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    assert {PurePosixPath(name).parts[0] for name in names} == set(PACKAGES)
+
+
+def test_the_wheel_has_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:
+    """One console script, and the full text of the licence."""
+    info = next(name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
+
+    assert "kvplan = hwcalc.cli:main" in wheel.read(f"{info}/entry_points.txt").decode()
+    assert "Apache License" in wheel.read(f"{info}/licenses/LICENSE").decode()
+
+
+def test_one_version(wheel: zipfile.ZipFile) -> None:
+    """The wheel, the installed distribution where there is one, and the changelog name the version of the package."""
+    info = next(name.partition("/")[0] for name in wheel.namelist() if ".dist-info/" in name)
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+    assert info == f"hwcalc-{hwcalc.__version__}.dist-info"
+    assert f"## [{hwcalc.__version__}]" in changelog
+    assert set(re.findall(r"(?m)^## \[(?!Unreleased)(.+?)\]", changelog)) >= {hwcalc.__version__}
+    if "hwcalc" in {name.lower() for distribution in metadata.distributions() if (name := distribution.name)}:
+        assert metadata.version("hwcalc") == hwcalc.__version__
+
+
+def test_typer_stays_below_the_release_that_imports_pydantic(project: dict[str, Any]) -> None:
+    """The upper bound keeps the start-up time; the oracles are pinned to one release."""
+    assert "typer>=0.20,<0.29" in project["project"]["dependencies"]
+    assert {"torch==2.13.0", "transformers==5.23.0"} <= set(project["project"]["optional-dependencies"]["test"])
+
+
+def test_every_lint_exception_has_its_reason() -> None:
+    """Each rule that is switched off says why, on the same line."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    lint = text[text.index("[tool.ruff.lint]") : text.index("[tool.ruff.lint.isort]")]
+    rules = [line for line in lint.splitlines() if re.match(r'\s+"[A-Z]+\d*"', line)]
+
+    assert rules
+    assert [line for line in rules if not re.search(r"# \w", line)] == []
+
+
+def test_formulas_import_nothing_of_the_program() -> None:
+    """``formulas`` is pure: the standard library and itself; ``profiles`` may use ``formulas`` and never ``hwcalc``."""
+    allowed = {"formulas": {"formulas"}, "profiles": {"formulas", "profiles"}}
+    for package, own in allowed.items():
+        for path in (ROOT / package).rglob("*.py"):
+            imported = re.findall(r"(?m)^\s*(?:from|import) (\w+)", path.read_text(encoding="utf-8"))
+            foreign = {name for name in imported if name not in sys.stdlib_module_names} - own
+            assert foreign <= ({"yaml", "pydantic"} if package == "profiles" else set()), path
