@@ -54,10 +54,8 @@ def resolve(model: str | os.PathLike[str], *, revision: str | None = None, offli
             f"{shown(given)} names a GGUF file, which kvplan does not read yet.",
             hint="Give the model's config.json or its Hub id.",
         )
-    if has_path_syntax(given):
-        raise no_such_path(given)
     if not looks_like_id:
-        raise _not_a_model(given)
+        raise no_such_path(given) if has_path_syntax(given) and not _HUB_ADDRESS.fullmatch(given) else _not_a_model(given)
     model_id, asked = split_revision(given, revision)
     folder = Absent(place="the folder of that name here (it has no config.json)") if os.path.lexists(path) else None
     return _ask(Wanted(id=model_id, revision=asked, offline=offline), folder)
