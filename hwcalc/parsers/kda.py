@@ -28,6 +28,9 @@ def read(config: Config) -> Reading:
     count = config.number_of_layers()
     nested = config.sub("linear_attn_config")
     types = spelled_layer_types(config, count) or _derived(config, nested, count)
+    if nested is not None:
+        # A file that spells layer_types out may keep the lists they came from.
+        nested.ignore("full_attn_layers", "kda_layers")
     delta = (_delta(config, nested),)
     config.ignore(*_WITHOUT_EFFECT)
 
