@@ -59,24 +59,27 @@ def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
 
 def read_stream(stream: IO[str] | IO[bytes], name: str) -> dict[str, Any]:
     """The object in an open file or pipe, text or binary, read to its end but not past :data:`LARGEST_DOCUMENT`."""
-    parts: list[Any] = []
-    size = 0
+    whole = bytearray()
     try:
-        while size <= LARGEST_DOCUMENT and (part := stream.read(LARGEST_DOCUMENT + 1 - size)):
-            parts.append(part)
-            size += len(part)
-    except UnicodeDecodeError as error:
+        while len(whole) <= LARGEST_DOCUMENT and (part := _part(stream, LARGEST_DOCUMENT + 1 - len(whole))):
+            whole += part
+    except UnicodeError as error:
         raise ConfigError(f"{name} is not UTF-8 text.", hint=_WRONG_KIND) from error
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
-    if all(isinstance(part, str) for part in parts):
-        return parse_document("".join(parts), name)
-    if all(isinstance(part, (bytes, bytearray)) for part in parts):
-        return parse_document(b"".join(parts), name)
-    raise ConfigError(f"{name} gives neither text nor bytes.", hint="Give an open, readable file.")
+    return parse_document(bytes(whole), name)
 
 
-def parse_document(data: bytes | str, name: str) -> dict[str, Any]:
+def _part(stream: IO[str] | IO[bytes], size: int) -> bytes:
+    part: object = stream.read(size)
+    if isinstance(part, str):
+        return part.encode()
+    if isinstance(part, bytes):
+        return part
+    raise TypeError(f"it gives {type(part).__name__}, neither text nor bytes")
+
+
+def parse_document(data: bytes, name: str) -> dict[str, Any]:
     """The object in ``data``; ``name`` stands for the document in messages, which never repeat its content."""
     if len(data) > LARGEST_DOCUMENT:
         raise ConfigError(f"{name} is larger than {LARGEST_DOCUMENT // 1024**2} MiB: that is no config.", hint=_WRONG_KIND)
@@ -109,9 +112,7 @@ def check_document(document: object, name: str) -> None:
         raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
 
 
-def _decode(data: bytes | str, name: str) -> str:
-    if isinstance(data, str):
-        return data.removeprefix("\ufeff")
+def _decode(data: bytes, name: str) -> str:
     if data[:4] == b"GGUF":
         raise UnsupportedError(f"{name} is a GGUF file, which kvplan does not read yet.", hint=_WRONG_KIND)
     try:
