@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from hwcalc.cli.output import View
-from hwcalc.errors import UsageError
+from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.planner.result import Plan
 
 __all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "planned", "view_of"]
@@ -119,19 +119,32 @@ def planned(
     from hwcalc.api import plan
 
     view = view_of(**output)
-    result = plan(
-        model,
-        seq=seq,
-        batch=batch,
-        dtype=dtype,
-        engine=engine,
-        encoder_seq=encoder_seq,
-        engine_options=_engine_options(engine_option or ()),
-        revision=revision,
-        offline=offline,
-        assume=assume,
-    )
+    options = _engine_options(engine_option or ())
+    try:
+        result = plan(
+            model,
+            seq=seq,
+            batch=batch,
+            dtype=dtype,
+            engine=engine,
+            encoder_seq=encoder_seq,
+            engine_options=options,
+            revision=revision,
+            offline=offline,
+            assume=assume,
+        )
+    except ModelNotFoundError as error:
+        error.hint = _command_meant(model) or error.hint
+        raise
     return result, view
+
+
+def _command_meant(model: str) -> str:
+    """A MODEL that is no model may be a command with a typing error: ``engine`` for ``engines``."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(model, COMMANDS, n=1, cutoff=0.75)
+    return f"Did you mean the command: kvplan {near[0]}" if near else ""
 
 
 def _engine_options(pairs: Sequence[str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hwcalc.planner.result import Plan
 from hwcalc.report.explain import KindExplanation, TensorExplanation, explain
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
-from hwcalc.report.table import PIPED_WIDTH, hanging, padded, rendered
+from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
 from hwcalc.report.text import TIMES, both, clean, exact, layer_words, percent
 
 __all__ = ["dimensions", "explain_text", "heading", "result", "steps", "total"]
@@ -16,14 +16,19 @@ def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, q
     from rich.console import RenderableType
     from rich.text import Text
 
-    name, shape = model_lines(plan)
-    out: list[RenderableType] = [Text(name, style="bold"), Text(shape), Text(request_line(plan)), Text()]
+    name, about, shape = model_lines(plan)
+    out: list[RenderableType] = [
+        Text.assemble((name, "bold"), ("  " + about, "dim")),
+        Text(shape),
+        Text(request_line(plan)),
+        Text(),
+    ]
     parts = explain(plan)
     for part in parts:
         out.append(Text(heading(part), style="bold cyan"))
-        out.append(padded(part.why))
+        out.append(indented(Text(part.why)))
         if part.dims:
-            out.append(padded(dimensions(part), "dim"))
+            out.append(indented(Text(dimensions(part), style="dim")))
         out += hanging(
             [
                 (tensor.name if first else "", line, "")
@@ -31,9 +36,13 @@ def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, q
                 for first, line in zip((True, False), steps(tensor), strict=True)
             ]
         )
-        out += [padded(result(part, plan.cache.total_bytes), "bold"), padded(f"source: {part.source}", "dim"), Text()]
+        out += [
+            indented(Text(result(part, plan.cache.total_bytes), style="bold")),
+            indented(Text(f"source: {part.source}", style="dim")),
+            Text(),
+        ]
     out.append(Text("sum", style="bold cyan"))
-    out += [padded(line) for line in total(plan, parts)]
+    out += [indented(Text(line)) for line in total(plan, parts)]
     if not quiet:
         messages = [source_line(plan), *(clean(note.message) for note in plan.notes)]
         out += [Text(), *hanging([("note", message, "dim") for message in messages])]
@@ -54,7 +63,7 @@ def dimensions(part: KindExplanation) -> str:
 
 def steps(tensor: TensorExplanation) -> list[str]:
     """The formula in names, then with the numbers put in, up to the bytes of all layers."""
-    block = f": {tensor.dtype_meaning}" if " per " in tensor.dtype_meaning and tensor.numbers else ""
+    block = f": {tensor.dtype_meaning}" if tensor.dtype_meaning.endswith("elements") and tensor.numbers else ""
     if tensor.count > 1:
         sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
     else:

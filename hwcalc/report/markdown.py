@@ -64,9 +64,13 @@ def explain_markdown(plan: Plan, *, quiet: bool = False) -> str:
 
 
 def _head(plan: Plan) -> list[str]:
-    name, shape = model_lines(plan)
+    name, about, shape = model_lines(plan)
     answer = f"**{human_bytes(plan.cache.total_bytes)}** = {exact(plan.cache.total_bytes)}, {definition(plan)}"
-    return [f"### {escaped(name)}\n", f"{escaped(shape)}\\\n{escaped(request_line(plan))}\n", f"KV cache {answer}\n"]
+    return [
+        f"### {escaped(name)}\n",
+        f"{escaped(about)}\\\n{escaped(shape)}\\\n{escaped(request_line(plan))}\n",
+        f"KV cache {answer}\n",
+    ]
 
 
 def _foot(plan: Plan, *, quiet: bool) -> list[str]:

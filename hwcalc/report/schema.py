@@ -47,7 +47,7 @@ def _of(class_: type) -> dict[str, Any]:
 
 
 def _strict(node: Any) -> None:
-    """Forbid other keys, require all, and drop what the generator adds for forms: titles of every field."""
+    """Forbid other keys, require all, and drop what the generator adds for forms. No integer of a document is negative."""
     if isinstance(node, list):
         for item in node:
             _strict(item)
@@ -59,6 +59,8 @@ def _strict(node: Any) -> None:
             for field in properties.values():
                 field.pop("title", None)
                 field.pop("default", None)
+        if node.get("type") == "integer":
+            node["minimum"] = 0
         if isinstance(node.get("description"), str):
             node["description"] = " ".join(node["description"].replace("``", "`").split())
         for value in node.values():

@@ -83,8 +83,8 @@ def definition(plan: Plan) -> str:
     return _DEFINITIONS.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 
 
-def model_lines(plan: Plan) -> tuple[str, str]:
-    """The model's name and type; its layers, heads and parameters."""
+def model_lines(plan: Plan) -> tuple[str, str, str]:
+    """The model's id; its type and parameters; its layers and heads."""
     model = plan.model
     everything: set[int] = set()
     counts: dict[str, int] = {}
@@ -92,12 +92,12 @@ def model_lines(plan: Plan) -> tuple[str, str]:
         everything |= indices(layer.layers)
         counts[layer.kind] = counts.get(layer.kind, 0) + layer.count
     kinds = ", ".join(f"{count:,} {kind_title(kind)}" for kind, count in counts.items())
-    parts = [f"{plural(len(everything), 'layer')}: {kinds}", _dimensions(model.layers)]
+    about = clean(model.model_type)
     if model.parameters.total is not None:
         active = "" if model.parameters.active is None else f", {parameters(model.parameters.active)} active"
-        parts.append(f"{parameters(model.parameters.total)} parameters{active} ({model.parameters.definition})")
-    name = clean(model.id) + f"  ({clean(model.model_type)})"
-    return name, " · ".join(filter(None, parts))
+        about += f" · {parameters(model.parameters.total)} parameters{active} ({model.parameters.definition})"
+    shape = " · ".join(filter(None, (f"{plural(len(everything), 'layer')}: {kinds}", _dimensions(model.layers))))
+    return clean(model.id), about, shape
 
 
 def _dimensions(layers: tuple[LayerInfo, ...]) -> str:

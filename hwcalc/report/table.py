@@ -13,8 +13,9 @@ from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
-__all__ = ["PIPED_WIDTH", "hanging", "padded", "plan_table", "rendered"]
+__all__ = ["PIPED_WIDTH", "hanging", "indented", "plan_table", "rendered"]
 
 PIPED_WIDTH = 100
 """Columns of piped output, whatever the terminal it was started from; on a terminal the most that is used."""
@@ -53,10 +54,10 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
     from rich.table import Table
     from rich.text import Text
 
-    name, shape = model_lines(plan)
+    name, about, shape = model_lines(plan)
     total = plan.cache.total_bytes
     parts: list[RenderableType] = [
-        Text(name, style="bold"),
+        Text.assemble((name, "bold"), ("  " + about, "dim")),
         Text(shape),
         Text(request_line(plan)),
         Text(),
@@ -98,7 +99,7 @@ def _bars(groups: Sequence[Share], total: int) -> list[RenderableType]:
         layers = layer_words(group.count, abbreviated(group.layers), of=group.layers) if group.count else ""
         described = " · ".join(filter(None, (layers, group.rule, group.dtypes)))
         lines += [
-            Text.assemble(("  " + group.title, "bold"), ("  " + described, "dim"), overflow="fold"),
+            indented(Text.assemble((group.title, "bold"), ("  " + described, "dim"))),
             Text.assemble(
                 ("  " + "█" * filled, "cyan"),
                 ("░" * (_BAR - filled), "dim"),
@@ -109,12 +110,11 @@ def _bars(groups: Sequence[Share], total: int) -> list[RenderableType]:
     return lines
 
 
-def padded(text: str, style: str = "") -> RenderableType:
+def indented(text: Text) -> RenderableType:
     """A paragraph set in by two columns."""
     from rich.padding import Padding
-    from rich.text import Text
 
-    return Padding(Text(text, style=style), (0, 0, 0, 2))
+    return Padding(text, (0, 0, 0, 2))
 
 
 def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:

@@ -88,7 +88,7 @@ def abbreviated(ranges: str, width: int = 30) -> str:
     """Layer numbers cut at a comma so that they fit; the whole list is in JSON and in ``explain``.
 
     >>> abbreviated("3,7,11,15,19,23,27,31,35,39,43,47")
-    '3,7,11,15,19,23,27,31,35,…'
+    '3,7,11,15,19,23,27,31,35,39,…'
     """
     if len(ranges) <= width:
         return ranges

@@ -1,0 +1,367 @@
+"""The command line: what goes where, exit codes, errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwcalc.cli import run as run_module
+from hwcalc.cli.commands import root
+from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.output import OutputError, View
+from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
+
+# 36 layers x 32,768 tokens x 8 heads x (128 + 128) x 1 byte.
+QWEN_32K_FP8 = 36 * 32_768 * 8 * (128 + 128)
+
+
+def error_of(text: str) -> dict[str, Any]:
+    """The error of an error document, which must be the only thing in the text."""
+    document = json.loads(text)
+
+    assert list(document) == ["schema_version", "error"]
+    assert list(document["error"]) == ["code", "type", "message", "hint"]
+    error: dict[str, Any] = document["error"]
+    return error
+
+
+# --- the main job -----------------------------------------------------------------------------------------------------
+
+
+def test_plan_is_the_default_command(capsys: Capture) -> None:
+    """A first word that is no command is a MODEL; ``kvplan plan MODEL`` is the same."""
+    short = run(capsys, QWEN, "--seq", "32k", "--dtype", "fp8", "--json")
+    long = run(capsys, "plan", QWEN, "--seq", "32k", "--dtype", "fp8", "--json")
+
+    assert short == long
+    assert (short[0], short[2]) == (0, "")
+    assert json.loads(short[1])["cache"]["total_bytes"] == QWEN_32K_FP8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--seq", "32k", "--dtype", "fp8", "--json", QWEN],
+        ["--seq=32k", "--json", QWEN, "--dtype=fp8"],
+        ["--json", "plan", QWEN, "--seq", "32k", "--dtype", "fp8"],
+        ["--seq", "32768", "plan", "--json", "--dtype", "fp8", QWEN],
+        ["plan", "--json", "--dtype", "fp8", "--seq", "32k", "--", QWEN],
+        ["--json", "--dtype", "fp8", "--seq", "32k", "--", QWEN],
+    ],
+)
+def test_options_may_stand_anywhere(capsys: Capture, words: list[str]) -> None:
+    """Options before the model, behind it, before the command, with and without an equals sign."""
+    status, out, _ = run(capsys, *words)
+
+    assert status == 0
+    assert json.loads(out)["cache"]["total_bytes"] == QWEN_32K_FP8
+
+
+def test_batch_and_concurrency_are_one_option(capsys: Capture) -> None:
+    """Both spellings multiply."""
+    one = json.loads(run(capsys, QWEN, "--json", "--batch", "3")[1])
+    two = json.loads(run(capsys, QWEN, "--json", "--concurrency", "3")[1])
+
+    assert one == two
+    assert one["cache"]["total_bytes"] == 3 * one["cache"]["bytes_per_sequence"]
+
+
+def test_standard_input_is_a_model(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``-`` reads a config."""
+    config = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "dtype": "float16"}
+    binary = io.BytesIO(json.dumps(config).encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(binary))
+
+    status, out, _ = run(capsys, "-", "--seq", "10", "--json")
+
+    assert status == 0
+    # 2 layers x 10 tokens x 4 heads x (16 + 16) x 2 bytes.
+    assert json.loads(out)["cache"]["total_bytes"] == 2 * 10 * 4 * 32 * 2
+
+
+def test_engine_options_reach_the_engine(capsys: Capture) -> None:
+    """Repeatable K=V pairs, told back in the request."""
+    words = ("--engine", "transformers", "--engine-option", "cache=static", "--engine-option", "max_cache_len=64")
+    status, out, _ = run(capsys, QWEN, "--seq", "32", "--json", *words)
+
+    assert status == 0
+    assert json.loads(out)["request"]["options"] == {"cache": "static", "max_cache_len": "64"}
+
+
+# --- help -------------------------------------------------------------------------------------------------------------
+
+
+def test_alone_it_prints_help(capsys: Capture) -> None:
+    """``kvplan`` is ``kvplan --help``."""
+    assert run(capsys) == run(capsys, "--help")
+    assert run(capsys)[0] == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(capsys: Capture, command: str) -> None:
+    """Its own sentence, every option with a text, and its line in the list of commands."""
+    status, out, err = run(capsys, command, "--help")
+
+    assert (status, err) == (0, "")
+    assert f"kvplan {command}" in out
+    assert all(len(line) <= 100 for line in out.splitlines())
+    assert f"  {command} " in run(capsys)[1]
+    options = root().get_command(None, command).params
+    assert [option.name for option in options if not option.help] == []
+
+
+def test_version(capsys: Capture) -> None:
+    """One line."""
+    from hwcalc import __version__
+
+    assert run(capsys, "--version") == (0, f"kvplan {__version__}\n", "")
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "type_"),
+    [
+        ([QWEN, "--seq", "many"], 2, "usage"),
+        ([QWEN, "--seq", "-1"], 2, "usage"),
+        ([QWEN, "--seq", "0"], 2, "usage"),
+        ([QWEN, "--seq", "9" * 5000], 2, "usage"),
+        ([QWEN, "--batch", "1.5"], 2, "usage"),
+        ([QWEN, "--dtype", "fp7"], 2, "usage"),
+        ([QWEN, "--engine", "nothing"], 2, "usage"),
+        ([QWEN, "--engine", "transformers@1"], 2, "usage"),
+        ([QWEN, "--engine-option", "cache"], 2, "usage"),
+        ([QWEN, "--engine-option", "=static"], 2, "usage"),
+        ([QWEN, "--engine", "transformers", "--engine-option", "cache=static", "--engine-option", "cache=static"], 2, "usage"),
+        ([QWEN, "--assume", "luck"], 2, "usage"),
+        ([QWEN, "--nonsense"], 2, "usage"),
+        ([QWEN, "--seq"], 2, "usage"),
+        ([QWEN, "second/model"], 2, "usage"),
+        ([QWEN, "--format", "xml"], 2, "usage"),
+        ([QWEN, "--format", "csv"], 2, "usage"),
+        (["plan"], 2, "usage"),
+        (["--seq", "32k"], 2, "usage"),
+        (["engines", "nothing"], 2, "usage"),
+        (["dtypes", "nothing"], 2, "usage"),
+        (["schema", "nothing"], 2, "usage"),
+        (["no-such/model-at-all"], 3, "model-not-found"),
+        (["./no-such-file.json"], 3, "model-not-found"),
+        ([""], 3, "model-not-found"),
+        (["\x1b[31mred"], 3, "model-not-found"),
+        (["a" * 10_000], 3, "model-not-found"),
+        (["\ud800"], 3, "model-not-found"),
+    ],
+)
+def test_an_error_is_one_json_document(capsys: Capture, words: list[str], status: int, type_: str) -> None:
+    """With ``--json`` on standard output, and nothing beside it; without, a line on standard error and nothing else."""
+    code, out, err = run(capsys, *words, "--json")
+
+    assert (code, err) == (status, "")
+    error = error_of(out)
+    assert (error["code"], error["type"]) == (status, type_)
+    assert error["message"]
+
+    if "csv" not in words:
+        code, out, err = run(capsys, *words)
+        assert (code, out) == (status, "")
+        assert err.startswith("kvplan: ")
+        assert "Traceback" not in err
+        assert "\x1b" not in err
+
+
+@pytest.mark.parametrize("words", [[], ["--version"], ["--help"]])
+def test_no_document_for_help(capsys: Capture, words: list[str]) -> None:
+    """Help and version are text."""
+    assert run(capsys, *words)[1].startswith(("Usage: kvplan", "kvplan "))
+
+
+def test_a_command_with_a_typing_error(capsys: Capture) -> None:
+    """It is taken for a model, and the hint says which command may have been meant."""
+    status, _, err = run(capsys, "engine")
+
+    assert status == 3
+    assert "kvplan engines" in err
+
+
+def test_unknown_architectures_are_refused_unless_assumed(capsys: Capture, tmp_path: Path) -> None:
+    """Exit 3 without ``--assume``; with it a plan whose every number says that it is assumed."""
+    path = tmp_path / "config.json"
+    config = {"model_type": "from_the_future", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}
+    path.write_text(json.dumps(config))
+
+    status, _, err = run(capsys, str(path), "--seq", "8")
+    assert status == 3
+    assert "--assume gqa" in err
+
+    status, out, _ = run(capsys, str(path), "--seq", "8", "--assume", "gqa", "--json")
+    assert status == 0
+    assert json.loads(out)["cache"]["definition"] == "assumed"
+    assert "ASSUMED" in run(capsys, str(path), "--seq", "8", "--assume", "gqa")[1]
+
+
+def test_a_fault_of_ours_is_exit_70(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody expected: a message without a traceback, which ``KVPLAN_DEBUG`` adds on standard error."""
+
+    def broken(words: list[str]) -> Any:
+        raise RuntimeError("the sky fell")
+
+    monkeypatch.setattr(run_module, "_answer", broken)
+    monkeypatch.delenv("KVPLAN_DEBUG", raising=False)
+
+    status, out, err = run(capsys, QWEN, "--json")
+    assert (status, err) == (70, "")
+    assert error_of(out)["type"] == "internal"
+    assert "the sky fell" in error_of(out)["message"]
+
+    monkeypatch.setenv("KVPLAN_DEBUG", "1")
+    status, out, err = run(capsys, QWEN, "--json")
+    assert status == 70
+    assert error_of(out)["code"] == 70
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, 130), (BrokenPipeError, 141)])
+def test_interrupts_are_quiet(capsys: Capture, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], status: int) -> None:
+    """Ctrl-C and a reader that went away say nothing."""
+
+    def stopped(words: list[str]) -> Any:
+        raise error
+
+    monkeypatch.setattr(run_module, "_answer", stopped)
+    monkeypatch.setattr(run_module, "discard", lambda _: None)
+
+    assert run(capsys, QWEN) == (status, "", "")
+
+
+def test_a_full_disk_is_exit_74(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where standard output cannot be written, standard error says so even under ``--json``."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OutputError("the output could not be written: No space left on device.")
+
+    monkeypatch.setattr(run_module, "write", full)
+    status, out, err = run(capsys, QWEN, "--json")
+
+    assert (status, out) == (74, "")
+    assert "No space left" in err
+
+
+def test_a_closed_reader_costs_nothing() -> None:
+    """``kvplan ... | head -1`` ends without a word on standard error, as if SIGPIPE had ended it."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "hwcalc", "models", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=REPOSITORY,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+
+    assert (process.returncode, said) == (141, b"")
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def test_piped_output_has_no_colour_and_one_width(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the terminal's width nor a wish for colours changes what goes into a pipe."""
+    first = run(capsys, QWEN, "--seq", "32k")
+    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+
+    assert run(capsys, QWEN, "--seq", "32k") == first
+    assert "\x1b" not in first[1]
+    assert max(map(len, first[1].splitlines())) <= 100
+
+
+def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, unless ``--no-color``, ``NO_COLOR`` or a dumb terminal say otherwise."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert not View.choose().color
+
+    monkeypatch.setattr(sys, "stdout", type("Terminal", (), {"isatty": lambda _: True})())
+    assert View.choose().color
+    assert not View.choose(no_color=True).color
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not View.choose().color
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert not View.choose().color
+
+
+@pytest.mark.parametrize(
+    "words", [[QWEN], ["explain", QWEN], [QWEN, "--json"], ["models"], ["engines", "transformers"], ["dtypes"]]
+)
+def test_output_that_is_not_unicode(capsys: Capture, words: list[str]) -> None:
+    """An ASCII standard output gets ASCII, whole."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "ascii"}
+    done = python("-m", "hwcalc", *words, env=environment)
+
+    assert done.returncode == 0
+    assert done.stdout.isascii()
+    assert "?" not in done.stdout
+
+
+def test_quiet_leaves_out_notes(capsys: Capture) -> None:
+    """Numbers and warnings stay."""
+    loud = run(capsys, QWEN, "--seq", "1M")[1]
+    quiet = run(capsys, QWEN, "--seq", "1M", "-q")[1]
+
+    assert "  note  " in loud
+    assert "  note  " not in quiet
+    assert "  warning  " in quiet
+
+
+@pytest.mark.parametrize("command", ["models", "engines", "dtypes"])
+@pytest.mark.parametrize("format_", ["table", "markdown", "csv", "json"])
+def test_lists_in_every_format(capsys: Capture, command: str, format_: str) -> None:
+    """Data on standard output; a pipe table, a CSV with a header, a JSON document."""
+    status, out, err = run(capsys, command, "--format", format_, "-q")
+
+    assert (status, err) == (0, "")
+    if format_ == "json":
+        assert json.loads(out)["schema_version"] == "1"
+    else:
+        assert {"markdown": out.startswith("| "), "csv": "," in out.splitlines()[0], "table": "|" not in out}[format_]
+
+
+def test_one_engine(capsys: Capture) -> None:
+    """Its options with their defaults and meanings."""
+    out = run(capsys, "engines", "transformers")[1]
+    document = json.loads(run(capsys, "engines", "transformers", "--json")[1])
+
+    assert all(option["name"] in out and option["default"] in out for option in document["engines"][0]["options"])
+    assert document["engines"][0]["options"]
+
+
+def test_dtypes_say_what_is_stored(capsys: Capture) -> None:
+    """By name or alias; scales are counted: q8_0 takes 34 bytes for 32 elements, 8.5 bits each."""
+    (q8,) = json.loads(run(capsys, "dtypes", "q8_0", "--json")[1])["dtypes"]
+    assert (q8["block_elements"], q8["block_bytes"]) == (32, 34)
+    assert "8.5" in run(capsys, "dtypes", "q8_0")[1]
+
+    (bf16,) = json.loads(run(capsys, "dtypes", "bfloat16", "--json")[1])["dtypes"]
+    assert bf16["name"] == "bf16"
+
+
+def test_models_are_searched(capsys: Capture) -> None:
+    """Every word must occur; nothing found is an error on paper and an empty list in JSON."""
+    document = json.loads(run(capsys, "models", "qwen3", "8b", "--json")[1])
+
+    assert QWEN in {model["id"] for model in document["models"]}
+    assert all("qwen3" in (model["id"] + (model["model_type"] or "")).lower() for model in document["models"])
+    assert run(capsys, "models", "no such thing")[0] == 3
+    assert json.loads(run(capsys, "models", "no such thing", "--json")[1])["models"] == []

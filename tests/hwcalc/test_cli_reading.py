@@ -1,0 +1,156 @@
+"""How a command line is read, completed, and how fast it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hwcalc.cli.commands import root
+from hwcalc.cli.options import COMMANDS, PLANNING
+from hwcalc.cli.output import wants_json
+from hwcalc.cli.quick import read
+from tests.hwcalc.command import QWEN, REPOSITORY, python
+
+# --- the two readers of a line ----------------------------------------------------------------------------------------
+
+_WORDS = st.sampled_from(
+    [
+        *COMMANDS,
+        *(flag for option in PLANNING for flag in option.flags),
+        *(f"{flag}=8" for option in PLANNING for flag in option.flags),
+        QWEN, "-", "--", "8", "32k", "", "a=b", "--help", "-h", "--version", "-x", "-qq", "--se", "--json=1",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(_WORDS, max_size=7))
+def test_the_quick_reader_agrees_with_typer(words: list[str]) -> None:
+    """A line that the quick reader takes, Typer reads with the same command and the same values."""
+    line = read(words)
+    if line is None:
+        return
+    name, values = line
+    context = root().make_context("kvplan", list(words))
+    rest: list[str] = list(context._protected_args) + list(context.args)
+    command, arguments = rest[0], rest[1:]
+    with context:
+        inner = context.command.get_command(context, command).make_context(command, arguments, parent=context)
+
+    assert command == name
+    typed = dict(inner.params)
+    for option in inner.command.params:
+        if option.multiple or option.nargs == -1:
+            typed[option.name] = list(typed[option.name] or ())
+    assert typed == values
+
+
+@pytest.mark.parametrize("option", [option for option in PLANNING if option.flags], ids=lambda option: option.name)
+def test_the_quick_reader_knows_every_option(option: Any) -> None:
+    """Every option of a plan, so that adding one needs no second place."""
+    for flag in option.flags:
+        line = read([QWEN, flag] if option.kind == "flag" else [QWEN, flag, "8"])
+
+        assert line is not None
+        assert line[1][option.name] == {"flag": True, "list": ["8"], "text": "8"}[option.kind]
+
+
+def test_json_is_recognised_in_wrong_lines() -> None:
+    """An error must be JSON even where the line cannot be read."""
+    assert wants_json(["--json"])
+    assert wants_json(["x", "--format", "json", "--nonsense"])
+    assert wants_json(["x", "--format=json"])
+    assert not wants_json(["x", "--", "--json"])
+    assert not wants_json(["x", "--format", "csv"])
+
+
+# --- completion -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["e"], {"explain", "engines"}),
+        (["Qwen/Qwen3-8"], {QWEN}),
+        (["explain", "Qwen/Qwen3-8"], {QWEN}),
+        (["--dtype", "q8"], {"q8_0"}),
+        (["--dtype", "q8_0:q4"], {"q8_0:q4_1", "q8_0:q4_0"}),
+        (["--engine", "t"], {"transformers"}),
+        ([QWEN, "--engine-option", "nb"], {"nbits="}),
+        ([QWEN, "--format", "m"], {"markdown"}),
+        ([QWEN, "--assume", ""], {"gqa"}),
+        (["engines", "r"], {"reference"}),
+        (["dtypes", "nv"], {"nvfp4"}),
+        (["schema", "er"], {"error"}),
+        (["--se"], {"--seq"}),
+    ],
+)
+def test_completion(words: list[str], expected: set[str]) -> None:
+    """Commands, models, engines, dtypes, options: what a shell asks for on a key press."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "_KVPLAN_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(["kvplan", *words]),
+        "COMP_CWORD": str(len(words)),
+    }
+    done = python("-m", "hwcalc", env=environment)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) == expected
+
+
+def test_completion_can_be_shown() -> None:
+    """The script for the shell in use."""
+    done = python("-m", "hwcalc", "--show-completion", "bash")
+
+    assert "_KVPLAN_COMPLETE" in done.stdout or "shell" in (done.stdout + done.stderr).lower()
+
+
+# --- start-up ---------------------------------------------------------------------------------------------------------
+
+HEAVY = ("torch", "huggingface_hub", "rich", "yaml", "pydantic", "numpy", "transformers")
+
+
+@pytest.mark.parametrize("words", [[QWEN, "--seq", "32k", "--json"], ["explain", QWEN, "--json"], ["no/model", "--json"]])
+def test_json_imports_nothing_heavy(words: list[str]) -> None:
+    """The path that scripts and CI take loads the standard library and kvplan alone."""
+    code = (
+        "import sys; from hwcalc.cli import main; main(sys.argv[1:]); "
+        f"print(sorted(set(sys.modules) & set({HEAVY!r} + ('typer', 'click'))), file=sys.stderr)"
+    )
+    done = python("-c", code, *words)
+
+    assert json.loads(done.stdout)
+    assert done.stderr.strip() == "[]"
+
+
+def test_errors_and_help_import_nothing_heavy() -> None:
+    """Typer may be loaded there; torch, pydantic and rich may not."""
+    code = (
+        "import sys; from hwcalc.cli import main; main(['--help']); main(['x/y', '--nonsense', '--json']); "
+        f"print(sorted(set(sys.modules) & set({HEAVY!r})), file=sys.stderr)"
+    )
+
+    assert python("-c", code).stderr.strip() == "[]"
+
+
+def test_json_starts_fast() -> None:
+    """Less CPU than eight times ``python -c pass``: the best of some pairs of runs, since a busy machine only adds."""
+
+    def seconds(*words: str) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        python(*words)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    python("-m", "hwcalc", QWEN, "--json")  # compiles what is not compiled yet
+    pairs = [(seconds("-m", "hwcalc", QWEN, "--seq", "32k", "--json"), seconds("-c", "pass")) for _ in range(10)]
+
+    assert min(plan for plan, _ in pairs) < 8 * min(nothing for _, nothing in pairs)
