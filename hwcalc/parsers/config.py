@@ -294,9 +294,7 @@ class Config:
             f"{self.where}.{key}" if self.where else key
             for key, value in self.raw.items()
             if key not in self.read
-            and value not in (None, False, "", 0)
-            and value != []
-            and value != {}
+            and value not in (None, False, "", 0, [], {})
             and not isinstance(value, Mapping)
             # A dict handed in from Python may have keys of any type.
             and _CACHE_SHAPED.search(str(key))
