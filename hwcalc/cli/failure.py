@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
+from formulas.frozen import frozen
 from hwcalc.cli.output import OutputError, write
 from hwcalc.errors import KvplanError
 from hwcalc.report.document import dumps, error_document
@@ -33,7 +33,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Failure:
     """An error in the terms of the command line."""
 

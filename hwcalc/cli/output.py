@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, ClassVar, TextIO
 
+from formulas.frozen import frozen
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.report.document import dumps, escaped
 
@@ -30,7 +30,7 @@ class OutputError(KvplanError):
     type: ClassVar[str] = "output"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Answer:
     """What a command gives back: text for standard output, remarks for standard error, and the exit status."""
 
@@ -45,7 +45,7 @@ def answer(document: Mapping[str, Any]) -> Answer:
     return Answer(text=dumps(document), json=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class View:
     """How the user wants the answer."""
 
