@@ -25,12 +25,10 @@ from hwcalc.errors import KvplanError
 from hwcalc.report.document import dumps, error_document
 from hwcalc.report.text import clean
 
-__all__ = ["BROKEN_PIPE", "INTERNAL", "INTERRUPTED", "Failure", "describe", "is_abort", "report"]
+__all__ = ["INTERNAL", "USAGE", "Failure", "describe", "is_abort", "report"]
 
 USAGE = 2
 INTERNAL = 70
-INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 @frozen

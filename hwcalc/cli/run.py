@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from hwcalc.cli.failure import BROKEN_PIPE, INTERRUPTED, is_abort, report
 from hwcalc.cli.options import COMMANDS
 from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.cli.quick import read
 
-__all__ = ["main"]
+__all__ = ["BROKEN_PIPE", "INTERRUPTED", "main"]
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,6 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - the last line of defence: everything becomes a message and a status
+            from hwcalc.cli.failure import is_abort, report
+
             return INTERRUPTED if is_abort(error) else report(error, json=wants_json(words))
     except BrokenPipeError:
         discard(sys.stdout)
