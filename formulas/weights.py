@@ -1,0 +1,216 @@
+"""What a model weighs: tensors with shapes, gathered into blocks. Pure counting; formats and files are elsewhere.
+
+A :class:`Weight` is one tensor (or several equal ones, such as experts) with its path as checkpoints spell it, so that a
+quantisation can say which it leaves alone. A :class:`Block` is what belongs together (an attention, an MLP, a tower's layer),
+and :class:`Weights` is the whole model. Every count is exact: parameters of the model as its reference code builds it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from math import prod
+
+from formulas.frozen import frozen
+
+__all__ = [
+    "Block",
+    "Part",
+    "Weight",
+    "WeightRole",
+    "Weights",
+    "attention",
+    "embedding",
+    "experts",
+    "gated_mlp",
+    "layer_norm",
+    "linear",
+    "parameter",
+    "plain_mlp",
+    "rms_norm",
+]
+
+
+class WeightRole(enum.StrEnum):
+    """What a tensor is, as far as formats care: quantisation takes the linear ones and leaves most others."""
+
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    LINEAR = "linear"
+    EXPERT = "expert"
+    ROUTER = "router"
+    CONV = "conv"
+    NORM = "norm"
+    BIAS = "bias"
+    OTHER = "other"
+
+
+class Part(enum.StrEnum):
+    """Which part of the model a block belongs to."""
+
+    LANGUAGE = "language"
+    ENCODER = "encoder"
+    VISION = "vision"
+    AUDIO = "audio"
+    PROJECTOR = "projector"
+    MTP = "mtp"
+    """Multi-token-prediction layers: in the checkpoint, but not in the model that transformers builds."""
+
+
+@frozen
+class Weight:
+    """One tensor, or ``copies`` equal ones. ``shape`` is as stored: a linear layer is (out_features, in_features).
+
+    ``active`` is how many of the copies one token uses; ``None`` is all of them.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    role: WeightRole
+    copies: int = 1
+    active: int | None = None
+
+    @property
+    def elements(self) -> int:
+        """Parameters of all copies."""
+        return prod(self.shape) * self.copies
+
+    @property
+    def active_elements(self) -> int:
+        """Parameters that one token uses."""
+        return prod(self.shape) * (self.copies if self.active is None else min(self.active, self.copies))
+
+
+@frozen
+class Block:
+    """Tensors that belong together, and how many layers have them."""
+
+    kind: str
+    weights: tuple[Weight, ...]
+    part: Part = Part.LANGUAGE
+    count: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Parameters of all layers that have this block."""
+        return self.count * sum(weight.elements for weight in self.weights)
+
+    @property
+    def active_elements(self) -> int:
+        """Of those, the ones that one token uses."""
+        return self.count * sum(weight.active_elements for weight in self.weights)
+
+
+@frozen
+class Weights:
+    """All blocks of a model. A tensor that two places share (a tied head) is listed once."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def total(self) -> int:
+        """Unique parameters, multi-token prediction apart."""
+        return sum(block.elements for block in self.blocks if block.part is not Part.MTP)
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token of text uses: all but the experts it is not sent to. Towers count."""
+        return sum(block.active_elements for block in self.blocks if block.part is not Part.MTP)
+
+    @property
+    def mtp(self) -> int:
+        """Parameters of the multi-token-prediction layers."""
+        return sum(block.elements for block in self.blocks if block.part is Part.MTP)
+
+
+def parameter(path: str, *shape: int, role: WeightRole = WeightRole.OTHER) -> tuple[Weight, ...]:
+    """A tensor by itself."""
+    return (Weight(path=path, shape=shape, role=role),)
+
+
+def linear(
+    path: str, in_features: int, out_features: int, *, bias: bool = False, role: WeightRole = WeightRole.LINEAR
+) -> tuple[Weight, ...]:
+    """A linear layer: out x in, and out more with a bias.
+
+    >>> sum(weight.elements for weight in linear("q_proj", 3, 4, bias=True))
+    16
+    """
+    weights = (Weight(path=f"{path}.weight", shape=(out_features, in_features), role=role),)
+    return weights if not bias else (*weights, Weight(path=f"{path}.bias", shape=(out_features,), role=WeightRole.BIAS))
+
+
+def rms_norm(path: str, width: int) -> tuple[Weight, ...]:
+    """One scale per channel."""
+    return (Weight(path=f"{path}.weight", shape=(width,), role=WeightRole.NORM),)
+
+
+def layer_norm(path: str, width: int, *, bias: bool = True) -> tuple[Weight, ...]:
+    """One scale per channel, and one shift."""
+    shift = (Weight(path=f"{path}.bias", shape=(width,), role=WeightRole.NORM),) if bias else ()
+    return (*rms_norm(path, width), *shift)
+
+
+def embedding(path: str, rows: int, width: int) -> tuple[Weight, ...]:
+    """A table with one row for each token or position."""
+    return (Weight(path=f"{path}.weight", shape=(rows, width), role=WeightRole.EMBEDDING),)
+
+
+def attention(
+    hidden_size: int,
+    num_attention_heads: int,
+    num_key_value_heads: int,
+    head_dim: int,
+    v_head_dim: int | None = None,
+    *,
+    qkv_bias: bool = False,
+    o_bias: bool = False,
+    path: str = "self_attn",
+) -> tuple[Weight, ...]:
+    """Query, key, value and output projections of MHA, GQA and MQA alike.
+
+    >>> sum(weight.elements for weight in attention(4096, 32, 8, 128))
+    41943040
+
+    4,096 x (4,096 + 1,024 + 1,024) + 4,096 x 4,096 = 41,943,040.
+    """
+    value = head_dim if v_head_dim is None else v_head_dim
+    return (
+        *linear(f"{path}.q_proj", hidden_size, num_attention_heads * head_dim, bias=qkv_bias),
+        *linear(f"{path}.k_proj", hidden_size, num_key_value_heads * head_dim, bias=qkv_bias),
+        *linear(f"{path}.v_proj", hidden_size, num_key_value_heads * value, bias=qkv_bias),
+        *linear(f"{path}.o_proj", num_attention_heads * value, hidden_size, bias=o_bias),
+    )
+
+
+def gated_mlp(hidden_size: int, intermediate_size: int, *, bias: bool = False, path: str = "mlp") -> tuple[Weight, ...]:
+    """Gate, up and down: three matrices."""
+    return (
+        *linear(f"{path}.gate_proj", hidden_size, intermediate_size, bias=bias),
+        *linear(f"{path}.up_proj", hidden_size, intermediate_size, bias=bias),
+        *linear(f"{path}.down_proj", intermediate_size, hidden_size, bias=bias),
+    )
+
+
+def plain_mlp(
+    hidden_size: int, intermediate_size: int, *, bias: bool = True, path: str = "mlp", names: tuple[str, str] = ("fc1", "fc2")
+) -> tuple[Weight, ...]:
+    """Up and down: two matrices."""
+    return (
+        *linear(f"{path}.{names[0]}", hidden_size, intermediate_size, bias=bias),
+        *linear(f"{path}.{names[1]}", intermediate_size, hidden_size, bias=bias),
+    )
+
+
+def experts(weights: Iterable[Weight], count: int, active: int) -> tuple[Weight, ...]:
+    """``count`` copies of one expert's tensors, of which a token uses ``active``."""
+    return tuple(
+        Weight(
+            path=weight.path,
+            shape=weight.shape,
+            role=WeightRole.EXPERT if weight.role is WeightRole.LINEAR else weight.role,
+            copies=weight.copies * count,
+            active=weight.copies * active,
+        )
+        for weight in weights
+    )
