@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import random
@@ -122,7 +123,7 @@ def test_damaged_real_configs(seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311
     for config in chance.sample([*configs().values()], 25):
         for _ in range(4):
-            damaged = json.loads(json.dumps(config))
+            damaged = copy.deepcopy(dict(config))
             for _ in range(chance.choice((1, 1, 2, 5))):
                 _damage(damaged, chance)
             check(damaged)
@@ -137,9 +138,9 @@ def _damage(config: dict[str, Any], chance: random.Random) -> None:
         case 0:
             del container[key]
         case 1:
-            container[key] = chance.choice(STRANGE)
+            container[key] = copy.deepcopy(chance.choice(STRANGE))
         case 2:
-            container[key] = json.loads(json.dumps(_value(chance.choice(spots))))
+            container[key] = copy.deepcopy(_value(chance.choice(spots)))
         case _:
             container[key] = _value((container, key)) * chance.choice((-1, 3, 1000)) if _is_integer(container[key]) else None
 
