@@ -9,6 +9,9 @@ from typing import ClassVar
 
 __all__ = [
     "ConfigError",
+    "HubAccessError",
+    "HubError",
+    "HubUnreachableError",
     "KvplanError",
     "ModelNotFoundError",
     "UnknownArchitectureError",
@@ -74,3 +77,22 @@ class UnsupportedError(KvplanError):
 
     exit_code = 3
     type = "unsupported"
+
+
+class HubError(KvplanError, OSError):
+    """The Hub did not give what it was asked for: exit 4."""
+
+    exit_code = 4
+    type = "hub"
+
+
+class HubAccessError(HubError):
+    """The Hub refuses: a gated or private model, or a token it does not accept: exit 4."""
+
+    type = "hub-access"
+
+
+class HubUnreachableError(HubError):
+    """The Hub cannot be reached, or gives no usable answer in time: exit 4."""
+
+    type = "hub-unreachable"

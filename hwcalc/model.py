@@ -10,7 +10,7 @@ from typing import Any
 from formulas import Stack
 from formulas.frozen import frozen
 
-__all__ = ["ModelSpec", "Note", "Parameters", "RawModel"]
+__all__ = ["ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
 
 
 @frozen
@@ -32,11 +32,40 @@ class Parameters:
 
 
 @frozen
+class WeightFacts:
+    """What a model's weight files hold, from their own headers: nothing of it is computed from the config.
+
+    ``bytes_by_dtype`` and ``elements_by_dtype`` go by the dtype names of safetensors (``BF16``, ``F8_E4M3``, ``U8``), in
+    alphabetical order. An element is what the file calls one: two 4-bit parameters packed into one byte are one element of
+    ``U8``. Four BF16 elements are ``{"BF16": 8}`` bytes. ``files`` and ``tensors`` count what was read; the bytes of the headers
+    themselves are not in it. ``source`` says in words where the headers were read.
+    """
+
+    bytes_by_dtype: Mapping[str, int]
+    elements_by_dtype: Mapping[str, int]
+    files: int
+    tensors: int
+    source: str = "safetensors headers"
+    definition: str = "exact"
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(self.bytes_by_dtype.values())
+
+    @property
+    def total_elements(self) -> int:
+        """Elements of all tensors, as stored."""
+        return sum(self.elements_by_dtype.values())
+
+
+@frozen
 class RawModel:
     """A description as a source gave it, before any parser has looked at it.
 
     ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin`` or ``python``; ``location`` says
-    in words where it was found and ``revision`` which version, where there is one.
+    in words where it was found and ``revision`` which version, where there is one. ``weights`` is ``None`` where no weight
+    file's header was read.
     """
 
     id: str
@@ -45,6 +74,7 @@ class RawModel:
     location: str = ""
     revision: str | None = None
     parameters: Parameters | None = None
+    weights: WeightFacts | None = None
     notes: tuple[Note, ...] = ()
 
 
@@ -72,6 +102,7 @@ class ModelSpec:
     vocab_size: int | None = None
     encoder_tokens: int | None = None
     parameters: Parameters | None = None
+    weights: WeightFacts | None = None
     assumed: bool = False
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))

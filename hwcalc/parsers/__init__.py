@@ -195,6 +195,7 @@ def _spec(
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
         parameters=raw.parameters,
+        weights=raw.weights,
         assumed=assumed,
         notes=tuple(notes),
         readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
