@@ -23,6 +23,8 @@ __all__ = [
     "embedding",
     "experts",
     "gated_mlp",
+    "indexer",
+    "latent_attention",
     "layer_norm",
     "linear",
     "parameter",
@@ -166,8 +168,12 @@ def attention(
     qkv_bias: bool = False,
     o_bias: bool = False,
     path: str = "self_attn",
+    fused: str = "",
+    output: str = "o_proj",
 ) -> tuple[Weight, ...]:
     """Query, key, value and output projections of MHA, GQA and MQA alike.
+
+    ``fused`` names the one tensor that some models keep queries, keys and values in.
 
     >>> sum(weight.elements for weight in attention(4096, 32, 8, 128))
     41943040
@@ -175,20 +181,87 @@ def attention(
     4,096 x (4,096 + 1,024 + 1,024) + 4,096 x 4,096 = 41,943,040.
     """
     value = head_dim if v_head_dim is None else v_head_dim
+    out = linear(f"{path}.{output}", num_attention_heads * value, hidden_size, bias=o_bias)
+    queries, keys, values = num_attention_heads * head_dim, num_key_value_heads * head_dim, num_key_value_heads * value
+    if fused:
+        return (*linear(f"{path}.{fused}", hidden_size, queries + keys + values, bias=qkv_bias), *out)
     return (
-        *linear(f"{path}.q_proj", hidden_size, num_attention_heads * head_dim, bias=qkv_bias),
-        *linear(f"{path}.k_proj", hidden_size, num_key_value_heads * head_dim, bias=qkv_bias),
-        *linear(f"{path}.v_proj", hidden_size, num_key_value_heads * value, bias=qkv_bias),
-        *linear(f"{path}.o_proj", num_attention_heads * value, hidden_size, bias=o_bias),
+        *linear(f"{path}.q_proj", hidden_size, queries, bias=qkv_bias),
+        *linear(f"{path}.k_proj", hidden_size, keys, bias=qkv_bias),
+        *linear(f"{path}.v_proj", hidden_size, values, bias=qkv_bias),
+        *out,
     )
 
 
-def gated_mlp(hidden_size: int, intermediate_size: int, *, bias: bool = False, path: str = "mlp") -> tuple[Weight, ...]:
-    """Gate, up and down: three matrices."""
+def latent_attention(
+    hidden_size: int,
+    num_attention_heads: int,
+    kv_lora_rank: int,
+    qk_nope_head_dim: int,
+    qk_rope_head_dim: int,
+    v_head_dim: int,
+    q_lora_rank: int | None = None,
+    *,
+    bias: bool = False,
+    path: str = "self_attn",
+) -> tuple[Weight, ...]:
+    """Multi-head latent attention (MLA): queries and the key/value latent pass through low ranks, each with a norm.
+
+    ``bias`` is that of the projections down and of the output. Without ``q_lora_rank`` queries are one matrix.
+
+    >>> sum(weight.elements for weight in latent_attention(8, 2, 4, 3, 1, 2, 6))
+    218
+
+    Down 6 x 8 + (4 + 1) x 8 = 88, norms 6 + 4 = 10, up 2 x (3 + 1) x 6 = 48 and 2 x (3 + 2) x 4 = 40, out 8 x 2 x 2 = 32.
+    """
+    heads = num_attention_heads
+    queries = heads * (qk_nope_head_dim + qk_rope_head_dim)
+    if q_lora_rank is None:
+        weights = linear(f"{path}.q_proj", hidden_size, queries)
+    else:
+        weights = (
+            *linear(f"{path}.q_a_proj", hidden_size, q_lora_rank, bias=bias),
+            *rms_norm(f"{path}.q_a_layernorm", q_lora_rank),
+            *linear(f"{path}.q_b_proj", q_lora_rank, queries),
+        )
+    return (
+        *weights,
+        *linear(f"{path}.kv_a_proj_with_mqa", hidden_size, kv_lora_rank + qk_rope_head_dim, bias=bias),
+        *rms_norm(f"{path}.kv_a_layernorm", kv_lora_rank),
+        *linear(f"{path}.kv_b_proj", kv_lora_rank, heads * (qk_nope_head_dim + v_head_dim)),
+        *linear(f"{path}.o_proj", heads * v_head_dim, hidden_size, bias=bias),
+    )
+
+
+def indexer(
+    hidden_size: int, query_width: int, index_n_heads: int, index_head_dim: int, *, path: str = "self_attn.indexer"
+) -> tuple[Weight, ...]:
+    """The indexer of DeepSeek sparse attention: queries from the query latent, one key, a weight for each head.
+
+    >>> sum(weight.elements for weight in indexer(8, 6, 2, 4))
+    104
+
+    Queries 2 x 4 x 6 = 48, key 4 x 8 = 32 with its norm 2 x 4 = 8, weights 2 x 8 = 16.
+    """
+    return (
+        *linear(f"{path}.wq_b", query_width, index_n_heads * index_head_dim),
+        *linear(f"{path}.wk", hidden_size, index_head_dim),
+        *layer_norm(f"{path}.k_norm", index_head_dim),
+        *linear(f"{path}.weights_proj", hidden_size, index_n_heads),
+    )
+
+
+def gated_mlp(
+    hidden_size: int, intermediate_size: int, *, bias: bool = False, path: str = "mlp", fused: str = ""
+) -> tuple[Weight, ...]:
+    """Gate, up and down: three matrices, or two where ``fused`` names the one that holds gate and up."""
+    down = linear(f"{path}.down_proj", intermediate_size, hidden_size, bias=bias)
+    if fused:
+        return (*linear(f"{path}.{fused}", hidden_size, 2 * intermediate_size, bias=bias), *down)
     return (
         *linear(f"{path}.gate_proj", hidden_size, intermediate_size, bias=bias),
         *linear(f"{path}.up_proj", hidden_size, intermediate_size, bias=bias),
-        *linear(f"{path}.down_proj", intermediate_size, hidden_size, bias=bias),
+        *down,
     )
 
 
