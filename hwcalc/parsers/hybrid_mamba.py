@@ -19,7 +19,7 @@ from hwcalc.parsers.reading import (
 )
 from hwcalc.parsers.states import LINEAR, inner_width, no_cache_layer, spelled_layer_types, state_dtype
 
-__all__ = ["read"]
+__all__ = ["nemotron_mtp_types", "nemotron_types", "read"]
 
 _FULL: Final = "full_attention"
 _HYBRID: Final = "hybrid"
@@ -114,7 +114,7 @@ def _zamba2_types(config: Config) -> list[str]:
     return [_HYBRID if i in _ZAMBA2_HYBRID else LINEAR for i in range(count)]
 
 
-def _nemotron_types(config: Config) -> list[str]:
+def nemotron_types(config: Config) -> list[str]:
     """A list, else a pattern such as ``M-M*``; the layer count is its length, whatever num_hidden_layers says."""
     config.ignore("num_hidden_layers")
     spelled = config.strings("layers_block_type")
@@ -122,12 +122,26 @@ def _nemotron_types(config: Config) -> list[str]:
         if not 1 <= len(spelled) <= MAX_LAYERS:
             raise config.error("layers_block_type", f"{len(spelled)} items long", f"a list of 1 to {MAX_LAYERS:,} items")
         return read_layer_types(config, len(spelled), "layers_block_type") or []
-    pattern = config.text("hybrid_override_pattern")
+    # The class's own default: one layer of each sort.
+    return _nemotron_pattern(config, "hybrid_override_pattern") or [LINEAR, "moe", _FULL, "mlp"]
+
+
+def nemotron_mtp_types(config: Config) -> list[str]:
+    """Types of one multi-token-prediction step of Nemotron-H, attention and experts unless said; empty where there is none."""
+    if not config.maybe_integer("num_nextn_predict_layers", minimum=0, maximum=MAX_LAYERS):
+        return []
+    spelled = config.strings("mtp_layers_block_type")
+    if spelled:
+        return read_layer_types(config, min(len(spelled), MAX_LAYERS), "mtp_layers_block_type") or []
+    return _nemotron_pattern(config, "mtp_hybrid_override_pattern") or [_FULL, "moe"]
+
+
+def _nemotron_pattern(config: Config, key: str) -> list[str] | None:
+    pattern = config.text(key)
     if pattern is None:
-        # The class's own default: one layer of each sort.
-        return [LINEAR, "moe", _FULL, "mlp"]
+        return None
     if not pattern or len(pattern) > MAX_LAYERS or set(pattern) - set(_LETTERS):
-        raise config.error("hybrid_override_pattern", pattern, f"1 to {MAX_LAYERS:,} letters out of {' '.join(_LETTERS)}")
+        raise config.error(key, pattern, f"1 to {MAX_LAYERS:,} letters out of {' '.join(_LETTERS)}")
     return [_LETTERS[letter] for letter in pattern]
 
 
@@ -231,6 +245,6 @@ _DIALECTS: Final[Mapping[str, tuple[Callable[[Config], list[str]], LayerReader, 
     "granitemoehybrid": (_granite_types, _bamba_mamba, full_layer),
     "zamba": (_zamba_types, _zamba_mamba, _zamba_attention),
     "zamba2": (_zamba2_types, _zamba2_mamba, _zamba_attention),
-    "nemotron_h": (_nemotron_types, _nemotron_mamba, _nemotron_attention),
+    "nemotron_h": (nemotron_types, _nemotron_mamba, _nemotron_attention),
 }
 """How the layers are typed, what a Mamba layer keeps, what an attention layer keeps."""

@@ -22,6 +22,8 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "gemma", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "hy_v3", "llama", "ministral", "ministral3", "mistral", "mixtral",
         "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
     ),
+    "hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "zamba", "zamba2"),
+    "mamba": ("falcon_mamba", "mamba", "mamba2"),
 }
 
 # Module -> model types of whole documents. ``blocks(top) -> tuple[Block, ...]``: everything that is not the language model.
