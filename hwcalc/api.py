@@ -54,11 +54,12 @@ def plan(
     engine: str = "reference",
     encoder_seq: int | str | None = None,
     engine_options: Mapping[str, object] | None = None,
+    weights: str | None = None,
     revision: str | None = None,
     offline: bool = True,
     assume: str | None = None,
 ) -> Plan:
-    """Plan the cache of ``batch`` sequences of ``seq`` tokens.
+    """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights beside it, as published or as ``weights``.
 
     Keyword arguments are the command's options with ``_`` for ``-``; token counts may be written ``"32k"``. ``model`` is
     whatever :func:`load_model` takes. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
@@ -81,4 +82,5 @@ def plan(
         engine=engine,
         encoder_seq=None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
         engine_options=options,
+        weights=weights,
     )

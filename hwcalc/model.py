@@ -9,6 +9,7 @@ from typing import Any
 
 from formulas import Stack
 from formulas.frozen import frozen
+from formulas.weights import Weights
 
 __all__ = ["ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
 
@@ -103,6 +104,11 @@ class ModelSpec:
     encoder_tokens: int | None = None
     parameters: Parameters | None = None
     weights: WeightFacts | None = None
+    counted: Weights | None = None
+    """Every weight as the config describes it; ``None`` where a part of the model is of a type that nobody counts."""
+    quantization: Mapping[str, Any] | None = None
+    bearing: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The keys of the file that cache and weights were read from, by dotted path."""
     assumed: bool = False
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["assumptions", "dtypes", "engine_options", "engines", "formats", "models", "schemas"]
+__all__ = ["assumptions", "dtypes", "engine_options", "engines", "formats", "models", "schemas", "weight_formats"]
 
 _MOST_PATHS = 200
 
@@ -47,6 +47,13 @@ def dtypes(incomplete: str) -> list[str]:
 
     first, colon, second = incomplete.rpartition(":")
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
+
+
+def weight_formats(incomplete: str) -> list[str]:
+    """Weight formats."""
+    from hwcalc.planner.memory import weight_formats as names
+
+    return _starting(names(), incomplete)
 
 
 def engine_options(incomplete: str) -> list[str]:

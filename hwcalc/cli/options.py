@@ -14,6 +14,7 @@ __all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "planned", "vi
 COMMANDS: Final = {
     "plan": "hwcalc.cli.plan",
     "explain": "hwcalc.cli.explain",
+    "diff": "hwcalc.cli.diff",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "dtypes": "hwcalc.cli.dtypes",
@@ -67,6 +68,13 @@ PLANNING: Final = (
         complete="dtypes",
     ),
     Option(
+        "weights",
+        ("--weights",),
+        "W",
+        "Weight format: bf16, fp8, awq, nvfp4, ... Default: as published.",
+        complete="weight_formats",
+    ),
+    Option(
         "engine",
         ("--engine",),
         "E",
@@ -107,6 +115,7 @@ def planned(
     seq: str | None,
     batch: str,
     dtype: str | None,
+    weights: str | None,
     engine: str,
     encoder_seq: str | None,
     engine_option: Sequence[str] | None,

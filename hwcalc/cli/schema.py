@@ -13,7 +13,7 @@ OPTIONS = (
         "document",
         (),
         "[DOCUMENT]",
-        "plan, explain, models, engines, dtypes or error. Default: plan.",
+        "plan, explain, diff, models, engines, dtypes or error. Default: plan.",
         default="plan",
         complete="schemas",
     ),

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from formulas import Layer, Stack
+from formulas.weights import Weights
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
-from hwcalc.model import ModelSpec, Note, RawModel
+from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.registry import dialect_for, model_type_of_architecture, read_with
+from hwcalc.parsers.weights import read_weights
 
 __all__ = ["ASSUMPTIONS", "parse"]
 
@@ -170,6 +172,7 @@ def _spec(
             )
         )
     notes.extend(reading.notes)
+    counted = None if assumed else _counted(language, top, notes)
     declared = next(
         (
             value
@@ -194,8 +197,11 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters,
+        parameters=raw.parameters if counted is None else _parameters(counted),
         weights=raw.weights,
+        counted=counted,
+        quantization=_quantization(language, top),
+        bearing=top.bearing() | language.bearing(),
         assumed=assumed,
         notes=tuple(notes),
         readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
@@ -226,6 +232,28 @@ _WORTH_A_NOTE = {
     "mamba_d_state",
     "mamba_d_conv",
 }
+
+
+def _counted(language: Config, top: Config, notes: list[Note]) -> Weights | None:
+    """The weights; what does not make sense for them leaves the cache as it is, with a note."""
+    try:
+        return read_weights(language, top)
+    except (ConfigError, ValueError) as error:
+        notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
+        return None
+
+
+def _parameters(counted: Weights) -> Parameters:
+    mtp = counted.mtp
+    return Parameters(total=counted.total, active=counted.active, mtp=mtp or None, definition="exact")
+
+
+def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
+    for level in (top, language):
+        value = level.raw.get("quantization_config")
+        if isinstance(value, Mapping) and value:
+            return value
+    return None
 
 
 def _stack(layers: tuple[Layer, ...]) -> Stack:

@@ -304,6 +304,14 @@ class Config:
             found += [key for key in child.unread() if key not in found]
         return found
 
+    def bearing(self) -> dict[str, Any]:
+        """The keys that were read and that the file has, by dotted path, here and in the configs read below."""
+        prefix = f"{self.where}." if self.where else ""
+        out = {f"{prefix}{key}": value for key, value in self.raw.items() if key in self.read and not isinstance(value, Mapping)}
+        for child in self.children:
+            out |= child.bearing()
+        return out
+
     def assumed_defaults(self) -> dict[str, Any]:
         """Keys whose value came from the class, here and in the configs read below."""
         out = dict(self.defaulted)

@@ -11,6 +11,7 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request, StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note, Parameters
+from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import (
     SCHEMA_VERSION,
     CacheInfo,
@@ -38,6 +39,7 @@ def plan_model(
     engine: str = "reference",
     encoder_seq: int | None = None,
     engine_options: Mapping[str, str] | None = None,
+    weights: str | None = None,
 ) -> Plan:
     """Plan ``batch`` sequences of ``seq`` tokens on one GPU. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
     notes = list(model.notes)
@@ -53,6 +55,7 @@ def plan_model(
     per_sequence = sum(count * tensor.bytes for _, _, count, tensor in single_stored)
     state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in _FIXED_ROLES)
     request = context.request
+    definition = "assumed" if model.assumed else rules.definition
     return Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -73,7 +76,7 @@ def plan_model(
             options=dict(request.options),
         ),
         cache=CacheInfo(
-            definition="assumed" if model.assumed else rules.definition,
+            definition=definition,
             bytes_per_token=_growth(single),
             state_bytes_per_sequence=state,
             bytes_per_sequence=per_sequence,
@@ -82,7 +85,7 @@ def plan_model(
             tensors=tensors,
             read_bytes_per_step=_read_bytes(stored),
         ),
-        memory=None,
+        memory=plan_memory(model, weights, total, definition, notes),
         pool=None,
         fit=None,
         speed=None,

@@ -15,12 +15,17 @@ from hwcalc.model import Note
 __all__ = [
     "SCHEMA_VERSION",
     "CacheInfo",
+    "CacheShare",
     "LayerInfo",
+    "MemoryInfo",
     "ModelInfo",
     "ParametersInfo",
+    "PerGpu",
     "Plan",
     "RequestInfo",
     "TensorInfo",
+    "WeightPart",
+    "WeightsInfo",
 ]
 
 SCHEMA_VERSION: Final = "1"
@@ -124,15 +129,73 @@ class CacheInfo:
 
 
 @frozen
+class WeightPart:
+    """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total."""
+
+    kind: str
+    part: str
+    count: int
+    parameters: int
+    bytes: int
+
+
+@frozen
+class WeightsInfo:
+    """What the weights take. ``exact`` is the checkpoint's own figure, ``estimate`` parameters x format.
+
+    Null is unknown. ``high`` counts the multi-token-prediction layers of the checkpoint as well.
+    """
+
+    bytes: int | None
+    low: int | None
+    high: int | None
+    definition: str
+    source: str
+    format: str
+    parts: tuple[WeightPart, ...]
+
+
+@frozen
+class CacheShare:
+    """The cache as it stands in the sum."""
+
+    bytes: int
+    definition: str
+
+
+@frozen
+class PerGpu:
+    """The largest rank. Null is unknown or not planned."""
+
+    weights: int | None
+    cache: int
+    activations: None
+    overhead: None
+    total: int | None
+
+
+@frozen
+class MemoryInfo:
+    """Weights and cache together; null where a part is unknown. Activations and overhead need hardware."""
+
+    weights: WeightsInfo
+    cache: CacheShare
+    activations: None
+    overhead: None
+    total_bytes: int | None
+    per_gpu: PerGpu
+
+
+@frozen
 class Plan:
-    """The answer. ``memory``, ``pool``, ``fit`` and ``speed`` are null until hardware or an engine's pool is planned."""
+    """The answer. ``pool``, ``fit`` and ``speed`` are null until hardware or an engine's pool is planned."""
 
     schema_version: str
     kvplan_version: str
     model: ModelInfo
     request: RequestInfo
     cache: CacheInfo
-    memory: None
+    memory: MemoryInfo
     pool: None
     fit: None
     speed: None

@@ -8,17 +8,19 @@ from hwcalc.planner.result import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
-DOCUMENTS = ("plan", "explain", "models", "engines", "dtypes", "error")
+DOCUMENTS = ("plan", "explain", "diff", "models", "engines", "dtypes", "error")
 
 
 def json_schema(document: str) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
+    from hwcalc.planner.diff import Difference
     from hwcalc.planner.result import Plan
     from hwcalc.report import explain, records
 
     classes: dict[str, type] = {
         "plan": Plan,
         "explain": Plan,
+        "diff": Difference,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "dtypes": records.DTypesDocument,
@@ -30,6 +32,10 @@ def json_schema(document: str) -> dict[str, Any]:
         schema["$defs"] |= part.pop("$defs", {}) | {"KindExplanation": part}
         schema["properties"]["explain"] = {"type": "array", "items": {"$ref": "#/$defs/KindExplanation"}}
         schema["required"].append("explain")
+    if document == "diff":
+        # The one number that may be negative.
+        for choice in schema["$defs"]["Change"]["properties"]["difference"]["anyOf"]:
+            choice.pop("minimum", None)
     schema["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

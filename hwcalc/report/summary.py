@@ -94,8 +94,11 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
     kinds = ", ".join(f"{count:,} {kind_title(kind)}" for kind, count in counts.items())
     about = clean(model.model_type)
     if model.parameters.total is not None:
-        active = "" if model.parameters.active is None else f", {parameters(model.parameters.active)} active"
+        counted, used = model.parameters.total, model.parameters.active
+        active = "" if used is None or used == counted else f", {parameters(used)} active"
         about += f" · {parameters(model.parameters.total)} parameters{active} ({model.parameters.definition})"
+        if model.parameters.mtp:
+            about += f" + {parameters(model.parameters.mtp)} for multi-token prediction"
     shape = " · ".join(filter(None, (f"{plural(len(everything), 'layer')}: {kinds}", _dimensions(model.layers))))
     return clean(model.id), about, shape
 
@@ -151,6 +154,10 @@ def figures(plan: Plan) -> list[Figure]:
         out.append(Figure(name="fixed state", bytes=cache.state_bytes_per_sequence, meaning=meaning))
     out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token")))
     out.append(Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch, "sequence")))
+    weights, together = plan.memory.weights, plan.memory.total_bytes
+    if weights.bytes is not None and together is not None:
+        out.append(Figure(name="weights", bytes=weights.bytes, meaning=f"{weights.definition}: {clean(weights.source)}"))
+        out.append(Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted"))
     return out
 
 

@@ -1,0 +1,105 @@
+"""How a weight tensor is stored: bits, scales, zero points, and what is kept beside them. Exact integers."""
+
+from __future__ import annotations
+
+from math import prod
+
+from formulas.frozen import frozen
+from formulas.weights import Weight
+
+__all__ = [
+    "AWQ",
+    "BF16",
+    "BNB4",
+    "BNB4_DOUBLE",
+    "BNB8",
+    "FP8",
+    "FP8_BLOCK",
+    "FP8_CHANNEL",
+    "FP16",
+    "FP32",
+    "GPTQ",
+    "INT4",
+    "INT8",
+    "MXFP4",
+    "NVFP4",
+    "WeightFormat",
+]
+
+
+@frozen
+class WeightFormat:
+    """One storage format of a matrix of ``out x in`` numbers.
+
+    ``bits`` a number, then scales of ``scale_bytes``: one for each tile of ``block`` (rows x columns), or for each
+    ``group`` of numbers along a row (0 is the whole row), with zero points of ``zero_bits`` a group. ``row_bytes``,
+    ``column_bytes`` and ``tensor_bytes`` are kept once a row, a column and a tensor. ``flat_group`` counts groups over the
+    flattened tensor instead, each with ``scale_bytes`` and, for every 256 of them, ``nested_bytes``.
+    """
+
+    name: str
+    bits: int
+    block: tuple[int, int] | None = None
+    group: int | None = None
+    scale_bytes: int = 0
+    zero_bits: int = 0
+    row_bytes: int = 0
+    column_bytes: int = 0
+    tensor_bytes: int = 0
+    flat_group: int | None = None
+    nested_bytes: int = 0
+
+    def bytes(self, weight: Weight) -> int:
+        """Bytes of all copies of a tensor.
+
+        >>> from formulas.weights import WeightRole
+        >>> weight = Weight(path="q_proj.weight", shape=(256, 384), role=WeightRole.LINEAR)
+        >>> FP8_BLOCK.bytes(weight)
+        98328
+
+        256 x 384 bytes and 2 x 3 fp32 scales. A tensor of one dimension is a single row.
+        """
+        return weight.copies * self._one(weight.shape)
+
+    def _one(self, shape: tuple[int, ...]) -> int:
+        columns = shape[-1] if shape else 1
+        rows = prod(shape[:-1])
+        size = -(-rows * columns * self.bits // 8) + self.tensor_bytes + rows * self.row_bytes + columns * self.column_bytes
+        if self.block is not None:
+            size += -(-rows // self.block[0]) * -(-columns // self.block[1]) * self.scale_bytes
+        if self.group is not None:
+            groups = rows * (1 if self.group == 0 else -(-columns // self.group))
+            size += groups * self.scale_bytes + -(-groups * self.zero_bits // 8)
+        if self.flat_group is not None:
+            groups = -(-rows * columns // self.flat_group)
+            size += groups * self.scale_bytes + -(-groups // 256) * self.nested_bytes
+        return size
+
+
+FP32 = WeightFormat(name="fp32", bits=32)
+FP16 = WeightFormat(name="fp16", bits=16)
+BF16 = WeightFormat(name="bf16", bits=16)
+FP8 = WeightFormat(name="fp8", bits=8, tensor_bytes=4)
+"""e4m3 with one fp32 scale a tensor."""
+FP8_CHANNEL = WeightFormat(name="fp8_channel", bits=8, row_bytes=2)
+"""e4m3 with one bf16 scale an output channel (compressed-tensors, float-quantized)."""
+FP8_BLOCK = WeightFormat(name="fp8_block", bits=8, block=(128, 128), scale_bytes=4)
+"""e4m3 with one fp32 scale for each 128 x 128 tile: DeepSeek-V3, arXiv:2412.19437, section 3.3.2."""
+MXFP4 = WeightFormat(name="mxfp4", bits=4, group=32, scale_bytes=1)
+"""OCP Microscaling Formats 1.0: 32 e2m1 numbers and an e8m0 scale, 4.25 bits a number."""
+NVFP4 = WeightFormat(name="nvfp4", bits=4, group=16, scale_bytes=1, tensor_bytes=8)
+"""16 e2m1 numbers and an e4m3 scale, 4.5 bits a number; fp32 scales of the weights and of their inputs once a tensor."""
+INT8 = WeightFormat(name="int8", bits=8, row_bytes=2)
+"""Integers with one bf16 scale an output channel (compressed-tensors, int-quantized)."""
+INT4 = WeightFormat(name="int4", bits=4, group=128, scale_bytes=2)
+"""Symmetric integers with one bf16 scale a group (compressed-tensors, pack-quantized)."""
+GPTQ = WeightFormat(name="gptq", bits=4, group=128, scale_bytes=2, zero_bits=4, column_bytes=4)
+"""GPTQ: fp16 scale and packed zero point a group, and an int32 group index a column."""
+AWQ = WeightFormat(name="awq", bits=4, group=128, scale_bytes=2, zero_bits=4)
+"""AWQ: as GPTQ, without the index."""
+BNB4 = WeightFormat(name="bnb4", bits=4, flat_group=64, scale_bytes=4)
+"""bitsandbytes 4 bit: an fp32 maximum for each 64 numbers, 4.5 bits a number."""
+BNB4_DOUBLE = WeightFormat(name="bnb4_double", bits=4, flat_group=64, scale_bytes=1, nested_bytes=4)
+"""The same with its maxima in 8 bits, and an fp32 for every 256 of those: 4.127 bits a number."""
+BNB8 = WeightFormat(name="bnb8", bits=8, row_bytes=4)
+"""bitsandbytes 8 bit: an fp32 maximum an output channel."""

@@ -1,0 +1,73 @@
+"""``kvplan diff``: what changed between two models, revisions or files."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from typing import Any
+
+from hwcalc.cli.options import PLANNING, Option, planned
+from hwcalc.cli.output import Answer, answer
+from hwcalc.errors import UsageError
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (
+    Option("models", (), "A B", "Two models: ids, org/name@revision, folders or config.json files.", "list", complete="models"),
+    *PLANNING[1:],
+)
+_LONGEST = 60
+
+
+def run(*, models: list[str] | None, **options: Any) -> Answer:
+    """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
+    from hwcalc.api import load_model
+    from hwcalc.planner.diff import compare
+
+    if len(models or ()) != 2:
+        raise UsageError(f"diff compares two models (got {len(models or ())}).", hint="Write: kvplan diff A B --seq 32k")
+    reading = {"revision": options["revision"], "offline": options["offline"], "assume": options["assume"]}
+    names = models or []
+    a, b = (load_model(name, **reading) for name in names)
+    if options["seq"] is None:
+        # One length for both, or the bytes would say nothing about the models.
+        shared = [model.max_position_embeddings for model in (a, b) if model.max_position_embeddings is not None]
+        if not shared:
+            raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
+        options["seq"] = str(min(shared))
+    (plan_a, view), (plan_b, _) = (planned(model=name, **options) for name in names)
+    difference = compare(a, b, plan_a, plan_b)
+    if view.format == "json":
+        return answer(asdict(difference))
+    from hwcalc.report.rows import listing
+    from hwcalc.report.text import clean
+
+    rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
+    figures = listing(
+        (f"at {plan_a.request.seq:,} tokens", "A", "B", "B - A"),
+        rows,
+        format_=view.format,
+        right=(1, 2, 3),
+        color=view.color,
+        width=view.width,
+    )
+    changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
+    keys = listing(("key", "A", "B"), changed, format_=view.format, color=view.color, width=view.width) if changed else ""
+    head = "" if view.format == "csv" else f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
+    same = "" if changed or view.format == "csv" else "No key that bears on memory differs.\n"
+    return Answer(text=f"{head}{figures}\n{keys}{same}")
+
+
+def _number(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _signed(value: int | None) -> str:
+    return "" if value is None else "0" if value == 0 else f"{value:+,}"
+
+
+def _value(present: bool, value: Any) -> str:
+    if not present:
+        return "(absent)"
+    text = json_module.dumps(value, default=str)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -1,0 +1,124 @@
+"""What the weights take: the checkpoint's own figure where it is known, else every parameter in the format that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from formulas.formats import BF16, FP16, FP32, WeightFormat
+from formulas.weights import Block, Part, Weights
+from hwcalc.errors import UsageError
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.result import CacheShare, MemoryInfo, PerGpu, WeightPart, WeightsInfo
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.quantization import Scheme
+
+__all__ = ["plan_memory", "weight_formats"]
+
+_PLAIN: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
+_SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
+
+
+def weight_formats() -> tuple[str, ...]:
+    """What ``--weights`` takes."""
+    from hwcalc.parsers.quantization import FORMATS
+
+    return (*_PLAIN, *FORMATS)
+
+
+def plan_memory(model: ModelSpec, wanted: str | None, cache_bytes: int, definition: str, notes: list[Note]) -> MemoryInfo:
+    """Weights and cache together, on one GPU. What is not known is ``None`` and says why in ``notes``.
+
+    Raises :class:`~hwcalc.errors.UsageError` if ``wanted`` is no weight format.
+    """
+    weights = _weights(model, _format_name(wanted), notes)
+    total = None if weights.bytes is None else weights.bytes + cache_bytes
+    return MemoryInfo(
+        weights=weights,
+        cache=CacheShare(bytes=cache_bytes, definition=definition),
+        activations=None,
+        overhead=None,
+        total_bytes=total,
+        per_gpu=PerGpu(weights=weights.bytes, cache=cache_bytes, activations=None, overhead=None, total=total),
+    )
+
+
+def _format_name(wanted: str | None) -> str | None:
+    if wanted is None:
+        return None
+    name = wanted.strip().lower()
+    name = _SPELLINGS.get(name, name)
+    known = weight_formats()
+    if name not in known:
+        raise UsageError(f"--weights {wanted[:40]!r} is not a known weight format.", hint=f"Known: {', '.join(known)}.")
+    return name
+
+
+def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> WeightsInfo:
+    if wanted is None and model.weights is not None:
+        size = model.weights.total_bytes
+        return WeightsInfo(
+            bytes=size,
+            low=size,
+            high=size,
+            definition=model.weights.definition,
+            source=model.weights.source,
+            format="as published",
+            parts=(),
+        )
+    if model.counted is None:
+        notes.append(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
+        return _unknown()
+    plain = _PLAIN.get(model.dtype or "", BF16)
+    if wanted is None and model.quantization is None:
+        return _estimate(model.counted, None, plain)
+    if wanted is not None and wanted in _PLAIN:
+        return _estimate(model.counted, None, _PLAIN[wanted])
+    from hwcalc.parsers.quantization import read_scheme, uniform_scheme
+
+    scheme = uniform_scheme(wanted) if wanted is not None else read_scheme(model.quantization or {})
+    if scheme is None:
+        notes.append(
+            Note(
+                code="weights-unknown",
+                message="The config's quantization is of a form that kvplan does not know: weights are not counted. "
+                "Give a format with --weights.",
+            )
+        )
+        return _unknown()
+    return _estimate(model.counted, scheme, plain)
+
+
+def _unknown() -> WeightsInfo:
+    return WeightsInfo(bytes=None, low=None, high=None, definition="unknown", source="", format="", parts=())
+
+
+def _estimate(weights: Weights, scheme: Scheme | None, plain: WeightFormat) -> WeightsInfo:
+    """Every parameter in its format. High is with the multi-token-prediction layers that a checkpoint may bring along."""
+    parts = tuple(_part(block, scheme, plain) for block in weights.blocks)
+    size = sum(part.bytes for part in parts if part.part != Part.MTP.value)
+    source = f"parameters from the config, {plain.name if scheme is None else scheme.name}"
+    return WeightsInfo(
+        bytes=size,
+        low=size,
+        high=sum(part.bytes for part in parts),
+        definition="estimate",
+        source=source,
+        format=plain.name if scheme is None else scheme.name,
+        parts=parts,
+    )
+
+
+def _part(block: Block, scheme: Scheme | None, plain: WeightFormat) -> WeightPart:
+    if scheme is None:
+        size = block.count * sum(plain.bytes(weight) for weight in block.weights)
+    else:
+        size = sum(scheme.bytes(block, weight, plain) for weight in block.weights)
+    return WeightPart(
+        kind=block.kind,
+        part=block.part.value,
+        count=block.count,
+        parameters=block.elements,
+        bytes=size,
+    )
