@@ -1,16 +1,17 @@
-"""Decoder-only models built of attention and an MLP or experts: one line each in a table of what they add to Llama.
+"""Decoder-only models built of attention and an MLP or experts: what each adds to Llama, and how that becomes blocks.
 
-Each line mirrors the model's ``modeling_*.py`` in transformers 5.23; names of tensors are those of its checkpoints.
+The lines themselves are in the ``decoder_*`` modules: each mirrors the model's ``modeling_*.py`` in transformers 5.23, or its
+own code where it lives with the model; names of tensors are those of its checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
 
 from formulas.frozen import frozen
 from formulas.weights import (
     Block,
+    Part,
     Weight,
     WeightRole,
     attention,
@@ -24,12 +25,35 @@ from formulas.weights import (
     rms_norm,
 )
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import attention_dims
+from hwcalc.parsers.reading import AttentionDims, attention_dims
 
-__all__ = ["Decoder", "Experts", "blocks", "sparse_layers", "tied_head"]
+__all__ = [
+    "Decoder",
+    "Experts",
+    "attention_weights",
+    "build",
+    "dense_prefix",
+    "grouped",
+    "head_block",
+    "mlp_weights",
+    "moe_weights",
+    "mtp_blocks",
+    "norm",
+    "not_sparse",
+    "sparse_layers",
+    "switched",
+    "tied_head",
+    "times",
+    "width",
+]
 
 Switch = bool | str
 """Yes, no, or the config key that says so."""
+
+Weighed = tuple[Weight, ...]
+
+Layers = list[tuple[Weighed, int]]
+"""Kinds of layer and how many layers are of each."""
 
 
 @frozen
@@ -39,13 +63,19 @@ class Experts:
     count: str = "num_experts"
     per_token: str = "num_experts_per_tok"
     width: str = "moe_intermediate_size"
+    path: str = "mlp"
+    router: str = "gate"
     shared: Callable[[Config], int] | None = None
     """Width of the shared expert, 0 for none."""
+    shared_path: str = "shared_experts"
+    shared_bias: Switch = False
     shared_gate: bool = False
     router_bias: bool = False
-    expert_bias: bool = False
+    expert_bias: Switch = False
     dense: Callable[[Config, int], list[bool]] | None = None
     """Which layers have a plain MLP instead; ``None`` is no layer."""
+    extra: Callable[[Config], Weighed] | None = None
+    """Tensors that each of these layers has besides."""
 
 
 @frozen
@@ -54,23 +84,49 @@ class Decoder:
 
     norm: str = "rms"
     """``rms``, ``layer`` (scale and shift), ``scale`` (a layer norm without shift) or ``none``."""
-    norms: int = 2
-    final_norm: bool = True
+    norms: int | Callable[[Config], int] = 2
+    final_norm: bool | Callable[[Config], bool] = True
     qkv_bias: Switch = False
     o_bias: Switch = False
     mlp_bias: Switch = False
+    attn: str = "self_attn"
+    fused_qkv: str = ""
+    """Name of the tensor that holds queries, keys and values, where they are one."""
+    output: str = "o_proj"
+    mlp: str = "mlp"
     gated: bool = True
+    fused_gate: str = ""
+    """Name of the tensor that holds gate and up, where they are one."""
+    names: tuple[str, str] = ("up_proj", "down_proj")
+    """Names in an MLP without gate."""
+    width: str | Callable[[Config], int] = "intermediate_size"
     qk_norm: str = ""
-    """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), or nothing."""
+    """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), ``head_layer`` (as ``head``
+    with a shift), or nothing."""
     qk_norm_if: Switch = True
-    experts: Experts | None = None
-    positions: int | None = None
-    """Learned positions: this many rows more than ``max_position_embeddings``."""
-    head_bias: Switch = False
+    gate: str = ""
+    """A gate on the attention's output: ``head`` (one number per head), ``full`` (one per channel), or nothing."""
     sinks: bool = False
     """One learned number per query head."""
-    extra: Callable[[Config], tuple[Weight, ...]] | None = None
+    dims: Callable[[Config], AttentionDims] = attention_dims
+    experts: Experts | None = None
+    layers: Callable[[Config], int] | None = None
+    """How many layers have weights, where it is not the number of layers that run."""
+    positions: int | None = None
+    """Learned positions: this many rows more than ``max_position_embeddings``."""
+    rows: Callable[[Config], int] | None = None
+    """Rows of the token embedding, where they are not the vocabulary."""
+    head_bias: Switch = False
+    extra: Callable[[Config], Weighed] | None = None
     """Tensors that each layer has besides."""
+    outer: Callable[[Config], Weighed] | None = None
+    """Tensors that the model has once besides."""
+    attentions: Callable[[Config, Decoder, int], Layers] | None = None
+    """The attention of each layer, where they differ or are not of the common kind; ``extra`` and the rest not included."""
+    mlps: Callable[[Config, Decoder, int], Layers] | None = None
+    """The MLP of each layer, likewise."""
+    mtp: bool = False
+    """Whether ``num_nextn_predict_layers`` more layers stand in the checkpoint, as DeepSeek-V3 lays them out."""
 
 
 def switched(config: Config, switch: Switch) -> bool:
@@ -78,7 +134,7 @@ def switched(config: Config, switch: Switch) -> bool:
     return config.flag(switch) if isinstance(switch, str) else switch
 
 
-def norm(kind: str, path: str, width: int) -> tuple[Weight, ...]:
+def norm(kind: str, path: str, width: int) -> Weighed:
     """One norm of the given kind."""
     if kind == "none":
         return ()
@@ -96,87 +152,164 @@ def tied_head(config: Config, top: Config) -> bool:
     return False
 
 
-def sparse_layers(config: Config, count: int) -> list[bool]:
+def sparse_layers(config: Config, count: int, default: int = 0) -> list[bool]:
     """Which layers have experts, by ``mlp_layer_types`` or the first ``first_k_dense_replace`` that have none."""
     types = config.strings("mlp_layer_types")
     if types is not None and len(types) >= count:
         return [name == "sparse" for name in types[:count]]
-    dense = config.maybe_integer("first_k_dense_replace", minimum=0) or 0
+    dense = config.maybe_integer("first_k_dense_replace", minimum=0)
+    if dense is None:
+        dense = default
     return [i >= dense for i in range(count)]
 
 
-def _attention(config: Config, spec: Decoder) -> tuple[Weight, ...]:
-    dims = attention_dims(config)
-    hidden = config.integer("hidden_size")
+def grouped(kinds: Iterable[Weighed]) -> Layers:
+    """Equal layers counted together."""
+    groups: dict[Weighed, int] = {}
+    for kind in kinds:
+        groups[kind] = groups.get(kind, 0) + 1
+    return list(groups.items())
+
+
+def attention_weights(config: Config, spec: Decoder, dims: AttentionDims | None = None) -> Weighed:
+    """One attention layer: projections, norms of queries and keys, gate and sinks."""
+    dims = spec.dims(config) if dims is None else dims
+    hidden, heads, path = config.integer("hidden_size"), dims.num_attention_heads, spec.attn
     weights = attention(
         hidden,
-        dims.num_attention_heads,
+        heads,
         dims.num_key_value_heads,
         dims.head_dim,
         dims.v_head_dim,
         qkv_bias=switched(config, spec.qkv_bias),
         o_bias=switched(config, spec.o_bias),
+        path=path,
+        fused=spec.fused_qkv,
+        output=spec.output,
     )
     if spec.qk_norm and switched(config, spec.qk_norm_if):
-        heads = (dims.num_attention_heads, dims.num_key_value_heads) if spec.qk_norm == "full" else (1, 1)
-        weights += rms_norm("self_attn.q_norm", heads[0] * dims.head_dim)
-        weights += rms_norm("self_attn.k_norm", heads[1] * dims.head_dim)
+        scales = (heads, dims.num_key_value_heads) if spec.qk_norm == "full" else (1, 1)
+        kind = "layer" if spec.qk_norm == "head_layer" else "rms"
+        weights += norm(kind, f"{path}.q_norm", scales[0] * dims.head_dim)
+        weights += norm(kind, f"{path}.k_norm", scales[1] * dims.head_dim)
+    if spec.gate:
+        weights += linear(f"{path}.gate_proj", hidden, heads * dims.head_dim if spec.gate == "full" else heads)
     if spec.sinks:
-        weights += parameter("self_attn.sinks", dims.num_attention_heads)
+        weights += parameter(f"{path}.sinks", heads)
     return weights
 
 
-def _mlp(config: Config, spec: Decoder, width: int) -> tuple[Weight, ...]:
+def mlp_weights(config: Config, spec: Decoder, width: int | None = None) -> Weighed:
+    """One MLP without experts."""
+    if width is None:
+        width = config.integer(spec.width) if isinstance(spec.width, str) else spec.width(config)
     hidden, bias = config.integer("hidden_size"), switched(config, spec.mlp_bias)
-    return gated_mlp(hidden, width, bias=bias) if spec.gated else plain_mlp(hidden, width, bias=bias)
+    if not spec.gated:
+        return plain_mlp(hidden, width, bias=bias, path=spec.mlp, names=spec.names)
+    return gated_mlp(hidden, width, bias=bias, path=spec.mlp, fused=spec.fused_gate)
 
 
-def _moe(config: Config, spec: Experts) -> tuple[Weight, ...]:
+def moe_weights(config: Config, spec: Experts) -> Weighed:
+    """One mixture of experts with its router and shared expert."""
     hidden = config.integer("hidden_size")
     count = config.integer(spec.count)
-    active = config.integer(spec.per_token)
-    expert = gated_mlp(hidden, config.integer(spec.width), bias=spec.expert_bias, path="mlp.experts")
+    # A config class whose default is no number of experts in use builds the model all the same: all of them then.
+    active = config.maybe_integer(spec.per_token) or count
+    bias = switched(config, spec.expert_bias)
+    expert = gated_mlp(hidden, config.integer(spec.width), bias=bias, path=f"{spec.path}.experts")
     weights = experts(expert, count, active)
-    weights += linear("mlp.gate", hidden, count, bias=spec.router_bias, role=WeightRole.ROUTER)
+    weights += linear(f"{spec.path}.{spec.router}", hidden, count, bias=spec.router_bias, role=WeightRole.ROUTER)
     shared = spec.shared(config) if spec.shared is not None else 0
     if shared:
-        weights += gated_mlp(hidden, shared, path="mlp.shared_experts")
+        bias = switched(config, spec.shared_bias)
+        weights += gated_mlp(hidden, shared, bias=bias, path=f"{spec.path}.{spec.shared_path}")
         if spec.shared_gate:
-            weights += linear("mlp.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
-    return weights
+            weights += linear(f"{spec.path}.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
+    return weights if spec.extra is None else weights + spec.extra(config)
 
 
-def blocks(config: Config, top: Config) -> tuple[Block, ...]:
-    """All blocks of a model type in the table."""
-    spec = _TABLE[config.model_type or ""]
-    hidden, count = config.integer("hidden_size"), config.number_of_layers()
-    vocab = config.integer("vocab_size")
-    out = [Block(kind="embedding", weights=embedding("model.embed_tokens", vocab, hidden))]
-    if spec.positions is not None:
-        rows = config.integer("max_position_embeddings") + spec.positions
-        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
-    norms = tuple(weight for i in range(spec.norms) for weight in norm(spec.norm, f"norm_{i}", hidden))
-    own = _attention(config, spec) + (spec.extra(config) if spec.extra is not None else ())
-    out.append(Block(kind="attention", weights=own, count=count))
-    if norms:
-        out.append(Block(kind="norm", weights=norms, count=count))
+def head_block(config: Config, top: Config, *, bias: bool = False, width: int | None = None) -> tuple[Block, ...]:
+    """The output head: nothing but its bias where it is tied to the embedding."""
+    hidden = config.integer("hidden_size") if width is None else width
+    head = linear("lm_head", hidden, config.integer("vocab_size"), bias=bias, role=WeightRole.HEAD)
+    if tied_head(config, top):
+        head = head[1:]
+    return (Block(kind="head", weights=head),) if head else ()
+
+
+def _mlp_blocks(config: Config, spec: Decoder, count: int) -> list[Block]:
+    if spec.mlps is not None:
+        return [_mlp_block(weights, number) for weights, number in spec.mlps(config, spec, count)]
     sparse = 0
+    out = []
     if spec.experts is not None:
         dense = spec.experts.dense
         sparse = count - (sum(dense(config, count)) if dense is not None else 0)
         if sparse:
-            out.append(Block(kind="moe", weights=_moe(config, spec.experts), count=sparse))
+            out.append(_mlp_block(moe_weights(config, spec.experts), sparse))
     if sparse < count:
-        out.append(Block(kind="mlp", weights=_mlp(config, spec, config.integer("intermediate_size")), count=count - sparse))
-    if spec.final_norm:
+        out.append(_mlp_block(mlp_weights(config, spec), count - sparse))
+    return out
+
+
+def _mlp_block(weights: Weighed, count: int) -> Block:
+    sparse = any(weight.role is WeightRole.EXPERT for weight in weights)
+    return Block(kind="moe" if sparse else "mlp", weights=weights, count=count)
+
+
+def build(config: Config, top: Config, spec: Decoder) -> tuple[Block, ...]:
+    """All blocks of a model by its line in a table."""
+    hidden = config.integer("hidden_size")
+    count = config.number_of_layers() if spec.layers is None else spec.layers(config)
+    rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
+    out = [Block(kind="embedding", weights=embedding("model.embed_tokens", rows, hidden))]
+    if spec.positions is not None:
+        rows = config.integer("max_position_embeddings") + spec.positions
+        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
+    if spec.attentions is not None:
+        out += [
+            Block(kind="attention", weights=weights, count=number) for weights, number in spec.attentions(config, spec, count)
+        ]
+    else:
+        out.append(Block(kind="attention", weights=attention_weights(config, spec), count=count))
+    norms = spec.norms if isinstance(spec.norms, int) else spec.norms(config)
+    scales = tuple(weight for i in range(norms) for weight in norm(spec.norm, f"norm_{i}", hidden))
+    out.append(Block(kind="norm", weights=scales, count=count))
+    if spec.extra is not None:
+        out.append(Block(kind="extra", weights=spec.extra(config), count=count))
+    out += _mlp_blocks(config, spec, count)
+    if spec.final_norm is True or (callable(spec.final_norm) and spec.final_norm(config)):
         out.append(Block(kind="norm", weights=norm(spec.norm, "model.norm", hidden)))
-    if not tied_head(config, top):
-        head = linear("lm_head", hidden, vocab, bias=switched(config, spec.head_bias), role=WeightRole.HEAD)
-        out.append(Block(kind="head", weights=head))
+    if spec.outer is not None:
+        out.append(Block(kind="extra", weights=spec.outer(config)))
+    out += head_block(config, top, bias=switched(config, spec.head_bias))
+    if spec.mtp:
+        layer = attention_weights(config, spec) + scales + (() if spec.extra is None else spec.extra(config))
+        layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
+        out += mtp_blocks(config, layer)
     return tuple(block for block in out if block.weights)
 
 
-def _dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
+def mtp_blocks(config: Config, layer: Weighed) -> tuple[Block, ...]:
+    """Multi-token-prediction layers as DeepSeek-V3 has them: a whole layer each, between a projection of the token's
+    embedding beside the hidden state and a head, with its own copies of embedding and head."""
+    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
+    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    weights = (
+        *embedding("embed_tokens", vocab, hidden),
+        *rms_norm("enorm", hidden),
+        *rms_norm("hnorm", hidden),
+        *linear("eh_proj", 2 * hidden, hidden),
+        *layer,
+        *rms_norm("shared_head.norm", hidden),
+        *linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD),
+    )
+    return (Block(kind="mtp", weights=weights, part=Part.MTP, count=count),) if count else ()
+
+
+def dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
+    """The first ``key`` layers have no experts."""
+
     def dense(config: Config, count: int) -> list[bool]:
         prefix = config.maybe_integer(key, minimum=0) or 0
         return [i < prefix for i in range(count)]
@@ -184,48 +317,16 @@ def _dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
     return dense
 
 
-def _not_sparse(config: Config, count: int) -> list[bool]:
-    return [not sparse for sparse in sparse_layers(config, count)]
+def not_sparse(default: int = 0) -> Callable[[Config, int], list[bool]]:
+    """The layers that :func:`sparse_layers` leaves out; ``default`` leading ones where the file says nothing."""
+    return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default)]
 
 
-def _times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:
+def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:
     """A shared expert as wide as several: ``key`` experts of ``width``."""
     return lambda config: (config.maybe_integer(key, minimum=0) or 0) * config.integer(width)
 
 
-def _width(key: str) -> Callable[[Config], int]:
+def width(key: str) -> Callable[[Config], int]:
+    """A width that may be 0 or absent for none."""
     return lambda config: config.maybe_integer(key, minimum=0) or 0
-
-
-_LLAMA: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias", mlp_bias="mlp_bias")
-_PLAIN: Final = Decoder()
-_TABLE: Final[dict[str, Decoder]] = {
-    "llama": _LLAMA,
-    "mistral": _PLAIN,
-    "ministral": _PLAIN,
-    "ministral3": _PLAIN,
-    "qwen2": Decoder(qkv_bias=True),
-    "qwen3": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head"),
-    "qwen3_moe": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head", experts=Experts()),
-    "mixtral": Decoder(experts=Experts(count="num_local_experts", width="intermediate_size")),
-    "gemma": Decoder(qkv_bias="attention_bias", o_bias="attention_bias"),
-    "gemma2": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", norms=4),
-    "gemma3_text": Decoder(qkv_bias="attention_bias", o_bias="attention_bias", norms=4, qk_norm="head"),
-    "gpt_oss": Decoder(
-        qkv_bias=True,
-        o_bias=True,
-        sinks=True,
-        experts=Experts(count="num_local_experts", width="intermediate_size", router_bias=True, expert_bias=True),
-    ),
-    "qwen2_moe": Decoder(
-        qkv_bias="qkv_bias",
-        experts=Experts(shared=_width("shared_expert_intermediate_size"), shared_gate=True),
-    ),
-    "glm4_moe": Decoder(
-        qkv_bias="attention_bias",
-        qk_norm="head",
-        qk_norm_if="use_qk_norm",
-        experts=Experts(count="n_routed_experts", shared=_times("n_shared_experts"), dense=_dense_prefix("first_k_dense_replace")),
-    ),
-    "hy_v3": Decoder(qk_norm="head", experts=Experts(shared=_times("num_shared_experts"), dense=_not_sparse)),
-}
