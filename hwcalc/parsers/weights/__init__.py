@@ -112,9 +112,36 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "solar_open",
         "unlimited_ocr_text",
     ),
+    "decoder_gpt": (
+        "biogpt",
+        "bloom",
+        "codegen",
+        "ctrl",
+        "dbrx",
+        "falcon",
+        "gpt-sw3",
+        "gpt2",
+        "gpt_bigcode",
+        "gpt_neo",
+        "gpt_neox",
+        "gpt_neox_japanese",
+        "gptj",
+        "hrm_text",
+        "jetmoe",
+        "modernbert-decoder",
+        "moshi",
+        "mpt",
+        "opt",
+        "persimmon",
+        "phi",
+        "stablelm",
+        "starcoder2",
+        "xglm",
+    ),
 }
 
-# Module -> model types of whole documents. ``blocks(top) -> tuple[Block, ...]``: everything that is not the language model.
+# Module -> model types of whole documents. ``blocks(top, config) -> tuple[Block, ...] | None``: everything that is not the
+# language model (which ``config`` describes), ``None`` where a tower is of a type that nobody weighs.
 COMPOSITE: Mapping[str, tuple[str, ...]] = {}
 
 
@@ -143,6 +170,10 @@ def read_weights(config: Config, top: Config) -> Weights | None:
         outer = _by_type(composite=True).get(top.model_type or "")
         if outer is None:
             return None
-        around: Callable[[Config], tuple[Block, ...]] = import_module(f"hwcalc.parsers.weights.{outer}").blocks
-        blocks += around(top)
+        around: Callable[[Config, Config], tuple[Block, ...] | None]
+        around = import_module(f"hwcalc.parsers.weights.{outer}").blocks
+        beside = around(top, config)
+        if beside is None:
+            return None
+        blocks += beside
     return Weights(blocks=blocks)

@@ -292,7 +292,8 @@ def build(config: Config, top: Config, spec: Decoder) -> tuple[Block, ...]:
 
 def mtp_blocks(config: Config, layer: Weighed) -> tuple[Block, ...]:
     """Multi-token-prediction layers as DeepSeek-V3 has them: a whole layer each, between a projection of the token's
-    embedding beside the hidden state and a head, with its own copies of embedding and head."""
+    embedding beside the hidden state and a head, with its own copies of embedding and head.
+    """
     count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     weights = (

@@ -16,7 +16,6 @@ from hwcalc.parsers.weights.decoder import (
     dense_prefix,
     grouped,
     mlp_weights,
-    moe_weights,
     not_sparse,
     sparse_layers,
     times,
@@ -78,7 +77,7 @@ def _ernie_vl(config: Config, spec: Decoder, count: int) -> Layers:
     hidden, number = config.integer("hidden_size"), config.integer("moe_num_experts")
     active = config.integer("moe_k")
     widths = config.integers("moe_intermediate_size", length=2, minimum=1) or [1536, 512]
-    sparse = ()
+    sparse: tuple[Weight, ...] = ()
     for kind, per_expert in zip(("text_moe", "vision_moe"), widths, strict=True):
         path = f"mlp.{kind}"
         expert = gated_mlp(hidden, per_expert, bias=config.flag("use_bias"), path=f"{path}.experts")
