@@ -1,0 +1,191 @@
+"""Weight formats and the rules that give them out: arithmetic written out, and the forms that quantisers write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from formulas.formats import (
+    AWQ,
+    BF16,
+    BNB4,
+    BNB4_DOUBLE,
+    BNB8,
+    FP8,
+    FP8_BLOCK,
+    FP8_CHANNEL,
+    GPTQ,
+    INT4,
+    INT8,
+    MXFP4,
+    NVFP4,
+    WeightFormat,
+)
+from formulas.weights import Block, Weight, WeightRole, Weights, experts, gated_mlp, linear
+from hwcalc import plan
+from hwcalc.errors import UsageError
+from hwcalc.parsers.quantization import Scheme, read_scheme, uniform_scheme
+from profiles.catalog import find_model, list_models
+
+ROWS, COLUMNS = 4096, 1024
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        (BF16, ROWS * COLUMNS * 2),
+        (FP8, ROWS * COLUMNS + 4),
+        (FP8_CHANNEL, ROWS * COLUMNS + ROWS * 2),
+        (FP8_BLOCK, ROWS * COLUMNS + 32 * 8 * 4),
+        (MXFP4, ROWS * COLUMNS // 2 + ROWS * 32),
+        (NVFP4, ROWS * COLUMNS // 2 + ROWS * 64 + 8),
+        (INT8, ROWS * COLUMNS + ROWS * 2),
+        (INT4, ROWS * COLUMNS // 2 + ROWS * 8 * 2),
+        # Packed numbers, an fp16 scale and a 4-bit zero point for each of 8 groups a row, and an index for each column.
+        (GPTQ, ROWS * COLUMNS // 2 + ROWS * 8 * 2 + ROWS * 8 // 2 + COLUMNS * 4),
+        (AWQ, ROWS * COLUMNS // 2 + ROWS * 8 * 2 + ROWS * 8 // 2),
+        (BNB4, ROWS * COLUMNS // 2 + ROWS * COLUMNS // 64 * 4),
+        (BNB4_DOUBLE, ROWS * COLUMNS // 2 + ROWS * COLUMNS // 64 + ROWS * COLUMNS // 64 // 256 * 4),
+        (BNB8, ROWS * COLUMNS + ROWS * 4),
+    ],
+    ids=lambda value: value.name if isinstance(value, WeightFormat) else "",
+)
+def test_format(form: WeightFormat, expected: int) -> None:
+    """A 4,096 x 1,024 matrix takes what the format's definition says."""
+    assert expected == form.bytes(Weight(path="w", shape=(ROWS, COLUMNS), role=WeightRole.LINEAR))
+
+
+def test_ragged_edges_take_whole_tiles() -> None:
+    """129 x 130 in tiles of 128 x 128 has four scales; 33 numbers in groups of 32 have two a row."""
+    ragged = Weight(path="w", shape=(129, 130), role=WeightRole.LINEAR)
+    row = Weight(path="w", shape=(2, 33), role=WeightRole.LINEAR)
+
+    assert 129 * 130 + 4 * 4 == FP8_BLOCK.bytes(ragged)
+    assert 2 * 33 // 2 + 2 * 2 == MXFP4.bytes(row)
+
+
+def model() -> Weights:
+    """Two layers with attention, a router and four experts, and a head."""
+    layer = (
+        *linear("self_attn.q_proj", 128, 128),
+        *experts(gated_mlp(128, 128, path="mlp.experts"), 4, 2),
+        *linear("mlp.gate", 128, 4, role=WeightRole.ROUTER),
+    )
+    head = linear("lm_head", 128, 256, role=WeightRole.HEAD)
+    return Weights(blocks=(Block(kind="layer", weights=layer, count=2), Block(kind="head", weights=head)))
+
+
+def taken(scheme: Scheme | None) -> int:
+    """Bytes of the model under a scheme, bf16 beside it."""
+    assert scheme is not None
+    return sum(scheme.bytes(block, weight, BF16) for block in model().blocks for weight in block.weights)
+
+
+Q, EXPERTS, ROUTER, HEAD = 128 * 128, 4 * 3 * 128 * 128, 4 * 128, 256 * 128
+GROUP: dict[str, Any] = {"weights": {"num_bits": 4, "type": "float", "group_size": 16}, "targets": ["Linear"]}
+
+
+def nv(numbers: int, tensors: int) -> int:
+    """NVFP4 bytes of so many numbers in so many tensors."""
+    return numbers // 2 + numbers // 16 + 8 * tensors
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        # One fp32 scale for each 128 x 128 tile; router and head stay.
+        (
+            {"quant_method": "fp8", "weight_block_size": [128, 128]},
+            2 * (Q + 4 + EXPERTS + 12 * 4 + ROUTER * 2) + HEAD * 2,
+        ),
+        ({"quant_method": "fp8"}, 2 * (Q + 4 + EXPERTS + 12 * 4 + ROUTER * 2) + HEAD * 2),
+        (
+            {"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.self_attn.q_proj"]},
+            (Q * 2 + Q + 4) + 2 * (EXPERTS + 12 * 4 + ROUTER * 2) + HEAD * 2,
+        ),
+        # Only the experts, whatever else there is.
+        ({"quant_method": "mxfp4"}, 2 * (Q * 2 + EXPERTS // 2 + EXPERTS // 32 + ROUTER * 2) + HEAD * 2),
+        (
+            {"quant_method": "modelopt", "config_groups": {"g": GROUP}, "ignore": ["lm_head", "model.layers.1.self_attn*"]},
+            nv(Q, 1) + Q * 2 + 2 * (nv(EXPERTS, 12) + ROUTER * 2) + HEAD * 2,
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": GROUP}, "ignore": ["re:.*self_attn.*", "lm_head"]},
+            2 * (Q * 2 + nv(EXPERTS, 12) + ROUTER * 2) + HEAD * 2,
+        ),
+        (
+            {"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["*.experts.*"]}},
+            2 * (nv(Q, 1) + EXPERTS * 2 + ROUTER * 2) + HEAD * 2,
+        ),
+        (
+            {"quant_method": "modelopt", "config_groups": {"g": GROUP | {"targets": ["lm_head", "model.layers.0.mlp.experts"]}}},
+            2 * (Q * 2 + nv(EXPERTS, 12) + ROUTER * 2) + nv(HEAD, 1),
+        ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            2 * (Q // 2 + Q // 16 + EXPERTS // 2 + EXPERTS // 16 + ROUTER * 2) + HEAD * 2,
+        ),
+    ],
+)
+def test_scheme(config: dict[str, Any], expected: int) -> None:
+    """Each quantiser's own way to say what it takes and what it leaves alone."""
+    assert expected == taken(read_scheme(config))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"quant_method": "aqlm"},
+        {"quant_method": "gptq", "bits": 5},
+        {"quant_method": "gptq", "bits": 4, "group_size": "all"},
+        {"quant_method": "fp8", "weight_block_size": [0, 128]},
+        {"quant_method": "fp8", "weight_block_size": [128]},
+        {"quant_method": "fp8", "modules_to_not_convert": ["re:(a+)+$"]},
+        {"quant_method": "compressed-tensors", "config_groups": {"g": None}},
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 3, "type": "int"}}}},
+        {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+        {"quant_method": 7},
+        {},
+    ],
+)
+def test_unknown_schemes_are_unknown(config: dict[str, Any]) -> None:
+    """What is not understood is no number; a regular expression of another form is never run."""
+    assert read_scheme(config) is None
+
+
+def test_every_format_can_be_asked_for() -> None:
+    """--weights takes any format; experts and attention get it, router and head do not."""
+    assert 2 * (Q // 2 + Q // 32 + EXPERTS // 2 + EXPERTS // 32 + ROUTER * 2) + HEAD * 2 == taken(uniform_scheme("mxfp4"))
+    assert uniform_scheme("mxfp3") is None
+
+
+def test_weights_option() -> None:
+    """Qwen3-8B in bf16 is 2 bytes a parameter, and an unknown format a usage error that lists the known ones."""
+    result = plan("Qwen/Qwen3-8B", seq=100)
+
+    assert result.model.parameters.total is not None
+    assert result.memory.weights.bytes == 2 * result.model.parameters.total
+    assert result.memory.total_bytes == result.memory.weights.bytes + result.cache.total_bytes
+    assert plan("Qwen/Qwen3-8B", seq=100, weights="fp32").memory.weights.bytes == 4 * result.model.parameters.total
+    with pytest.raises(UsageError, match="not a known weight format"):
+        plan("Qwen/Qwen3-8B", seq=100, weights="fp7")
+
+
+QUANTISED = [
+    model_id
+    for model_id in list_models()
+    if isinstance((find_model(model_id) or {}).get("config", {}).get("quantization_config"), dict)
+]
+UNKNOWN = {
+    # Says MIXED_PRECISION and leaves the list of layers to another file.
+    "nvidia/MiniMax-M3-NVFP4",
+}
+
+
+@pytest.mark.parametrize("model_id", QUANTISED)
+def test_catalog_schemes(model_id: str) -> None:
+    """Every quantised catalog model's scheme is understood, but for those that do not state it."""
+    config = (find_model(model_id) or {})["config"]["quantization_config"]
+
+    assert (read_scheme(config) is None) is (model_id in UNKNOWN)
