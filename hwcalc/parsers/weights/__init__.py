@@ -20,6 +20,7 @@ __all__ = ["COMPOSITE", "LANGUAGE", "read_weights"]
 LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "delta": ("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp_text"),
     "hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "zamba", "zamba2"),
+    "kda": ("bailing_hybrid", "glm5_next_text", "kimi_linear"),
     "mamba": ("falcon_mamba", "mamba", "mamba2"),
     "decoder_table": (
         "apertus",
