@@ -43,5 +43,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 LEGACY_KEYS: Mapping[str, Mapping[str, str]] = {
     "bloom": {"hidden_size": "n_embed"},
     "falcon": {"hidden_size": "n_embed"},
+    "lfm2": {"intermediate_size": "block_ff_dim", "tie_word_embeddings": "tie_embedding"},
+    "lfm2_moe": {"tie_word_embeddings": "tie_embedding"},
 }
 """Keys of early files that a config class still takes, and that win over the current name."""

@@ -22,6 +22,8 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "zamba", "zamba2"),
     "kda": ("bailing_hybrid", "glm5_next_text", "kimi_linear"),
     "mamba": ("falcon_mamba", "mamba", "mamba2"),
+    "recurrent": ("minimax", "recurrent_gemma", "rwkv", "xlstm"),
+    "short_conv": ("inkling2_text", "inkling_text", "lfm2", "lfm2_moe", "lfm3", "zaya"),
     "decoder_table": (
         "apertus",
         "arcee",
@@ -139,6 +141,24 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "starcoder2",
         "xglm",
     ),
+    "latent": (
+        "axk1",
+        "axk2",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "dots3_note_text",
+        "glm4_moe_lite",
+        "glm_moe_dsa",
+        "hy_v4",
+        "kimi_k2",
+        "longcat_flash",
+        "minicpm3",
+        "mistral4",
+        "mistral_large4_text",
+        "youtu",
+    ),
+    "hyper": ("deepseek_v4",),
 }
 
 # Module -> model types of whole documents. ``blocks(top, config) -> tuple[Block, ...] | None``: everything that is not the
