@@ -125,8 +125,9 @@ class Decoder:
     """The attention of each layer, where they differ or are not of the common kind; ``extra`` and the rest not included."""
     mlps: Callable[[Config, Decoder, int], Layers] | None = None
     """The MLP of each layer, likewise."""
-    mtp: bool = False
-    """Whether ``num_nextn_predict_layers`` more layers stand in the checkpoint, as DeepSeek-V3 lays them out."""
+    mtp: str = ""
+    """Whether ``num_nextn_predict_layers`` more layers stand in the checkpoint, as DeepSeek-V3 lays them out: ``copies`` (with
+    embedding and head of their own), ``shared`` (with the model's), or nothing."""
 
 
 def switched(config: Config, switch: Switch) -> bool:
@@ -284,27 +285,31 @@ def build(config: Config, top: Config, spec: Decoder) -> tuple[Block, ...]:
         out.append(Block(kind="extra", weights=spec.outer(config)))
     out += head_block(config, top, bias=switched(config, spec.head_bias))
     if spec.mtp:
-        layer = attention_weights(config, spec) + scales + (() if spec.extra is None else spec.extra(config))
+        layer = attention_weights(config, spec) if spec.attentions is None else spec.attentions(config, spec, 1)[0][0]
+        layer += scales + (() if spec.extra is None else spec.extra(config))
         layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
-        out += mtp_blocks(config, layer)
+        out += mtp_blocks(config, layer, copies=spec.mtp == "copies")
     return tuple(block for block in out if block.weights)
 
 
-def mtp_blocks(config: Config, layer: Weighed) -> tuple[Block, ...]:
-    """Multi-token-prediction layers as DeepSeek-V3 has them: a whole layer each, between a projection of the token's
-    embedding beside the hidden state and a head, with its own copies of embedding and head.
+def mtp_blocks(config: Config, layer: Weighed, *, copies: bool) -> tuple[Block, ...]:
+    """Multi-token-prediction layers as DeepSeek-V3 has them.
+
+    Each is a whole layer between a projection, of the token's embedding beside the hidden state, and a norm; with ``copies``
+    the checkpoint stores the embedding and the head again with each.
     """
     count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     weights = (
-        *embedding("embed_tokens", vocab, hidden),
         *rms_norm("enorm", hidden),
         *rms_norm("hnorm", hidden),
         *linear("eh_proj", 2 * hidden, hidden),
         *layer,
         *rms_norm("shared_head.norm", hidden),
-        *linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD),
     )
+    if copies:
+        weights += embedding("embed_tokens", vocab, hidden)
+        weights += linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
     return (Block(kind="mtp", weights=weights, part=Part.MTP, count=count),) if count else ()
 
 
