@@ -117,6 +117,8 @@ class Decoder:
     rows: Callable[[Config], int] | None = None
     """Rows of the token embedding, where they are not the vocabulary."""
     head_bias: Switch = False
+    ties: bool = True
+    """Whether ``tie_word_embeddings`` has an effect."""
     extra: Callable[[Config], Weighed] | None = None
     """Tensors that each layer has besides."""
     outer: Callable[[Config], Weighed] | None = None
@@ -153,15 +155,13 @@ def tied_head(config: Config, top: Config) -> bool:
     return False
 
 
-def sparse_layers(config: Config, count: int, default: int = 0) -> list[bool]:
-    """Which layers have experts, by ``mlp_layer_types`` or the first ``first_k_dense_replace`` that have none."""
+def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
+    """Which layers have experts, by ``mlp_layer_types`` or the leading ones that have none: ``key`` or ``default`` of them."""
     types = config.strings("mlp_layer_types")
     if types is not None and len(types) >= count:
         return [name == "sparse" for name in types[:count]]
-    dense = config.maybe_integer("first_k_dense_replace", minimum=0)
-    if dense is None:
-        dense = default
-    return [i >= dense for i in range(count)]
+    dense = None if key is None else config.maybe_integer(key, minimum=0)
+    return [i >= (default if dense is None else dense) for i in range(count)]
 
 
 def grouped(kinds: Iterable[Weighed]) -> Layers:
@@ -229,11 +229,11 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
     return weights if spec.extra is None else weights + spec.extra(config)
 
 
-def head_block(config: Config, top: Config, *, bias: bool = False, width: int | None = None) -> tuple[Block, ...]:
+def head_block(config: Config, *, tied: bool, bias: bool = False, width: int | None = None) -> tuple[Block, ...]:
     """The output head: nothing but its bias where it is tied to the embedding."""
     hidden = config.integer("hidden_size") if width is None else width
     head = linear("lm_head", hidden, config.integer("vocab_size"), bias=bias, role=WeightRole.HEAD)
-    if tied_head(config, top):
+    if tied:
         head = head[1:]
     return (Block(kind="head", weights=head),) if head else ()
 
@@ -283,7 +283,8 @@ def build(config: Config, top: Config, spec: Decoder) -> tuple[Block, ...]:
         out.append(Block(kind="norm", weights=norm(spec.norm, "model.norm", hidden)))
     if spec.outer is not None:
         out.append(Block(kind="extra", weights=spec.outer(config)))
-    out += head_block(config, top, bias=switched(config, spec.head_bias))
+    tied = spec.ties and tied_head(config, top)
+    out += head_block(config, tied=tied, bias=switched(config, spec.head_bias))
     if spec.mtp:
         layer = attention_weights(config, spec) if spec.attentions is None else spec.attentions(config, spec, 1)[0][0]
         layer += scales + (() if spec.extra is None else spec.extra(config))
@@ -323,9 +324,9 @@ def dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
     return dense
 
 
-def not_sparse(default: int = 0) -> Callable[[Config, int], list[bool]]:
-    """The layers that :func:`sparse_layers` leaves out; ``default`` leading ones where the file says nothing."""
-    return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default)]
+def not_sparse(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
+    """The layers that :func:`sparse_layers` leaves out."""
+    return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default, key)]
 
 
 def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:

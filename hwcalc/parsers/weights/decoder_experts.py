@@ -80,7 +80,7 @@ def _ernie_vl(config: Config, spec: Decoder, count: int) -> Layers:
     sparse: tuple[Weight, ...] = ()
     for kind, per_expert in zip(("text_moe", "vision_moe"), widths, strict=True):
         path = f"mlp.{kind}"
-        expert = gated_mlp(hidden, per_expert, bias=config.flag("use_bias"), path=f"{path}.experts")
+        expert = gated_mlp(hidden, per_expert, path=f"{path}.experts")
         sparse += experts(expert, number, active if kind == "text_moe" else 0)
         sparse += linear(f"{path}.gate", hidden, number, role=WeightRole.ROUTER)
         sparse += parameter(f"{path}.gate.moe_statics.e_score_correction_bias", 1, number)
@@ -88,7 +88,7 @@ def _ernie_vl(config: Config, spec: Decoder, count: int) -> Layers:
     if shared:
         sparse += gated_mlp(hidden, widths[0] * shared, bias=config.flag("use_bias"), path="mlp.shared_experts")
     dense = mlp_weights(config, spec)
-    return grouped(sparse if flag else dense for flag in sparse_layers(config, count, 1))
+    return grouped(sparse if flag else dense for flag in sparse_layers(config, count, 1, None))
 
 
 def _muse_spark(config: Config, spec: Decoder, count: int) -> Layers:
@@ -105,7 +105,7 @@ def _muse_spark(config: Config, spec: Decoder, count: int) -> Layers:
         *linear("mlp.post_expert_proj", inner, hidden),
     )
     dense = mlp_weights(config, spec)
-    return grouped(sparse if flag else dense for flag in sparse_layers(config, count))
+    return grouped(sparse if flag else dense for flag in sparse_layers(config, count, 0, None))
 
 
 def _residual_gates(config: Config) -> tuple[Weight, ...]:
@@ -183,11 +183,16 @@ _TABLE: Final[dict[str, Decoder]] = {
     "dots1": replace(_HEAD_NORM, experts=replace(_ROUTED, dense=dense_prefix("first_k_dense_replace"))),
     "unlimited_ocr_text": _OCR,
     "deepseek_ocr2_text": _OCR,
-    "hy_v3": Decoder(qk_norm="head", experts=Experts(shared=times("num_shared_experts"), dense=not_sparse(1)), mtp="shared"),
+    "hy_v3": replace(
+        _HEAD_NORM,
+        mlp_bias="mlp_bias",
+        experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", dense=not_sparse(1, None)),
+        mtp="shared",
+    ),
     "exaone_moe": Decoder(qk_norm="head", experts=Experts(shared=times("num_shared_experts"), dense=not_sparse(1))),
-    "mellum": replace(_HEAD_NORM, experts=Experts(dense=not_sparse())),
+    "mellum": replace(_HEAD_NORM, experts=Experts(dense=not_sparse(0, None))),
     "kolibri1": Decoder(qk_norm="head", norms=4, experts=Experts(shared=width("shared_expert_intermediate_size"))),
-    "beam": replace(_HEAD_NORM, norms=4, gate="full", extra=_gate_bias, experts=Experts(dense=not_sparse(3))),
+    "beam": replace(_HEAD_NORM, norms=4, gate="full", extra=_gate_bias, experts=Experts(dense=not_sparse(3, None))),
     "afmoe": replace(
         _HEAD_NORM,
         norms=4,
@@ -257,6 +262,6 @@ _TABLE: Final[dict[str, Decoder]] = {
             dense=_llama4_dense,
         ),
     ),
-    "muse_spark_text": replace(_ATTENTION_BIAS, norms=3, gate="full", extra=_residual_gates, mlps=_muse_spark),
+    "muse_spark_text": replace(_ATTENTION_BIAS, norms=3, gate="full", ties=False, extra=_residual_gates, mlps=_muse_spark),
     "doge": replace(_HEAD_NORM, mlp_bias="mlp_bias", extra=_doge_extra, mlps=_doge),
 }

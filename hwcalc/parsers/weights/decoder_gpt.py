@@ -9,7 +9,7 @@ from typing import Final
 from formulas.weights import Block, Weight, WeightRole, attention, embedding, experts, gated_mlp, layer_norm, linear, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
-from hwcalc.parsers.weights.decoder import Decoder, Layers, attention_weights, build, grouped, head_block, norm
+from hwcalc.parsers.weights.decoder import Decoder, Layers, attention_weights, build, grouped, head_block, norm, tied_head
 
 __all__ = ["blocks"]
 
@@ -99,7 +99,7 @@ def _opt(config: Config, top: Config) -> tuple[Block, ...]:
     if embedded != hidden:
         projections = linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
         out.append(Block(kind="extra", weights=projections))
-    return (*out, *head_block(config, top, width=embedded))
+    return (*out, *head_block(config, tied=tied_head(config, top), width=embedded))
 
 
 def _stablelm(config: Config, top: Config) -> tuple[Block, ...]:
@@ -263,7 +263,7 @@ _MODERNBERT: Final = Decoder(
     dims=_equal_dims,
     head_bias="decoder_bias",
 )
-_MOSHI: Final = Decoder(rows=lambda config: config.integer("vocab_size") + 1, mlps=_gated_halves)
+_MOSHI: Final = Decoder(ties=False, rows=lambda config: config.integer("vocab_size") + 1, mlps=_gated_halves)
 _TABLE: Final[dict[str, Callable[[Config, Config], tuple[Block, ...]]]] = {
     "gpt2": _line(_GPT2),
     "gpt-sw3": _line(_GPT2),

@@ -60,6 +60,7 @@ _GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
 _PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
 _MOLMO2: Final = Decoder(
     qkv_bias="attention_bias",
+    ties=False,
     rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
 )
 _TABLE: Final[dict[str, Decoder | Callable[[Config], Decoder]]] = {
@@ -84,7 +85,7 @@ _TABLE: Final[dict[str, Decoder | Callable[[Config], Decoder]]] = {
     "bitnet": replace(_ATTENTION_BIAS, extra=_sub_norms),
     "apertus": replace(_ATTENTION_BIAS, qk_norm="head", gated=False, extra=_xielu),
     "arcee": replace(_LLAMA, gated=False),
-    "cosmos3_edge_text": replace(_LLAMA, gated=False, names=("fc1", "fc2")),
+    "cosmos3_edge_text": replace(_LLAMA, gated=False, names=("fc1", "fc2"), ties=False),
     "jais2": replace(_LLAMA, norm="layer", gated=False),
     "nemotron": replace(_LLAMA, norm="layer", gated=False),
     "nanochat": replace(_ATTENTION_BIAS, norms=0, final_norm=False, gated=False, names=("fc1", "fc2")),

@@ -205,9 +205,9 @@ def _sliding_dims(config: Config) -> Config:
         "qk_nope_head_dim": nope,
         "qk_rope_head_dim": config.maybe_integer("swa_qk_rope_head_dim") or max(1, head_dim - nope),
         "v_head_dim": config.maybe_integer("swa_v_head_dim") or 128,
+        "q_lora_rank": config.maybe_integer("swa_q_lora_rank") or 1024,
     }
-    rank = config.maybe_integer("swa_q_lora_rank")
-    return Config({**config.raw, **own, **({} if rank is None else {"q_lora_rank": rank})}, config.model_type, config.where)
+    return Config({**config.raw, **own}, config.model_type, config.where)
 
 
 def _num_layers(config: Config) -> int:
@@ -247,7 +247,7 @@ def _hyper_connections(config: Config) -> Weighed:
 
 _ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
 _PREFIX: Final = Decoder(experts=replace(_ROUTED, dense=dense_prefix("first_k_dense_replace")))
-_SECOND: Final = Decoder(experts=replace(_ROUTED, dense=not_sparse(1)))
+_SECOND: Final = Decoder(experts=replace(_ROUTED, dense=not_sparse(1, None)))
 _SPARSE: Final = Decoder(experts=replace(_ROUTED, dense=not_sparse()))
 _TABLE: Final[dict[str, tuple[Decoder, Latents]]] = {
     "deepseek_v2": (
