@@ -8,7 +8,7 @@ from formulas import Layer, SharedCache
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, every, read_layer_types
 
-__all__ = ["read"]
+__all__ = ["layer_dims", "layer_types", "read"]
 
 _FULL: Final = "full_attention"
 _SLIDING: Final = "sliding_attention"
@@ -20,9 +20,7 @@ def read(config: Config) -> Reading:
     """Read a Gemma 3n or 4 text config."""
     count = config.number_of_layers()
     three = config.model_type == "gemma3n_text"
-    types = read_layer_types(config, count) or every(5 if three else 6, count, _FULL, _SLIDING)
-    if not three:
-        types[-1] = _FULL
+    types = layer_types(config, count)
     window = config.integer("sliding_window")
     if not three and config.get("use_bidirectional_attention") == "all":
         # Both directions: half the window on each side, and the token itself.
@@ -30,9 +28,7 @@ def read(config: Config) -> Reading:
     shared = config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0
     layers: list[Layer] = []
     for index, name in enumerate(types):
-        if name not in (_FULL, _SLIDING):
-            raise config.error("layer_types", name, f"{_FULL} or {_SLIDING}")
-        dims = _dims(config, index, full=name == _FULL, three=three)
+        dims = layer_dims(config, index, full=name == _FULL)
         if index >= count - shared:
             layers.append((SharedCache(),))
         else:
@@ -40,8 +36,22 @@ def read(config: Config) -> Reading:
     return Reading(layers=tuple(layers), config=config)
 
 
-def _dims(config: Config, index: int, *, full: bool, three: bool) -> AttentionDims:
-    """Gemma 4's full layers have ``global_head_dim`` and, where keys and values share a projection, fewer heads.
+def layer_types(config: Config, count: int) -> list[str]:
+    """The type of every layer: spelled out, or every fifth (3n) or sixth (4) full; the last one of Gemma 4 always is."""
+    three = config.model_type == "gemma3n_text"
+    types = read_layer_types(config, count) or every(5 if three else 6, count, _FULL, _SLIDING)
+    if not three:
+        types[-1] = _FULL
+    for name in types:
+        if name not in (_FULL, _SLIDING):
+            raise config.error("layer_types", name, f"{_FULL} or {_SLIDING}")
+    return types
+
+
+def layer_dims(config: Config, index: int, *, full: bool) -> AttentionDims:
+    """Heads and widths of one layer.
+
+    Gemma 4's full layers have ``global_head_dim`` and, where keys and values share a projection, fewer heads.
 
     Sharing the projection does not share the cache: keys are rotated, values are not, and both are kept. An explicit
     ``per_layer_config`` replaces both keys.
@@ -51,7 +61,7 @@ def _dims(config: Config, index: int, *, full: bool, three: bool) -> AttentionDi
     global_dim = config.maybe_integer("global_head_dim")
     global_heads = config.maybe_integer("num_global_key_value_heads")
     k_eq_v = config.flag("attention_k_eq_v", default=True)
-    if three or not full or config.has("per_layer_config"):
+    if config.model_type == "gemma3n_text" or not full or config.has("per_layer_config"):
         return dims
     head_dim = global_dim or _GLOBAL_HEAD_DIM
     return AttentionDims(

@@ -159,6 +159,8 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "youtu",
     ),
     "hyper": ("deepseek_v4",),
+    "layered": ("laguna", "mimo_v2_flash", "minimax_m3_vl_text", "mllama_text_model", "step3p5"),
+    "gemma_n": ("gemma3n_text", "gemma4_text", "gemma4_unified_text"),
 }
 
 # Module -> model types of whole documents. ``blocks(top, config) -> tuple[Block, ...] | None``: everything that is not the
