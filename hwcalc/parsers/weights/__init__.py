@@ -15,14 +15,16 @@ from hwcalc.parsers.config import Config
 
 __all__ = ["COMPOSITE", "LANGUAGE", "read_weights"]
 
-# Module -> model types. ``blocks(config, top) -> tuple[Block, ...]``: ``config`` is the level that describes the language
-# model (of this type), ``top`` the whole document (often the same object).
+# Module -> model types. ``blocks(config, top) -> tuple[Block, ...] | None``: ``config`` is the level that describes the
+# language model (of this type), ``top`` the whole document (often the same object); ``None`` where a file does not say enough.
 LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "delta": ("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp_text"),
     "hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "zamba", "zamba2"),
     "kda": ("bailing_hybrid", "glm5_next_text", "kimi_linear"),
     "mamba": ("falcon_mamba", "mamba", "mamba2"),
-    "recurrent": ("minimax", "recurrent_gemma", "rwkv", "xlstm"),
+    "recurrent": ("minimax", "minimax_m1", "minimax_text_01", "recurrent_gemma", "rwkv", "xlstm"),
+    "remote_hybrid": ("phi4flash", "plamo2", "rwkv5", "rwkv7", "rwkv7_fla"),
+    "remote_kimi": ("kimi_k3",),
     "short_conv": ("inkling2_text", "inkling_text", "lfm2", "lfm2_moe", "lfm3", "zaya"),
     "decoder_table": (
         "apertus",
@@ -131,6 +133,8 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "gptj",
         "hrm_text",
         "jetmoe",
+        "kosmos_2_5_text_model",
+        "kosmos_2_text_model",
         "modernbert-decoder",
         "moshi",
         "mpt",
@@ -187,8 +191,11 @@ def read_weights(config: Config, top: Config) -> Weights | None:
     language = _by_type(composite=False).get(config.model_type or "")
     if language is None:
         return None
-    read: Callable[[Config, Config], tuple[Block, ...]] = import_module(f"hwcalc.parsers.weights.{language}").blocks
+    read: Callable[[Config, Config], tuple[Block, ...] | None]
+    read = import_module(f"hwcalc.parsers.weights.{language}").blocks
     blocks = read(config, top)
+    if blocks is None:
+        return None
     if top.model_type != config.model_type:
         outer = _by_type(composite=True).get(top.model_type or "")
         if outer is None:

@@ -78,6 +78,18 @@ def _encoder_attention(config: Config) -> tuple[Weight, ...]:
     return cross + layer_norm("encoder_attn_layer_norm", hidden)
 
 
+def _kosmos_norms(config: Config) -> tuple[Weight, ...]:
+    """Kosmos: a norm in the middle of the MLP, and in Kosmos-2 one before the attention's output."""
+    inner = layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
+    if config.model_type == "kosmos_2_text_model":
+        inner += layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
+    return inner + _encoder_attention(config)
+
+
+def _segments(config: Config) -> tuple[Weight, ...]:
+    return embedding("segment_emb", 2, config.integer("hidden_size"))
+
+
 def _embedding_norm(config: Config) -> tuple[Weight, ...]:
     return layer_norm("word_embeddings_layernorm", config.integer("hidden_size"))
 
@@ -342,6 +354,8 @@ _TABLE: Final[dict[str, Callable[[Config, Config], tuple[Block, ...]]]] = {
     ),
     "biogpt": _line(replace(_BART, positions=2)),
     "xglm": _line(replace(_BART, width="ffn_dim", extra=_encoder_attention)),
+    "kosmos_2_text_model": _line(replace(_BART, mlp="ffn", width="ffn_dim", extra=_kosmos_norms)),
+    "kosmos_2_5_text_model": _line(replace(_BART, mlp="ffn", width="ffn_dim", extra=_kosmos_norms, outer=_segments)),
     "opt": _opt,
     "starcoder2": _line(
         Decoder(norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj"))
