@@ -1,6 +1,6 @@
 """Recurrences of their own kind: MiniMax's lightning attention, RecurrentGemma, RWKV-4 and xLSTM.
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23.
+Mirrors ``modeling_*.py`` of those names in transformers 5.23, and MiniMax's own code for M1 and Text-01.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ def blocks(config: Config, top: Config) -> tuple[Block, ...]:
 
 
 def _minimax(config: Config, top: Config) -> list[Block]:
-    """Lightning or softmax attention, then experts."""
+    """Lightning or softmax attention, then experts; early files may name a shared expert, which a single number weighs."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
     width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
+    moe = gated_experts(hidden, width, count, active)
+    shared = 0 if config.has_class else config.maybe_integer("shared_intermediate_size", minimum=0) or 0
+    if shared:
+        moe += gated_mlp(hidden, shared, path="shared_mlp") + linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
     rest: tuple[Named, ...] = (
-        ("moe", gated_experts(hidden, width, count, active)),
+        ("moe", moe),
         ("norm", rms_norm("input_layernorm", hidden) + rms_norm("post_attention_layernorm", hidden)),
     )
 
@@ -115,6 +119,8 @@ def _share(config: Config, key: str, default: float, multiple: int = 1) -> int:
 
 _RULES: Final[dict[str, Callable[[Config, Config], list[Block]]]] = {
     "minimax": _minimax,
+    "minimax_m1": _minimax,
+    "minimax_text_01": _minimax,
     "recurrent_gemma": _recurrent_gemma,
     "rwkv": _rwkv,
     "xlstm": _xlstm,
