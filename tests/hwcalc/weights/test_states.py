@@ -13,6 +13,7 @@ from hwcalc.parsers.weights import read_weights
 
 
 def weigh(config: dict[str, Any]) -> Weights:
+    """Weights of a config that is its own language level."""
     top = Config(config)
     weights = read_weights(top, top)
     assert weights is not None
