@@ -22,13 +22,19 @@ def load_model(
     model: ModelLike,
     *,
     revision: str | None = None,
-    offline: bool = True,
+    offline: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
+    headers: bool = True,
     assume: str | None = None,
 ) -> ModelSpec:
     """Read a model: an id, a path, an open ``config.json``, or a config dict.
 
+    An id that neither the Hugging Face cache nor the catalog knows is asked of the Hub, unless ``offline`` or ``HF_HUB_OFFLINE``
+    forbids it. With ``headers`` the headers of weight files that lie with the config are read too, for exact weight bytes.
+
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source knows it and :class:`~hwcalc.errors.ConfigError` (or a
-    subclass) if its config cannot be understood.
+    subclass) if its config cannot be understood; :class:`~hwcalc.errors.HubError` if the Hub is needed and does not give it.
     """
     if isinstance(model, ModelSpec):
         return model
@@ -39,7 +45,8 @@ def load_model(
     from hwcalc.sources import resolve, resolve_stream
 
     if isinstance(model, (str, os.PathLike)):
-        return parse(resolve(model, revision=revision, offline=offline), assume=assume)
+        raw = resolve(model, revision=revision, offline=offline, token=token, endpoint=endpoint, weights=headers)
+        return parse(raw, assume=assume)
     if hasattr(model, "read"):
         return parse(resolve_stream(model), assume=assume)
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")
@@ -56,7 +63,9 @@ def plan(
     engine_options: Mapping[str, object] | None = None,
     weights: str | None = None,
     revision: str | None = None,
-    offline: bool = True,
+    offline: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
     assume: str | None = None,
 ) -> Plan:
     """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights beside it, as published or as ``weights``.
@@ -75,7 +84,7 @@ def plan(
             raise UsageError(f"engine_options must map names to plain values (got {name!r}: {value!r}).")
         options[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return plan_model(
-        load_model(model, revision=revision, offline=offline, assume=assume),
+        load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume),
         seq=None if seq is None else parse_tokens(seq, "seq"),
         batch=parse_tokens(batch, "batch"),
         dtype=dtype,

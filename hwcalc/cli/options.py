@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from hwcalc.cli.output import View
-from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.cli.output import View, write
+from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.planner.result import Plan
 
 __all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "planned", "view_of"]
@@ -99,7 +100,9 @@ PLANNING: Final = (
         complete="assumptions",
     ),
     Option("revision", ("--revision",), "R", "Branch, tag or commit of the model."),
-    Option("offline", ("--offline",), "", "Use no network.", "flag"),
+    Option("offline", ("--offline",), "", "Use no network (HF_HUB_OFFLINE=1 does the same).", "flag"),
+    Option("token", ("--token",), "T", "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored."),
+    Option("endpoint", ("--endpoint",), "URL", "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co."),
     *OUTPUT,
 )
 
@@ -122,29 +125,38 @@ def planned(
     assume: str | None,
     revision: str | None,
     offline: bool,
+    token: str | None,
+    endpoint: str | None,
     **output: Any,
 ) -> tuple[Plan, View]:
     """What the options of :data:`PLANNING` ask for: the plan, and how to show it. A wrong output option comes first."""
     from hwcalc.api import plan
+    from hwcalc.cli.progress import shown
 
     view = view_of(**output)
     options = _engine_options(engine_option or ())
     try:
-        result = plan(
-            model,
-            seq=seq,
-            batch=batch,
-            dtype=dtype,
-            engine=engine,
-            encoder_seq=encoder_seq,
-            engine_options=options,
-            revision=revision,
-            offline=offline,
-            assume=assume,
-        )
-    except ModelNotFoundError as error:
+        with shown():
+            result = plan(
+                model,
+                seq=seq,
+                batch=batch,
+                dtype=dtype,
+                engine=engine,
+                encoder_seq=encoder_seq,
+                engine_options=options,
+                revision=revision,
+                offline=offline,
+                token=token,
+                endpoint=endpoint,
+                assume=assume,
+            )
+    except (ModelNotFoundError, HubError) as error:
         error.hint = _command_meant(model) or error.hint
         raise
+    for note in result.notes:
+        if note.code == "hub-unreachable":
+            write(sys.stderr, f"kvplan: {note.message}\n")
     return result, view
 
 

@@ -1,13 +1,15 @@
 """Where a model's description comes from: :func:`resolve` takes whatever names a model, :func:`resolve_stream` an open file.
 
-The order is explicit path, Hugging Face cache, catalog. Every :class:`~hwcalc.model.RawModel` says which it was. Remote code is
-never run.
+The order is explicit path, Hugging Face cache, catalog, Hub: what is on this machine answers at once and without network. Who asks
+for a revision, or names the Hub's address or a token, means the Hub: it stands before the catalog then. Every
+:class:`~hwcalc.model.RawModel` says which it was. Remote code is never run.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -19,36 +21,46 @@ from hwcalc.sources.local import from_path, from_standard_input, from_stream, ha
 from hwcalc.sources.wanted import Absent, Source, Wanted, shown, split_revision
 from profiles.catalog import is_model_id
 
-__all__ = ["SOURCES", "resolve", "resolve_stream"]
-
-SOURCES: tuple[Source, ...] = (find_cached, find_in_catalog)
-"""Who is asked for an id, in this order; the first that has it answers. A source is a function of :class:`Wanted`."""
+__all__ = ["resolve", "resolve_stream"]
 
 _HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", re.DOTALL)
 _LONGEST = 4096
 
 
-def resolve(model: str | os.PathLike[str], *, revision: str | None = None, offline: bool = True) -> RawModel:
+def resolve(
+    model: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
+    weights: bool = False,
+    refresh: bool = False,
+) -> RawModel:
     """Find the description of ``model``: a path (``-`` is standard input) or an id, ``org/name`` or ``org/name@revision``.
 
     A string is a path if it is written as one (``./x``, ``x.json``) or if something of that name exists; a folder that looks
     like an id and has no ``config.json`` does not hide the id. A path object is always a path.
 
+    ``offline`` (or ``HF_HUB_OFFLINE``) forbids the network; ``token`` and ``endpoint`` stand before ``HF_TOKEN`` and ``HF_ENDPOINT``;
+    ``weights`` reads the headers of the weight files too; ``refresh`` asks the Hub first, whatever this machine has. A Hub that
+    cannot be reached is passed over, with a note of the code ``hub-unreachable``, where the cache or the catalog has the model.
+
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if nobody has it, :class:`~hwcalc.errors.ConfigError` if what was found
     cannot be read, :class:`~hwcalc.errors.UnsupportedError` on GGUF, :class:`~hwcalc.errors.UsageError` on a revision that makes
-    no sense.
+    no sense, and :class:`~hwcalc.errors.HubError` if the Hub refuses or cannot be reached and nobody else has the model.
     """
     given = os.fsdecode(os.fspath(model))
     if not given or "\0" in given or len(given) > _LONGEST:
         raise _not_a_model(given)
     if not isinstance(model, str):
-        return _pathless(from_path(Path(given)), revision)
+        return _pathless(from_path(Path(given), weights=weights), revision)
     if given == "-":
         return _pathless(from_standard_input(), revision)
     path = Path(os.path.expanduser(given))
     looks_like_id = _looks_like_id(given.partition("@")[0]) and not has_path_syntax(given)
     if os.path.lexists(path) and not (is_model_id(given) and _hides_nothing(path)):
-        return _pathless(from_path(path), revision)
+        return _pathless(from_path(path, weights=weights), revision)
     if given.lower().endswith(".gguf"):
         raise UnsupportedError(
             f"{shown(given)} names a GGUF file, which kvplan does not read yet.",
@@ -58,7 +70,15 @@ def resolve(model: str | os.PathLike[str], *, revision: str | None = None, offli
         raise no_such_path(given) if has_path_syntax(given) and not _HUB_ADDRESS.fullmatch(given) else _not_a_model(given)
     model_id, asked = split_revision(given, revision)
     folder = Absent(place="the folder of that name here (it has no config.json)") if os.path.lexists(path) else None
-    return _ask(Wanted(id=model_id, revision=asked, offline=offline), folder)
+    wanted = Wanted(
+        id=model_id,
+        revision=asked,
+        offline=offline or _forbidden(),
+        token=token,
+        endpoint=endpoint,
+        weights=weights,
+    )
+    return _ask(wanted, folder, refresh=refresh)
 
 
 def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
@@ -66,21 +86,55 @@ def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
     return from_stream(stream)
 
 
-def _ask(wanted: Wanted, folder: Absent | None) -> RawModel:
+def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
+    """Who is asked for an id, in this order; the first that has it answers. A source is a function of :class:`Wanted`."""
+    if refresh:
+        return (_find_on_hub, find_cached, find_in_catalog)
+    if wanted.revision or wanted.token or wanted.endpoint:
+        return (find_cached, _find_on_hub, find_in_catalog)
+    return (find_cached, find_in_catalog, _find_on_hub)
+
+
+def _find_on_hub(wanted: Wanted) -> RawModel | Absent:
+    if wanted.offline:
+        return Absent(place="the Hugging Face Hub, which was not asked (offline)")
+    from hwcalc.sources.hub import find_on_hub
+
+    return find_on_hub(wanted)
+
+
+def _forbidden() -> bool:
+    """Whether the environment forbids the network, in huggingface_hub's own words."""
+    word = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
+    return word.upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
     absent = [] if folder is None else [folder]
-    for source in SOURCES:
-        answer = source(wanted)
+    for source in _order(wanted, refresh=refresh):
+        # The catalog describes the main branch, so it may stand in for a Hub that cannot be reached.
+        instead = wanted.revision == "main" and absent and absent[-1].error is not None
+        answer = source(replace(wanted, revision=None) if instead else wanted)
         if isinstance(answer, RawModel):
-            notes = [Note(code="source", message=_sentence(miss.remark)) for miss in absent if miss.remark]
-            return _with_notes(answer, notes)
+            notes = [note for miss in absent if (note := _remark(miss, answer)) is not None]
+            return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
         absent.append(answer)
+    for miss in absent:
+        if miss.error is not None:
+            raise _with_way_out(miss.error, wanted)
     raise _not_found(wanted, absent)
 
 
-def _with_notes(raw: RawModel, notes: list[Note]) -> RawModel:
-    from dataclasses import replace
+def _remark(miss: Absent, answer: RawModel) -> Note | None:
+    if miss.error is not None:
+        return Note(code="hub-unreachable", message=f"{_sentence(miss.error.message)} Planned from: {answer.location}.")
+    return Note(code="source", message=_sentence(miss.remark)) if miss.remark else None
 
-    return replace(raw, notes=(*notes, *raw.notes)) if notes else raw
+
+def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
+    if wanted.revision is not None and not isinstance(find_in_catalog(replace(wanted, revision=None)), Absent):
+        error.hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
+    return error
 
 
 def _looks_like_id(text: str) -> bool:
@@ -101,7 +155,7 @@ def _pathless(raw: RawModel, revision: str | None) -> RawModel:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _not_a_model(text: str) -> KvplanError:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hwcalc.model import Note, RawModel
-from hwcalc.sources.document import read_document
+from hwcalc.model import Note, RawModel, WeightFacts
+from hwcalc.sources.facts_cache import cached_weights, keep_weights
+from hwcalc.sources.folder import read_config, weights_beside
 from hwcalc.sources.wanted import Absent, Wanted, printable
 
 __all__ = ["cache_folder", "cached_config", "cached_ids", "find_cached"]
@@ -52,14 +53,27 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
     if isinstance(found, str):
         return Absent(place=f"the Hugging Face cache ({printable(str(cache_folder()))})", remark=found)
     path, commit, remark = found
+    notes = [Note(code="revision", message=remark)] if remark else []
+    config = read_config(path, notes)
     return RawModel(
         id=wanted.id,
-        config=read_document(path),
+        config=config,
         source="hf-cache",
         location=f"Hugging Face cache, commit {commit[:12]}",
         revision=commit,
-        notes=(Note(code="revision", message=remark),) if remark else (),
+        weights=_weights(wanted.id, path, commit, notes) if wanted.weights else None,
+        notes=tuple(notes),
     )
+
+
+def _weights(model_id: str, config: Path, commit: str, notes: list[Note]) -> WeightFacts | None:
+    """From an earlier reading of this commit, else from the weight files, if they were downloaded."""
+    kept = cached_weights(model_id, commit)
+    if kept is None:
+        kept = weights_beside(config, notes)
+        if kept is not None:
+            keep_weights(model_id, commit, kept)
+    return kept
 
 
 def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
@@ -72,8 +86,9 @@ def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
     if commit is None:
         return remark
     path = folder / "snapshots" / commit / "config.json"
-    if os.path.isfile(path):
-        return path, commit, remark
+    for name in ("config.json", "params.json"):
+        if os.path.isfile(path.with_name(name)):
+            return path.with_name(name), commit, remark
     if os.path.islink(path):
         return f"the Hugging Face cache has {wanted.id}, but its config.json is a link to a file that is gone"
     return f"the Hugging Face cache has {wanted.id} at commit {commit[:12]}, but without a config.json"

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError, UsageError
-from hwcalc.model import RawModel
-from hwcalc.sources.document import read_document, read_stream
+from hwcalc.model import Note, RawModel
+from hwcalc.sources.document import read_stream
+from hwcalc.sources.folder import read_config, weights_beside
 from hwcalc.sources.wanted import printable, shown
 from profiles.catalog import is_model_id
 
@@ -19,6 +20,9 @@ __all__ = ["from_path", "from_standard_input", "from_stream", "has_path_syntax",
 
 # A file of the Hugging Face cache given by its path still tells its id and commit.
 _SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+
+# Names that describe the model of their folder; a file of any other name stands for itself.
+_MODELS = ("config.json", "params.json")
 
 
 def has_path_syntax(text: str) -> bool:
@@ -32,8 +36,9 @@ def has_path_syntax(text: str) -> bool:
     )
 
 
-def from_path(path: Path) -> RawModel:
-    """The model whose ``config.json`` is at ``path`` or in the folder ``path``.
+def from_path(path: Path, *, weights: bool = False) -> RawModel:
+    """The model whose ``config.json`` is at ``path`` or in the folder ``path``; with ``weights``, what
+    the headers of the weight files beside it say, too.
 
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is none, :class:`~hwcalc.errors.ConfigError` if it cannot be
     read and :class:`~hwcalc.errors.UnsupportedError` on a GGUF file.
@@ -45,10 +50,21 @@ def from_path(path: Path) -> RawModel:
         )
     file = path / "config.json" if os.path.isdir(path) else path
     if file is not path and not os.path.lexists(file) and os.access(path, os.X_OK):
-        raise ModelNotFoundError(f"the folder {name} has no config.json.", hint=_what_else(path))
-    config = read_document(file)
+        if not os.path.isfile(path / "params.json"):
+            raise ModelNotFoundError(f"the folder {name} has no config.json.", hint=_what_else(path))
+        file = path / "params.json"
+    notes: list[Note] = []
+    config = read_config(file, notes)
     model_id, revision = _identity(file)
-    return RawModel(id=printable(model_id), config=config, source="local", location=printable(str(file)), revision=revision)
+    return RawModel(
+        id=printable(model_id),
+        config=config,
+        source="local",
+        location=printable(str(file)),
+        revision=revision,
+        weights=weights_beside(file, notes) if weights and file.name in _MODELS else None,
+        notes=tuple(notes),
+    )
 
 
 def _what_else(folder: Path) -> str:
@@ -61,8 +77,6 @@ def _what_else(folder: Path) -> str:
         return f"A folder in it has one: {printable(str(folder / inner[0]))}"
     if any(name.endswith(".gguf") for name in names):
         return "It holds a GGUF file, which kvplan does not read yet: give the model's config.json or its Hub id."
-    if "params.json" in names:
-        return "It holds a params.json, which is another format: give the model's config.json or its Hub id."
     return "Give the folder that holds the model's config.json, or the file itself."
 
 
@@ -72,7 +86,7 @@ def _identity(file: Path) -> tuple[str, str | None]:
     folder = where.parent
     if folder.parent.name == "snapshots" and (match := _SNAPSHOT.fullmatch(folder.parent.parent.name)):
         return (f"{match[1]}/{match[2]}" if match[1] else match[2]), folder.name
-    return (folder.name if where.name == "config.json" and folder.name else where.stem), None
+    return (folder.name if where.name in _MODELS and folder.name else where.stem), None
 
 
 def from_standard_input() -> RawModel:

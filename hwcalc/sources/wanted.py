@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from hwcalc.errors import UsageError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import RawModel
 
 __all__ = ["Absent", "Source", "Wanted", "printable", "shown", "split_revision"]
@@ -17,19 +17,30 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """A model by id. ``revision`` is a branch, a tag, a commit or the start of one; ``None`` is the main branch."""
+    """A model by id. ``revision`` is a branch, a tag, a commit or the start of one; ``None`` is the main branch.
+
+    ``token`` and ``endpoint`` are for the Hub and stand before what the environment says; ``weights`` asks for the headers of the
+    weight files too.
+    """
 
     id: str
     revision: str | None = None
     offline: bool = True
+    token: str | None = field(default=None, repr=False)
+    endpoint: str | None = None
+    weights: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
-    """A source does not have it: ``place`` is where it looked, ``remark`` what it found instead that a reader should know."""
+    """A source does not have it: ``place`` is where it looked, ``remark`` what it found instead that a reader should know.
+
+    ``error`` is why it could not look at all; it is raised if nobody else has the model.
+    """
 
     place: str
     remark: str = ""
+    error: KvplanError | None = None
 
 
 Source = Callable[[Wanted], RawModel | Absent]

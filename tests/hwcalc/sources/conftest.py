@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from hwcalc.sources import hub_client
+from tests.hub.server import Hub
 
 
 @pytest.fixture(autouse=True)
@@ -25,3 +29,18 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("HF_HUB_CACHE", str(folder))
     return folder
+
+
+@pytest.fixture
+def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A Hub on loopback that this process and its children ask, with short pauses between tries."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub_client, "PAUSES", (0.01, 0.01))
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with Hub() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.address)
+        yield server

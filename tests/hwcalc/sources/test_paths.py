@@ -66,7 +66,6 @@ def test_a_folder_without_config_does_not_hide_an_id() -> None:
     [
         ("inner/config.json", "inner"),
         ("weights.gguf", "GGUF"),
-        ("params.json", "params.json"),
         ("x.txt", "the folder that holds"),
     ],
 )

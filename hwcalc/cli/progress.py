@@ -1,0 +1,78 @@
+"""A line on the terminal about what takes long, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from hwcalc.sources.progress import listening
+
+__all__ = ["PATIENCE", "shown"]
+
+PATIENCE = 0.5
+"""Seconds before the line appears. Most answers are there earlier."""
+
+
+class _Line:
+    """One line that is written over. A timer shows the first word, so that a wait with no news is shown too."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from threading import Lock, Timer
+
+        self._stream = stream
+        self._lock = Lock()
+        self._visible = False
+        self._width = 0
+        self._last = ""
+        self._timer = Timer(PATIENCE, self._appear)
+        self._timer.daemon = True
+
+    def __call__(self, what: str) -> None:
+        with self._lock:
+            first, self._last = not self._last, what
+            if self._visible:
+                self._draw()
+        if first:
+            self._timer.start()
+
+    def close(self) -> None:
+        """Leave the line empty, as if nothing had been there."""
+        self._timer.cancel()
+        with self._lock:
+            if self._visible:
+                self._visible = False
+                self._write(f"\r{' ' * self._width}\r")
+
+    def _appear(self) -> None:
+        with self._lock:
+            self._visible = True
+            self._draw()
+
+    def _draw(self) -> None:
+        text = f"kvplan: {self._last} ..."
+        self._write(f"\r{text:<{self._width}}")
+        self._width = max(self._width, len(text))
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._visible = False
+
+
+@contextmanager
+def shown(stream: TextIO | None = None) -> Iterator[None]:
+    """Show what the sources tell, on standard error if that is a terminal, after :data:`PATIENCE` seconds."""
+    stream = sys.stderr if stream is None else stream
+    if stream is None or not stream.isatty():
+        yield
+        return
+    line = _Line(stream)
+    try:
+        with listening(line):
+            yield
+    finally:
+        line.close()

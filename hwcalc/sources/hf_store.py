@@ -1,0 +1,63 @@
+"""Put small files into the Hugging Face cache the way huggingface_hub lays it out, so that it and every other program find them.
+
+``blobs/<key>`` holds the content, ``snapshots/<commit>/<name>`` links to it, ``refs/<branch>`` holds the commit. The key is git's name of
+the content, which is what the Hub's ETag is for such files; made from the bytes, it can never name another content.
+Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hwcalc.sources.facts_cache import write_atomically
+from hwcalc.sources.hf_cache import cache_folder
+
+__all__ = ["blob_key", "keep_files"]
+
+
+def blob_key(data: bytes) -> str:
+    """Git's name of a file's content.
+
+    >>> blob_key(b"")
+    'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
+    """
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, bytes]) -> bool:
+    """Keep files of one commit that ``revision`` meant when it was asked; whether that was possible.
+
+    A file that is there already stays. The reference is written last, so that whoever reads it finds the rest.
+    """
+    folder = cache_folder() / f"models--{model_id.replace('/', '--')}"
+    try:
+        for name, data in files.items():
+            _keep(folder, commit, name, data)
+        if not commit.startswith(revision.lower()):
+            write_atomically(folder / "refs" / revision, commit.encode("ascii"))
+    except OSError:
+        return False
+    return True
+
+
+def _keep(folder: Path, commit: str, name: str, data: bytes) -> None:
+    path = folder / "snapshots" / commit / name
+    if os.path.isfile(path):
+        return
+    blob = folder / "blobs" / blob_key(data)
+    if not os.path.isfile(blob):
+        write_atomically(blob, data)
+    os.makedirs(path.parent, exist_ok=True)
+    if os.path.islink(path):  # to a blob that is gone
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    try:
+        os.symlink(os.path.join("..", "..", "blobs", blob.name), path)
+    except FileExistsError:
+        return
+    except OSError:  # no links here: a copy, as huggingface_hub does
+        write_atomically(path, data)

@@ -1,0 +1,200 @@
+"""The Hugging Face Hub as a source: ``config.json`` at a commit, and what the headers of the weight files say.
+
+One request gives the config and the commit. The weights then cost one or two requests a file, each for a part of it
+(:mod:`hwcalc.sources.weights`), and all of it is kept on this machine: the config in the Hugging Face cache, where other programs find it
+too, the facts in kvplan's own. So the next plan of the model asks nobody. Nothing that a repository holds is ever run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from formulas.frozen import frozen
+from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, KvplanError
+from hwcalc.model import Note, RawModel, WeightFacts
+from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
+from hwcalc.sources.facts_cache import cached_weights, keep_weights
+from hwcalc.sources.hf_store import keep_files
+from hwcalc.sources.hub_client import HubClient, Reply
+from hwcalc.sources.mistral_params import config_from_params
+from hwcalc.sources.progress import tell
+from hwcalc.sources.quantized import QUANT_FILE, is_quantized, may_be_quantized, with_quantization
+from hwcalc.sources.wanted import Absent, Wanted, printable, shown
+from hwcalc.sources.weights import Part, read_weights
+from profiles.catalog import is_model_id
+
+__all__ = ["Listing", "Repository", "find_on_hub"]
+
+_PARALLEL = 8
+_WHOLE_COMMIT = 40
+
+
+def find_on_hub(wanted: Wanted) -> RawModel | Absent:
+    """The model from the Hub; absent if the Hub has no such model or cannot be reached.
+
+    Raises :class:`~hwcalc.errors.HubAccessError` if it refuses, :class:`~hwcalc.errors.ModelNotFoundError` or
+    :class:`~hwcalc.errors.UnsupportedError` if the repository holds no model that can be planned, and
+    :class:`~hwcalc.errors.ConfigError` if what it holds cannot be read.
+    """
+    client = HubClient(wanted.endpoint, wanted.token)
+    tell(f"asking {client.name}")
+    try:
+        return _read(client, wanted)
+    except HubUnreachableError as error:
+        return Absent(place=client.name, error=error)
+
+
+def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
+    revision = wanted.revision or "main"
+    try:
+        reply = client.file(wanted.id, revision, "config.json", most=LARGEST_DOCUMENT)
+    except ValueError:  # huggingface_hub's own rule of what an id is
+        return Absent(place=client.name)
+    if reply.status == 404 and reply.code == "RepoNotFound":
+        return Absent(place=client.name)
+    if reply.status == 404 and reply.code == "RevisionNotFound":
+        return Absent(place=client.name, remark=f"{client.name} has {wanted.id}, but no revision {revision}")
+    repository = Repository(client, reply, wanted.id, revision)
+    if reply.status == 404:
+        from hwcalc.sources.without_config import without_config
+
+        found = without_config(repository)
+        if found is None:
+            return Absent(place=client.name)
+        documents = {"params.json": found}
+        config = config_from_params(parse_document(found, "params.json"), f"params.json of {wanted.id}")
+    elif reply.status == 200:
+        documents = {"config.json": reply.body}
+        config = parse_document(reply.body, f"config.json of {wanted.id} on {client.name}")
+    else:
+        raise client.refusal(reply, wanted.id)
+    return _raw(repository, wanted, config, documents)
+
+
+@frozen
+class Listing:
+    """The names of a repository's files, and the base model that its page names, if it is an id."""
+
+    names: tuple[str, ...]
+    base: str
+
+
+class Repository:
+    """One commit of one repository. A file that the Hub refuses or cannot give is an error, one that it lacks is ``None``.
+
+    ``id`` is the repository's name today, ``commit`` is ``None`` where a mirror does not say it.
+    """
+
+    parallel = _PARALLEL
+
+    def __init__(self, client: HubClient, reply: Reply, model_id: str, revision: str) -> None:
+        whole = len(revision) == _WHOLE_COMMIT and all(letter in "0123456789abcdef" for letter in revision)
+        self.client = client
+        self.asked = model_id
+        self.id = reply.id or model_id
+        self.commit = reply.commit or (revision if whole else None)
+        self.revision = self.commit or revision
+
+    def whole(self, name: str, most: int) -> bytes | None:
+        """A small file."""
+        reply = self._file(name, most, None)
+        return None if reply is None else reply.body
+
+    def part(self, name: str, first: int, end: int) -> Part | None:
+        """A part of a large one."""
+        reply = self._file(name, end - first, first)
+        return None if reply is None else Part(data=reply.body, file_bytes=reply.file_bytes)
+
+    def _file(self, name: str, most: int, first: int | None) -> Reply | None:
+        reply = self.client.file(self.id, self.revision, name, most=most, first=first)
+        if reply.status == 404:
+            return None
+        if reply.status not in {200, 206}:
+            raise self.client.refusal(reply, self.asked)
+        return reply
+
+    def listing(self) -> Listing | None:
+        """What the Hub knows of it, if it says so: a plain mirror may not."""
+        reply = self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT)
+        if reply.status == 404:
+            return None
+        if reply.status != 200:
+            raise self.client.refusal(reply, self.asked)
+        document = parse_document(reply.body, f"the list of files of {self.asked}")
+        siblings, card = document.get("siblings"), document.get("cardData")
+        rows = siblings if isinstance(siblings, list) else []
+        names = (row.get("rfilename") for row in rows if isinstance(row, dict))
+        base = card.get("base_model") if isinstance(card, dict) else None
+        if isinstance(base, list) and base:
+            base = base[0]
+        return Listing(
+            names=tuple(sorted(name for name in names if isinstance(name, str))),
+            base=base if isinstance(base, str) and is_model_id(base) else "",
+        )
+
+
+def _raw(repository: Repository, wanted: Wanted, config: dict[str, Any], documents: dict[str, bytes]) -> RawModel:
+    client, commit = repository.client, repository.commit
+    notes: list[Note] = []
+    if repository.id != repository.asked:
+        notes.append(
+            Note(
+                code="renamed",
+                message=f"{client.name[:1].upper()}{client.name[1:]} has {wanted.id} as {printable(repository.id)}.",
+            )
+        )
+    if commit is None:
+        notes.append(
+            Note(
+                code="unpinned",
+                message="The address that was asked does not say which commit it gave: the plan cannot be repeated.",
+            )
+        )
+    stems = ("consolidated", "model") if "params.json" in documents else ("model",)
+    facts, reached = (None, True) if not wanted.weights else _weights(repository, stems, notes)
+    if facts is not None and may_be_quantized(facts) and not is_quantized(config):
+        config, more = _quantization(repository, config, documents)
+        notes += more
+    if commit is not None and reached:
+        keep_files(wanted.id, wanted.revision or "main", commit, documents)
+    at = f"commit {commit[:12]}" if commit else f"revision {repository.revision}"
+    return RawModel(
+        id=wanted.id,
+        config=config,
+        source="hub",
+        location=f"{client.name.removeprefix('the ')}, {at}",
+        revision=commit,
+        weights=facts,
+        notes=tuple(notes),
+    )
+
+
+def _weights(repository: Repository, stems: tuple[str, ...], notes: list[Note]) -> tuple[WeightFacts | None, bool]:
+    """The facts, and whether asking again later would be of no use. A plan does without them: the cache needs the config alone."""
+    commit = repository.commit
+    kept = None if commit is None else cached_weights(repository.asked, commit)
+    if kept is not None:
+        return kept, True
+    try:
+        facts = read_weights(repository, stems)
+    except KvplanError as error:
+        notes.append(Note(code="weights", message=f"The weight files could not be read: {error.message}"))
+        return None, not isinstance(error, HubError) or isinstance(error, HubAccessError)
+    if facts is not None and commit is not None:
+        keep_weights(repository.asked, commit, facts)
+    return facts, True
+
+
+def _quantization(
+    repository: Repository, config: dict[str, Any], documents: dict[str, bytes]
+) -> tuple[dict[str, Any], tuple[Note, ...]]:
+    """ModelOpt's older exports say in a file of their own how they are quantised; it is asked for only where the dtypes tell of it."""
+    try:
+        data = repository.whole(QUANT_FILE, LARGEST_DOCUMENT)
+        if data is None:
+            return config, ()
+        document = parse_document(data, f"{QUANT_FILE} of {shown(repository.asked)}")
+    except KvplanError as error:
+        return config, (Note(code="quantization", message=f"{QUANT_FILE} could not be read: {error.message}"),)
+    documents[QUANT_FILE] = data
+    return with_quantization(config, document)

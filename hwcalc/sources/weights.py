@@ -1,0 +1,129 @@
+"""Exact weight bytes of a model from the headers of its safetensors files, wherever they lie; the tensors are never read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from formulas.frozen import frozen
+from hwcalc.errors import ConfigError
+from hwcalc.model import WeightFacts
+from hwcalc.sources.progress import tell
+from hwcalc.sources.safetensors import LARGEST_INDEX, Header, add_up, header_end, read_header, read_index
+
+__all__ = ["Files", "Folder", "Part", "read_weights"]
+
+FIRST: Final = 128 * 1024
+"""Bytes asked for first of a file whose number of tensors is unknown. Headers of unquantised models of 8B take 30 to 40 KiB."""
+
+MOST_BYTES: Final = 512 * 1024**2
+"""Bytes of all headers of a model together. The largest published ones have some 100 MB."""
+
+
+@frozen
+class Part:
+    """Some bytes of a file and, where it is known, the size of the whole file."""
+
+    data: bytes
+    file_bytes: int | None
+
+
+class Files(Protocol):
+    """Some place with the files of one model: a folder, a repository. ``None`` answers a question for a file that is not there.
+
+    ``parallel`` is how many may be read at the same time.
+    """
+
+    parallel: int
+
+    def whole(self, name: str, most: int) -> bytes | None:
+        """A small file; of one that is larger than ``most`` bytes at least one byte more."""
+
+    def part(self, name: str, first: int, end: int) -> Part | None:
+        """The bytes from ``first`` to before ``end``, fewer where the file ends earlier."""
+
+
+class Folder:
+    """A folder on this machine."""
+
+    parallel = 1
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def whole(self, name: str, most: int) -> bytes | None:
+        part = self.part(name, 0, most + 1)
+        return None if part is None else part.data
+
+    def part(self, name: str, first: int, end: int) -> Part | None:
+        path = os.path.join(self._folder, name)
+        if not os.path.isfile(path):
+            return None
+        try:
+            with open(path, "rb") as file:
+                file.seek(first)
+                return Part(data=file.read(end - first), file_bytes=os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise ConfigError(f"{name} cannot be read: {error.strerror}.", hint="Check who may read the file.") from error
+
+
+def read_weights(files: Files, stems: Sequence[str] = ("model",)) -> WeightFacts | None:
+    """What the weight files hold, or ``None`` if there are none in this format.
+
+    A model is ``<stem>.safetensors``, or the files that ``<stem>.safetensors.index.json`` names. Raises
+    :class:`~hwcalc.errors.ConfigError` if a header is damaged or a file is missing.
+    """
+    for stem in stems:
+        single = f"{stem}.safetensors"
+        start = files.part(single, 0, FIRST)
+        if start is not None:
+            return add_up([_rest(files, single, start)], "safetensors header")
+        index = files.whole(f"{single}.index.json", LARGEST_INDEX)
+        if index is not None:
+            named = read_index(index, f"{single}.index.json")
+            return add_up(_all(files, named), "safetensors headers")
+    return None
+
+
+def _all(files: Files, named: dict[str, int]) -> Iterator[Header]:
+    if files.parallel < 2 or len(named) < 2:
+        yield from (_one(files, name, size)[0] for name, size in named.items())
+        return
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    pool = ThreadPoolExecutor(max_workers=files.parallel)
+    try:
+        waiting = [pool.submit(_one, files, name, size) for name, size in named.items()]
+        read = 0
+        for done, future in enumerate(as_completed(waiting), 1):
+            header, size = future.result()
+            read += size
+            if read > MOST_BYTES:
+                raise ConfigError(
+                    f"the headers of the weight files take more than {MOST_BYTES // 1024**2} MiB: that is no model.",
+                    hint="Check the repository: its safetensors files are not what they should be.",
+                )
+            tell(f"weight headers: {done:,} of {len(waiting):,} files")
+            yield header
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _one(files: Files, name: str, guess: int) -> tuple[Header, int]:
+    start = files.part(name, 0, -(-guess // 1024) * 1024)
+    if start is None:
+        raise ConfigError(
+            f"the index names {name}, which is not there.", hint="The weights are incomplete: download or upload them again."
+        )
+    return _rest(files, name, start), header_end(start.data, name)
+
+
+def _rest(files: Files, name: str, start: Part) -> Header:
+    """The header of a file of which the first part is known; where that is too short, one more read gives the rest."""
+    end = header_end(start.data, name)
+    data = start.data
+    if len(data) < end and (start.file_bytes is None or end <= start.file_bytes):
+        more = files.part(name, len(data), end)
+        data += b"" if more is None else more.data
+    return read_header(data, name, start.file_bytes)

@@ -1,0 +1,67 @@
+"""A repository that has no ``config.json``: what it holds instead, and what its user most likely wants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError
+from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
+from hwcalc.sources.wanted import printable, shown
+from profiles.catalog import is_model_id
+
+if TYPE_CHECKING:
+    from hwcalc.sources.hub import Repository
+
+__all__ = ["without_config"]
+
+
+def without_config(repository: Repository) -> bytes | None:
+    """The content of its ``params.json``; ``None`` if the Hub does not know the repository after all.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` where it holds an adapter or only GGUF files, and
+    :class:`~hwcalc.errors.ModelNotFoundError` where it holds configs in folders or nothing that describes a model.
+    """
+    listing = repository.listing()
+    if listing is None:
+        return repository.whole("params.json", LARGEST_DOCUMENT)
+    names = listing.names
+    what = f"{shown(repository.asked)} on {repository.client.name}"
+    if "params.json" in names:
+        return repository.whole("params.json", LARGEST_DOCUMENT)
+    if "adapter_config.json" in names:
+        base = _base_of_adapter(repository) or listing.base
+        raise UnsupportedError(
+            f"{what} is an adapter{f' for {base}' if base else ''}: the model that it is loaded into has the cache.",
+            hint=f"Plan the base model: kvplan {base}" if base else "Plan the base model that its page names.",
+        )
+    inner = [name.removesuffix("/config.json") for name in names if name.endswith("/config.json")]
+    if inner:
+        listed = ", ".join(shown(name) for name in inner[:6]) + (", ..." if len(inner) > 6 else "")
+        many = "several configs, each" if len(inner) > 1 else "its config"
+        raise ModelNotFoundError(
+            f"{what} has {many} in a folder: {listed}.",
+            hint=f"Choose one and plan it as a folder: hf download {repository.asked} {printable(inner[0])[:80]}/config.json --local-dir .",
+        )
+    gguf = [name for name in names if name.lower().endswith(".gguf")]
+    if gguf:
+        base = listing.base
+        count = "one GGUF file" if len(gguf) == 1 else f"{len(gguf):,} GGUF files"
+        raise UnsupportedError(
+            f"{what} has {count} and no config.json; kvplan does not read GGUF yet.",
+            hint=f"Plan the model it was made from: kvplan {base}" if base else "Give the id of the model it was made from.",
+        )
+    content = "is empty" if not set(names) - {".gitattributes", "README.md"} else "has no config.json"
+    raise ModelNotFoundError(
+        f"{what} {content}: nothing in it describes a model.",
+        hint="Check the id; any model's folder or config.json will do as well.",
+    )
+
+
+def _base_of_adapter(repository: Repository) -> str:
+    try:
+        data = repository.whole("adapter_config.json", LARGEST_DOCUMENT)
+        document = {} if data is None else parse_document(data, "adapter_config.json")
+    except KvplanError:
+        return ""
+    base = document.get("base_model_name_or_path")
+    return base if isinstance(base, str) and is_model_id(base) else ""

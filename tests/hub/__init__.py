@@ -1,0 +1,1 @@
+"""A Hub on loopback for the tests, and repositories to put on it."""

@@ -1,0 +1,201 @@
+"""The command and the Hub: what is printed where, what is imported, and that the token never is."""
+
+from __future__ import annotations
+
+import io
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwcalc.cli import progress
+from hwcalc.sources.progress import tell
+from tests.hub.repositories import COMMIT, CONFIG, File, sharded, weight_file
+from tests.hub.server import Hub
+from tests.hwcalc.command import Capture, python, run
+from tests.hwcalc.sources.given import refused
+
+TEXT = json.dumps(CONFIG).encode()
+MODEL: dict[str, bytes | File] = {"config.json": TEXT, "model.safetensors": weight_file({"w": ("BF16", (64, 64))})}
+TOKEN = "hf_" + "SeCrEt" * 5
+
+
+def test_a_plan_from_the_hub(hub: Path, loopback: Hub, capsys: Capture) -> None:
+    """One JSON document with the commit; the second time from the cache."""
+    loopback.add("org/name", MODEL)
+    for source in ("hub", "hf-cache"):
+        status, out, err = run(capsys, "org/name", "--seq", "1k", "--json")
+        model = json.loads(out)["model"]
+
+        assert (status, err) == (0, "")
+        assert (model["source"], model["revision"]) == (source, COMMIT)
+    assert len(loopback.asked) == 2
+
+
+def test_a_hub_that_cannot_be_reached_is_said_on_standard_error(
+    hub: Path, loopback: Hub, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan goes on from the catalog; without one, exit 4, as JSON where JSON was asked for."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for words in ((), ("--json",), ("-q",)):
+        status, out, err = run(capsys, "Qwen/Qwen3-8B@main", *words)
+        assert status == 0
+        assert "kvplan: The Hub at 127.0.0.1:9 cannot be reached: no connection. Planned from: built-in catalog" in err
+    status, out, err = run(capsys, "org/name", "--json")
+    error = json.loads(out)["error"]
+    assert (status, error["code"], error["type"], err) == (4, 4, "hub-unreachable", "")
+    status, out, err = run(capsys, "org/name")
+    assert (status, out) == (4, "")
+    assert "cannot be reached" in err
+
+
+@pytest.mark.parametrize(("option", "status"), [(("--offline",), 3), ((), 4)])
+def test_offline_and_unknown_is_not_found(
+    hub: Path, loopback: Hub, capsys: Capture, option: tuple[str, ...], status: int
+) -> None:
+    """The contract's two codes."""
+    loopback.fail(status=503)
+
+    assert run(capsys, "org/name", *option)[0] == status
+
+
+def test_options_of_the_hub(hub: Path, loopback: Hub, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand before the environment."""
+    loopback.add("org/name", MODEL, token=TOKEN)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+
+    assert run(capsys, "org/name", "--endpoint", loopback.address, "--token", TOKEN)[0] == 0
+    assert run(capsys, "org/name", "--endpoint", "nonsense", "--revision", "x")[0] == 2
+
+
+FAULTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"status": 401},
+    {"status": 403, "headers": {"X-Error-Code": "GatedRepo", "X-Error-Message": TOKEN}},
+    {"status": 400, "body": TOKEN.encode(), "headers": {"X-HF-Warning": f"token; {TOKEN}", "X-Request-Id": TOKEN}},
+    {"status": 404, "headers": {"X-Error-Code": TOKEN}},
+    {"status": 503, "body": TOKEN.encode()},
+    {"status": 302, "headers": {"Location": f"/{TOKEN}/resolve/main/config.json"}},
+    {"status": 302, "headers": {"Location": f"nonsense://{TOKEN}"}},
+    {"status": 200, "body": b'{"' + TOKEN.encode()},
+    {"headers": {"X-Repo-Commit": TOKEN, "ETag": TOKEN}},
+    {"headers": {"Content-Length": TOKEN}},
+    {"cut": 7},
+)
+
+
+@pytest.mark.parametrize("given", ["option", "HF_TOKEN", "as a line"])
+def test_the_token_is_never_printed(
+    hub: Path, loopback: Hub, monkeypatch: pytest.MonkeyPatch, capsys: Capture, given: str
+) -> None:
+    """Whatever the Hub answers, even with tracebacks on; nor does it stay in a file."""
+    monkeypatch.setenv("KVPLAN_DEBUG", "1")
+    words = ["--token", TOKEN] if given == "option" else ["--token", f"{TOKEN}\nX: y"] if given == "as a line" else []
+    if given == "HF_TOKEN":
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+    for number, fault in enumerate(FAULTS):
+        for form in ("--json", "--format=table"):
+            loopback.add("org/name", MODEL)
+            loopback.faults.clear()
+            if fault:
+                loopback.fail("config.json", **fault)
+            status, out, err = run(capsys, f"org/name@{COMMIT if number else 'main'}", form, *words)
+
+            assert TOKEN not in out + err
+            assert status in {0, 2, 3, 4}
+    assert any(asked.token == f"Bearer {TOKEN}" for asked in loopback.asked) == (given != "as a line")
+    assert not [path for path in hub.parent.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+
+
+def test_the_token_is_in_no_log(hub: Path, loopback: Hub) -> None:
+    """Not in huggingface_hub's either, in a process of its own."""
+    loopback.add("org/name", MODEL, token="hf_owner")
+    more = {"HF_TOKEN": TOKEN, "HF_DEBUG": "1", "HF_HUB_VERBOSITY": "debug", "KVPLAN_DEBUG": "1", "PYTHONDEVMODE": "1"}
+    done = python("-m", "hwcalc", "org/name", env=_environment(more))
+
+    assert done.returncode == 3
+    assert TOKEN not in done.stdout + done.stderr
+    assert [asked.token for asked in loopback.asked] == [f"Bearer {TOKEN}"]
+
+
+def _environment(more: dict[str, str]) -> dict[str, str]:
+    import os
+
+    from tests.hwcalc.command import REPOSITORY
+
+    return dict(os.environ) | {"PYTHONPATH": str(REPOSITORY), "PYTHONUTF8": "1"} | more
+
+
+def test_a_fresh_process_asks_no_more_than_this_one(hub: Path, loopback: Hub) -> None:
+    """The client itself asks for nothing beside: a plan of three files from empty caches."""
+    loopback.add("org/name", {"config.json": TEXT, **sharded(3)})
+    done = python("-m", "hwcalc", "org/name", "--json", env=_environment({}))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["model"]["source"] == "hub"
+    assert len(loopback.asked) == 1 + 2 + 3
+
+
+def test_a_plan_from_a_warm_cache_is_light(hub: Path, loopback: Hub) -> None:
+    """No huggingface_hub, no request, and less than 0.35 s of CPU."""
+    loopback.add("org/name", {"config.json": TEXT, **sharded(3)})
+    python("-m", "hwcalc", "org/name", "--json", env=_environment({}))
+    loopback.asked.clear()
+    taken = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = python("-X", "importtime", "-m", "hwcalc", "org/name", "--json", env=_environment({}))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+        assert done.returncode == 0
+        assert "huggingface_hub" not in done.stderr
+    assert loopback.asked == []
+    assert min(taken) < 0.35
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_shown_late_and_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, after a while; the line is empty in the end."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    terminal = Terminal()
+    with progress.shown(terminal):
+        tell("asking")
+        assert terminal.getvalue() == ""
+        deadline = time.monotonic() + 5
+        while not terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        tell("one of two")
+    written = terminal.getvalue()
+
+    assert written.startswith("\rkvplan: asking ...")
+    assert "one of two" in written
+    assert written.rstrip(" ").rpartition("\r")[0].endswith(" ")
+    assert written.endswith("\r")
+
+
+def test_no_progress_elsewhere_and_none_of_what_is_quick() -> None:
+    """A pipe gets nothing, and an answer within half a second shows nothing."""
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
+        with progress.shown(stream):
+            tell("asking")
+        tell("after the end")
+
+        assert stream.getvalue() == ""
+
+
+def test_a_misspelt_command_is_still_guessed(hub: Path, loopback: Hub, capsys: Capture) -> None:
+    """Though the Hub may be asked for it."""
+    assert "kvplan engines" in run(capsys, "engine")[2]
+    assert refused("engine").exit_code == 4
