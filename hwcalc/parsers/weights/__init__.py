@@ -165,11 +165,53 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "hyper": ("deepseek_v4",),
     "layered": ("laguna", "mimo_v2_flash", "minimax_m3_vl_text", "mllama_text_model", "step3p5"),
     "gemma_n": ("gemma3n_text", "gemma4_text", "gemma4_unified_text"),
+    "decoder_remote": (
+        "Yi",
+        "aquila",
+        "arctic",
+        "baichuan",
+        "bailing_moe",
+        "bailing_moe_v2",
+        "chatglm",
+        "deepseek",
+        "deepseek_ref",
+        "exaone",
+        "grok-1",
+        "hunyuan",
+        "internlm",
+        "internlm2",
+        "mimo",
+        "minicpm",
+        "minimax_m3",
+        "nemotron-nas",
+        "openelm",
+        "orion",
+        "phi-msft",
+        "phi3small",
+        "qwen",
+        "skywork",
+        "step3_text",
+        "xverse",
+        "yi",
+    ),
 }
 
 # Module -> model types of whole documents. ``blocks(top, config) -> tuple[Block, ...] | None``: everything that is not the
 # language model (which ``config`` describes), ``None`` where a tower is of a type that nobody weighs.
-COMPOSITE: Mapping[str, tuple[str, ...]] = {}
+COMPOSITE: Mapping[str, tuple[str, ...]] = {
+    "composite": (
+        "audioflamingo3", "aya_vision", "cohere2_vision", "cosmos3_edge", "cosmos3_omni", "deepseek_vl", "dots3_note", "emu3",
+        "ernie4_5_vl_moe", "exaone4_5", "gemma3", "glm46v", "glm4v", "glm4v_moe", "glm5_next", "glm_ocr", "glmasr", "glmga",
+        "got_ocr2", "granite_docling", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "inkling2", "inkling_mm_model",
+        "internvl", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "llama4", "llava", "llava_next", "llava_next_video",
+        "llava_onevision", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral3", "mistral_large4",
+        "mllama", "molmo2", "moss_transcribe_diarize", "muse_glimmer", "muse_spark", "musicflamingo", "ovis2", "paddleocr_vl",
+        "paligemma", "pp_chart2table", "qianfan_ocr", "qwen2_5_omni_thinker", "qwen2_5_vl", "qwen2_audio", "qwen2_vl",
+        "qwen3_5", "qwen3_5_moe", "qwen3_asr", "qwen3_omni_moe_thinker", "qwen3_vl", "qwen3_vl_moe", "qwen4_exp",
+        "shieldgemma2", "smolvlm", "step3p7", "unlimited_ocr", "video_llama_3", "video_llava", "vipllava", "voxtral",
+        "voxtral_realtime",
+    ),
+}  # fmt: skip
 
 
 @lru_cache(maxsize=2)
