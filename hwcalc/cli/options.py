@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from hwcalc.cli.output import View, write
@@ -131,12 +132,11 @@ def planned(
 ) -> tuple[Plan, View]:
     """What the options of :data:`PLANNING` ask for: the plan, and how to show it. A wrong output option comes first."""
     from hwcalc.api import plan
-    from hwcalc.cli.progress import shown
 
     view = view_of(**output)
     options = _engine_options(engine_option or ())
     try:
-        with shown():
+        with _progress():
             result = plan(
                 model,
                 seq=seq,
@@ -158,6 +158,14 @@ def planned(
         if note.code == "hub-unreachable":
             write(sys.stderr, f"kvplan: {note.message}\n")
     return result, view
+
+
+def _progress() -> AbstractContextManager[None]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from hwcalc.cli.progress import shown
+
+    return shown(sys.stderr)
 
 
 def _command_meant(model: str) -> str:

@@ -1,8 +1,7 @@
-"""A line on the terminal about what takes long, and nothing anywhere else."""
+"""A line on the terminal about what takes long."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -64,12 +63,8 @@ class _Line:
 
 
 @contextmanager
-def shown(stream: TextIO | None = None) -> Iterator[None]:
-    """Show what the sources tell, on standard error if that is a terminal, after :data:`PATIENCE` seconds."""
-    stream = sys.stderr if stream is None else stream
-    if stream is None or not stream.isatty():
-        yield
-        return
+def shown(stream: TextIO) -> Iterator[None]:
+    """Show what the sources tell on a terminal, after :data:`PATIENCE` seconds, as long as the block lasts."""
     line = _Line(stream)
     try:
         with listening(line):

@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hwcalc.model import Note, RawModel, WeightFacts
-from hwcalc.sources.facts_cache import cached_weights, keep_weights
-from hwcalc.sources.folder import read_config, weights_beside
 from hwcalc.sources.wanted import Absent, Wanted, printable
 
 __all__ = ["cache_folder", "cached_config", "cached_ids", "find_cached"]
@@ -52,6 +50,8 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
     found = _locate(wanted)
     if isinstance(found, str):
         return Absent(place=f"the Hugging Face cache ({printable(str(cache_folder()))})", remark=found)
+    from hwcalc.sources.folder import read_config
+
     path, commit, remark = found
     notes = [Note(code="revision", message=remark)] if remark else []
     config = read_config(path, notes)
@@ -68,6 +68,9 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
 
 def _weights(model_id: str, config: Path, commit: str, notes: list[Note]) -> WeightFacts | None:
     """From an earlier reading of this commit, else from the weight files, if they were downloaded."""
+    from hwcalc.sources.facts_cache import cached_weights, keep_weights
+    from hwcalc.sources.folder import weights_beside
+
     kept = cached_weights(model_id, commit)
     if kept is None:
         kept = weights_beside(config, notes)

@@ -12,7 +12,6 @@ from typing import IO, Any
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError, UsageError
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.document import read_stream
-from hwcalc.sources.folder import read_config, weights_beside
 from hwcalc.sources.wanted import printable, shown
 from profiles.catalog import is_model_id
 
@@ -53,6 +52,8 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
         if not os.path.isfile(path / "params.json"):
             raise ModelNotFoundError(f"the folder {name} has no config.json.", hint=_what_else(path))
         file = path / "params.json"
+    from hwcalc.sources.folder import read_config, weights_beside
+
     notes: list[Note] = []
     config = read_config(file, notes)
     model_id, revision = _identity(file)

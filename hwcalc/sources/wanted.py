@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from formulas.frozen import frozen
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import RawModel
 
@@ -15,7 +16,7 @@ __all__ = ["Absent", "Source", "Wanted", "printable", "shown", "split_revision"]
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Wanted:
     """A model by id. ``revision`` is a branch, a tag, a commit or the start of one; ``None`` is the main branch.
 
@@ -31,7 +32,7 @@ class Wanted:
     weights: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Absent:
     """A source does not have it: ``place`` is where it looked, ``remark`` what it found instead that a reader should know.
 
