@@ -1,5 +1,9 @@
 """Write ``hwcalc/parsers/class_defaults.json``: what each transformers config class assumes when a key is absent.
 
+What encoders beside a language model assume goes to ``tower_defaults.json``: only a count of parameters reads that. Its
+``parts`` says how a class builds each such nested config: its ``type`` (the file may name another where ``named``), what it
+holds where the file has none (``absent``), or that there is none then (``optional``).
+
 Run with the pinned transformers and torch of the ``test`` extra::
 
     python scripts/class_defaults.py            # rewrite the file
@@ -22,7 +26,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parent.parent / "hwcalc" / "parsers" / "class_defaults.json"
+PARSERS = Path(__file__).parent.parent / "hwcalc" / "parsers"
+TARGET = PARSERS / "class_defaults.json"
+TOWERS = PARSERS / "tower_defaults.json"
+
+# Encoders that documents may name although no class has them as its default.
+MORE_TOWERS = ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model", "pixtral", "internvl_vision")
 
 # Fields that bear on neither cache nor weights: left out to keep the file small.
 SKIPPED = re.compile(
@@ -31,6 +40,9 @@ SKIPPED = re.compile(
     r"is_decoder_prefix|mask_time|mask_feature|apply_spec|scale_embedding|summary_|gradient|_clip|temperature|"
     r"transformers_version|dtype|_name_or_path|base_model|keys_to_ignore|model_type|suppress_tokens)"
 )
+
+# Of those, what towers need: their widths.
+KEPT_IN_TOWERS = re.compile(r"output_(dim|dims|channels|size|hidden)|output_proj_dims")
 
 
 def jsonable(value: Any) -> bool:
@@ -44,7 +56,7 @@ def jsonable(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(k, str) and jsonable(v) for k, v in value.items())
 
 
-def field_defaults(cls: type) -> dict[str, Any]:
+def field_defaults(cls: type, tower: bool = False) -> dict[str, Any]:
     """Field defaults of a config class before ``__post_init__``."""
     from transformers import PreTrainedConfig
 
@@ -56,7 +68,8 @@ def field_defaults(cls: type) -> dict[str, Any]:
     }
     out: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
-        if field.name.startswith("_") or field.name in inherited or SKIPPED.search(field.name):
+        kept = tower and KEPT_IN_TOWERS.search(field.name)
+        if field.name.startswith("_") or field.name in inherited or (SKIPPED.search(field.name) and not kept):
             continue
         if field.default is not dataclasses.MISSING:
             value = field.default
@@ -84,17 +97,54 @@ def nested_types(cls: type) -> dict[str, str]:
     return out
 
 
+def own_type(architecture: str, types: set[str]) -> str | None:
+    """The type that a class belongs to, among those that use it: LlamaForCausalLM is llama's, though internlm3 has it too."""
+    if len(types) == 1:
+        return next(iter(types))
+    named = [name for name in types if architecture.lower().startswith(re.sub(r"[-_.]", "", name))]
+    return max(named, key=len, default=None)
+
+
 LANGUAGE_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder_config", "decoder", "vlm_config")
 
 
-def collect() -> dict[str, Any]:
-    """The whole table."""
+def describe(cls: type, tower: bool = False) -> dict[str, Any]:
+    """One model type's entry."""
+    entry: dict[str, Any] = {"defaults": field_defaults(cls, tower)}
+    if cls.attribute_map:
+        entry["aliases"] = dict(cls.attribute_map)
+    nested = nested_types(cls)
+    if nested:
+        entry["nested"] = nested
+    return entry
+
+
+def parts(cls: type) -> dict[str, Any]:
+    """How a class builds each nested config but its language model: of which type, and from what where it is absent."""
+    out: dict[str, Any] = {}
+    for key, spec in (getattr(cls, "sub_configs_defaults", None) or {}).items():
+        if key in LANGUAGE_KEYS:
+            continue
+        entry: dict[str, Any] = {"type": spec.model_type or f"{cls.model_type}.{key}"}
+        if spec.config_class.__name__ == "AutoConfig":
+            entry["named"] = True
+        if spec.optional:
+            entry["optional"] = True
+        absent = {name: value for name, value in spec.init_kwargs.items() if jsonable(value) and not SKIPPED.search(name)}
+        if absent:
+            entry["absent"] = absent
+        out[key] = entry
+    return out
+
+
+def collect() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The whole table, and the towers' one."""
     import transformers
     from transformers.models.auto import modeling_auto as auto
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     wanted: list[str] = []
-    architectures: dict[str, str] = {}
+    claims: dict[str, set[str]] = {}
     for mapping in (
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -105,7 +155,7 @@ def collect() -> dict[str, Any]:
         wanted.extend(mapping)
         for model_type, names in mapping.items():
             for name in [names] if isinstance(names, str) else names:
-                architectures.setdefault(name, model_type)
+                claims.setdefault(name, set()).add(model_type)
     by_type = {cls.model_type: cls for cls in (CONFIG_MAPPING[t] for t in CONFIG_MAPPING)}
     # Nested classes are often reachable only through their parent.
     queue, types = list(dict.fromkeys(wanted)), {}
@@ -117,24 +167,63 @@ def collect() -> dict[str, Any]:
         cls = by_type.get(model_type) or (CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None)  # noqa: SIM401
         if cls is None:
             continue
-        nested = nested_types(cls)
+        entry = describe(cls)
+        nested = entry.get("nested", {})
         for key, sub in (getattr(cls, "sub_configs", None) or {}).items():
             if isinstance(getattr(sub, "model_type", None), str):
                 by_type.setdefault(sub.model_type, sub)
             if key in LANGUAGE_KEYS and key in nested:
                 queue.append(nested[key])
-        entry: dict[str, Any] = {"defaults": field_defaults(cls)}
-        if cls.attribute_map:
-            entry["aliases"] = dict(cls.attribute_map)
-        if nested:
-            entry["nested"] = nested
         types[model_type] = entry
-    return {
+    towers: dict[str, Any] = {}
+    parents = {name: found for name in types if (found := parts(by_type.get(name) or CONFIG_MAPPING[name]))}
+    queue = [*MORE_TOWERS, *(name for entry in types.values() for name in entry.get("nested", {}).values())]
+    while queue:
+        model_type = queue.pop(0)
+        if model_type in types or model_type in towers:
+            continue
+        cls = by_type.get(model_type) or (CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None)  # noqa: SIM401
+        if cls is None:
+            continue
+        for sub in (getattr(cls, "sub_configs", None) or {}).values():
+            if isinstance(getattr(sub, "model_type", None), str):
+                by_type.setdefault(sub.model_type, sub)
+        towers[model_type] = describe(cls, tower=True)
+        queue.extend(towers[model_type].get("nested", {}).values())
+        if found := parts(cls):
+            parents[model_type] = found
+    main = {
         "source": f"transformers {transformers.__version__} config classes, by scripts/class_defaults.py",
         "version": transformers.__version__,
-        "architectures": dict(sorted(architectures.items())),
+        "architectures": {name: owner for name, types in sorted(claims.items()) if (owner := own_type(name, types))},
         "model_types": dict(sorted(types.items())),
     }
+    # Some nested classes have no model type: they go by their place.
+    for name in list(parents):
+        cls = by_type.get(name) or CONFIG_MAPPING[name]
+        for key, spec in cls.sub_configs_defaults.items():
+            if key in parents[name] and not spec.model_type:
+                towers[parents[name][key]["type"]] = describe(spec.config_class, tower=True)
+    return main, {
+        "source": main["source"],
+        "version": main["version"],
+        "parts": dict(sorted(parents.items())),
+        "model_types": dict(sorted(towers.items())),
+    }
+
+
+def written(table: dict[str, Any]) -> str:
+    """The table as its file has it: one line for each model type."""
+    lines = ",\n".join(
+        f" {json.dumps(name)}: {json.dumps(entry, separators=(',', ':'), sort_keys=True)}"
+        for name, entry in table["model_types"].items()
+    )
+    head = "".join(
+        f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':') if isinstance(value, dict) else None)},\n"
+        for key, value in table.items()
+        if key != "model_types"
+    )
+    return f'{{{head}"model_types": {{\n{lines}\n}}}}\n'
 
 
 def main() -> int:
@@ -142,23 +231,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with the file instead of writing it")
     arguments = parser.parse_args()
-    table = collect()
-    lines = ",\n".join(
-        f" {json.dumps(name)}: {json.dumps(entry, separators=(',', ':'), sort_keys=True)}"
-        for name, entry in table["model_types"].items()
-    )
-    text = (
-        f'{{"source": {json.dumps(table["source"])},\n"version": {json.dumps(table["version"])},\n'
-        f'"architectures": {json.dumps(table["architectures"], separators=(",", ":"))},\n'
-        f'"model_types": {{\n{lines}\n}}}}\n'
-    )
-    if arguments.check:
-        same = TARGET.read_text(encoding="utf-8") == text
-        print("up to date" if same else f"{TARGET.name} differs: run scripts/class_defaults.py", file=sys.stderr)
-        return 0 if same else 1
-    TARGET.write_text(text, encoding="utf-8")
-    print(f"{TARGET.name}: {len(table['model_types'])} model types", file=sys.stderr)
-    return 0
+    same = True
+    for target, table in zip((TARGET, TOWERS), collect(), strict=True):
+        text = written(table)
+        if not arguments.check:
+            target.write_text(text, encoding="utf-8")
+            print(f"{target.name}: {len(table['model_types'])} model types", file=sys.stderr)
+        elif not target.exists() or target.read_text(encoding="utf-8") != text:
+            same = False
+            print(f"{target.name} differs: run scripts/class_defaults.py", file=sys.stderr)
+    return 0 if same else 1
 
 
 if __name__ == "__main__":

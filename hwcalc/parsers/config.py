@@ -73,6 +73,20 @@ def class_defaults(model_type: str | None) -> ClassDefaults | None:
     return None if entry is None else ClassDefaults(entry)
 
 
+@lru_cache(maxsize=1)
+def _towers() -> Mapping[str, Any]:
+    # A file of its own: a plan needs no towers, and is not to pay for reading them.
+    path = Path(__file__).with_name("tower_defaults.json")
+    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return table
+
+
+@lru_cache(maxsize=512)
+def _tower_defaults(model_type: str | None) -> ClassDefaults | None:
+    entry = _towers()["model_types"].get(model_type)
+    return class_defaults(model_type) if entry is None else ClassDefaults(entry)
+
+
 # Words in a key that bear on what is cached. A key with one that is present, says something and was read by nobody stops
 # the plan.
 _CACHE_SHAPED = re.compile(
@@ -106,6 +120,7 @@ class Config:
         self.read: set[str] = set()
         self.defaulted: dict[str, Any] = {}
         self.children: list[Config] = []
+        self.parts: list[Config] = []
         self._class = class_defaults(self.model_type)
         self._layers: dict[int, Config] | None = None
 
@@ -139,7 +154,7 @@ class Config:
             return self.raw[name]
         if self._class is not None:
             real = self._class.aliases.get(key, key)
-            value = self._class.defaults.get(real, _MISSING)
+            value = self._class.defaults.get(real, self._class.defaults.get(key, _MISSING))
             if value is not _MISSING:
                 if value is not None:
                     self.defaulted[key] = value
@@ -262,6 +277,35 @@ class Config:
         self.children.append(child)
         return child
 
+    def part(self, key: str, **set_by_parent: int) -> Config | None:
+        """A nested config that is not the language model's (a tower's), of the type that this config's class builds.
+
+        Absent and null are what that class then builds: its defaults, or ``None`` where the part is optional.
+        ``set_by_parent`` are keys that the class overwrites. What is read here bears on weights alone, so that it counts for
+        neither :meth:`unread` nor :meth:`assumed_defaults`.
+        """
+        spec = _towers()["parts"].get(self.model_type, {}).get(key, {})
+        value = self.get(key)
+        if value is None:
+            if not spec or spec.get("optional"):
+                return None
+            value = spec.get("absent", {})
+        if not isinstance(value, Mapping):
+            raise self.error(key, value, "an object")
+        declared = value.get("model_type")
+        named = isinstance(declared, str) and bool(declared) and (not spec or spec.get("named"))
+        model_type = declared if named else spec.get("type")
+        known = _tower_defaults(model_type)
+        if known is not None and any(name in value for name in known.aliases):
+            # A class takes its fields by both names; getters look for the field's own.
+            value = {known.aliases.get(name, name): given for name, given in value.items()} | {
+                name: given for name, given in value.items() if name not in known.aliases
+            }
+        child = Config({**value, **set_by_parent}, model_type, f"{self.where}.{key}" if self.where else key)
+        child._class = known
+        self.parts.append(child)
+        return child
+
     def layer(self, index: int) -> Config:
         """This config as layer ``index`` has it: with its entry of ``per_layer_config`` laid over, if there is one."""
         overrides = self.get("per_layer_config")
@@ -308,7 +352,7 @@ class Config:
         """The keys that were read and that the file has, by dotted path, here and in the configs read below."""
         prefix = f"{self.where}." if self.where else ""
         out = {f"{prefix}{key}": value for key, value in self.raw.items() if key in self.read and not isinstance(value, Mapping)}
-        for child in self.children:
+        for child in (*self.children, *self.parts):
             out |= child.bearing()
         return out
 
