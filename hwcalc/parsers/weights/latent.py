@@ -189,10 +189,26 @@ def _dots3(config: Config, spec: Decoder, count: int) -> Layers:
         weights += linear("self_attn.g_proj", hidden, heads)
         return weights if sliding else weights + _indexer(own)
 
-    # Layers of one type are alike: one of each is enough, unless each may say something of its own.
-    if "per_layer_config" in config.raw:
-        return grouped(layer(index, name) for index, name in enumerate(types))
-    return [(layer(types.index(name), name), types.count(name)) for name in dict.fromkeys(types)]
+    # Most layers are alike: one of each kind is weighed.
+    kinds: dict[tuple[str, str], tuple[int, int]] = {}
+    for index, name in enumerate(types):
+        own = config.layer(index).raw if "per_layer_config" in config.raw else {}
+        kind = (name, repr([own.get(key) for key in _LAYER_DIMS]))
+        first, number = kinds.get(kind, (index, 0))
+        kinds[kind] = (first, number + 1)
+    return [(layer(first, name), number) for (name, _), (first, number) in kinds.items()]
+
+
+_LAYER_DIMS: Final = (
+    "num_attention_heads",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "index_n_heads",
+    "index_head_dim",
+)
 
 
 def _sliding_dims(config: Config) -> Config:
