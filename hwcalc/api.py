@@ -36,11 +36,14 @@ def load_model(
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source knows it and :class:`~hwcalc.errors.ConfigError` (or a
     subclass) if its config cannot be understood; :class:`~hwcalc.errors.HubError` if the Hub is needed and does not give it.
     """
+    for name, value in {"revision": revision, "assume": assume}.items():
+        if value is not None and not isinstance(value, str):
+            raise UsageError(f"{name} must be a string (got {value!r:.60}).")
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, Mapping):
-        name = model.get("_name_or_path")
-        raw = RawModel(id=name if isinstance(name, str) and name else "config", config=model, source="python")
+        called = model.get("_name_or_path")
+        raw = RawModel(id=called if isinstance(called, str) and called else "config", config=model, source="python")
         return parse(raw, assume=assume)
     from hwcalc.sources import resolve, resolve_stream
 
@@ -78,11 +81,9 @@ def plan(
     >>> plan(config, seq="32k").cache.total_bytes
     4294967296
     """
-    options: dict[str, str] = {}
-    for name, value in (engine_options or {}).items():
-        if isinstance(value, (list, tuple, dict, set)) or value is None:
-            raise UsageError(f"engine_options must map names to plain values (got {name!r}: {value!r}).")
-        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    for name, value in {"dtype": dtype, "engine": engine, "weights": weights}.items():
+        if not isinstance(value, str) and (value is not None or name == "engine"):
+            raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
     return plan_model(
         load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume),
         seq=None if seq is None else parse_tokens(seq, "seq"),
@@ -90,6 +91,18 @@ def plan(
         dtype=dtype,
         engine=engine,
         encoder_seq=None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
-        engine_options=options,
+        engine_options=_options(engine_options),
         weights=weights,
     )
+
+
+def _options(given: Mapping[str, object] | None) -> dict[str, str]:
+    """Engine options as the command line gives them: strings."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"engine_options must be a dict (got {type(given).__name__}).", hint='Write {"cache": "static"}.')
+    options: dict[str, str] = {}
+    for name, value in (given or {}).items():
+        if not isinstance(name, str) or isinstance(value, (list, tuple, dict, set)) or value is None:
+            raise UsageError(f"engine_options must map names to plain values (got {name!r:.60}: {value!r:.60}).")
+        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return options

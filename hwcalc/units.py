@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from operator import index
 
 from hwcalc.errors import UsageError
 
@@ -36,11 +38,22 @@ def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole
     return value
 
 
+def _plain(value: object, what: str, allowed: str) -> int | str:
+    """An integer of any kind (NumPy's too) or a string; anything else is no number."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, bool):
+        with suppress(TypeError):
+            return index(value)  # type: ignore[arg-type]
+    raise UsageError(f"{what} is not a whole number: {str(value)[:40]} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
+
+
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
     """``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576): k, M and G are powers of 1,024."""
     allowed = f"a whole number from {minimum:,} with an optional k, M or G (powers of 1,024)"
+    value = _plain(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
-    if isinstance(value, bool) or not minimum <= number <= _LARGEST:
+    if not minimum <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
     return number
 
@@ -48,8 +61,9 @@ def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimu
 def parse_bytes(value: int | str, what: str = "the size") -> int:
     """``"80GB"`` is 80 x 10^9, ``"80GiB"`` 80 x 2^30, a plain integer is bytes; a fraction of a byte is dropped (``"5.38GiB"``)."""
     allowed = "bytes, or a number with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
+    value = _plain(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
-    if isinstance(value, bool) or not 0 <= number <= _LARGEST:
+    if not 0 <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
     return number
 

@@ -26,7 +26,7 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
 
     if len(models or ()) != 2:
         raise UsageError(f"diff compares two models (got {len(models or ())}).", hint="Write: kvplan diff A B --seq 32k")
-    reading = {"revision": options["revision"], "offline": options["offline"], "assume": options["assume"]}
+    reading = {name: options[name] for name in ("revision", "offline", "token", "endpoint", "assume")}
     names = models or []
     a, b = (load_model(name, **reading) for name in names)
     if options["seq"] is None:

@@ -17,7 +17,8 @@ __all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "disca
 FORMATS = ("table", "json", "markdown", "csv")
 WIDTH = 100
 """Columns of piped output; on a terminal the most that is used."""
-_NARROWEST = 40
+_NARROWEST = 60
+# The columns that the numbers need: a narrower terminal wraps lines, and no digit is lost.
 
 # For an output that cannot show these: the nearest ASCII.
 _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
@@ -76,7 +77,7 @@ def _terminal_width() -> int:
 def wants_json(arguments: list[str]) -> bool:
     """Whether these arguments ask for JSON, even if they are wrong otherwise: an error must be JSON then, too."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    pairs = zip(before, [*before[1:], ""], strict=True)
+    pairs = zip(before, [*before, ""][1:], strict=True)
     return any(
         word in {"--json", "--format=json"} or (word == "--format" and following.strip().lower() == "json")
         for word, following in pairs

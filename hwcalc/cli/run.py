@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import Answer, discard, wants_json, write
+from hwcalc.cli.output import Answer, OutputError, discard, wants_json, write
 from hwcalc.cli.quick import read
+from hwcalc.errors import KvplanError
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "main"]
 
@@ -32,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from hwcalc.cli.failure import is_abort, report
 
             return INTERRUPTED if is_abort(error) else report(error, json=wants_json(words))
+    except OutputError as error:
+        # Not even the error could be written where it belongs; standard error may still take it.
+        with suppress(OSError, OutputError):
+            write(sys.stderr, f"kvplan: {error.message}\n")
+        return error.exit_code
     except BrokenPipeError:
         discard(sys.stdout)
         return BROKEN_PIPE
@@ -46,7 +53,14 @@ def _answer(words: list[str]) -> Any:
         return import_module(COMMANDS[name]).run(**values)
     from hwcalc.cli.commands import root
 
-    return root().main(args=words, prog_name="kvplan", standalone_mode=False)
+    try:
+        return root().main(args=words, prog_name="kvplan", standalone_mode=False)
+    except (BrokenPipeError, KvplanError):
+        raise
+    except OSError as error:
+        # Help and completion are written by Typer itself.
+        discard(sys.stdout)
+        raise OutputError(f"the output could not be written: {error.strerror}.") from error
 
 
 def _print(result: Any) -> int:

@@ -26,7 +26,9 @@ def _load(name: str) -> Engine:
 
 def find_engine(spelling: str) -> tuple[Engine, str | None]:
     """``transformers`` or ``transformers@5.14`` as the engine and the version asked for."""
-    name, _, version = spelling.strip().lower().partition("@")
+    name, at, version = spelling.strip().lower().partition("@")
     if name not in ENGINES:
         raise UsageError(f"--engine {name[:40]!r} is not known.", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines")
+    if at and not version:
+        raise UsageError(f"--engine {spelling.strip()[:40]} names no version.", hint=f"Use: --engine {name}, or {name}@VERSION")
     return _load(name), version or None

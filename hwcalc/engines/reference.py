@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from formulas import DType, LayerKind, Role
 from hwcalc.engines.base import Context, Dtypes, Engine, Request, StoredTensor, parse_kv_dtype, store
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 from profiles.dtypes import find_dtype, find_packed
 
@@ -29,7 +29,7 @@ def named(name: str) -> DType:
 def model_dtype(model: ModelSpec, notes: list[Note]) -> DType:
     """The dtype that the config names, bf16 where it names none; a note says which it was."""
     if model.dtype is None:
-        message = f"KV dtype {_DEFAULT_MODEL_DTYPE}: assumed, since the config names none. Set it with --dtype."
+        message = f"KV dtype {_DEFAULT_MODEL_DTYPE}: assumed, since the config names none that a cache has. Set it with --dtype."
     else:
         message = f"KV dtype {model.dtype}: the model's own. Set it with --dtype."
     notes.append(Note(code="default-dtype", message=message))
@@ -46,10 +46,8 @@ class Reference(Engine):
     source: ClassVar[str] = "formulas/"
 
     def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
-        own = named(model.dtype or _DEFAULT_MODEL_DTYPE)
-        if request.dtype is None:
-            own = model_dtype(model, notes)
-        spelled = request.dtype or own.name
+        own = model_dtype(model, notes) if request.dtype is None else named(model.dtype or _DEFAULT_MODEL_DTYPE)
+        spelled = own.name if request.dtype is None else request.dtype
         parsed = parse_kv_dtype(spelled)
         roles = {
             Role.INDEX: named(_INDEX_DTYPE),
@@ -64,6 +62,15 @@ class Reference(Engine):
             key, value = parsed
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
         return Dtypes(kv=spelled.lower(), roles=MappingProxyType(roles))
+
+    def check(self, context: Context) -> None:
+        roles = context.dtypes.roles
+        latent = any(tensor.role is Role.LATENT for group in context.model.stack.groups for tensor in group.kind.tensors())
+        if latent and Role.KEY in roles and roles[Role.KEY] != roles[Role.VALUE]:
+            raise UsageError(
+                f"--dtype {context.dtypes.kv[:40]} names two dtypes, but a latent is key and value at once.",
+                hint=f"Give one: --dtype {roles[Role.KEY].name}",
+            )
 
     def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
         for tensor in kind.tensors():

@@ -131,10 +131,13 @@ class Transformers(Engine):
     def resolve_version(self, wanted: str) -> str:
         """Any version from 4.57 to the newest known; the nearest known at or below it decides."""
         asked = _numbers(wanted)
-        if asked is not None:
-            for known in self.versions:
-                if asked[:2] >= (_numbers(known) or ()) and asked[:2] <= (_numbers(self.versions[0]) or ()):
-                    return known
+        for known in self.versions if asked is not None else ():
+            numbers = _numbers(known) or ()
+            # "5" is the newest 5.x, "5.19" has the rules of the nearest one before it.
+            if asked == numbers[:1] or (
+                len(asked or ()) > 1 and numbers <= (asked or ())[:2] <= (_numbers(self.versions[0]) or ())
+            ):
+                return known
         raise UsageError(
             f"--engine transformers@{wanted[:20]}: no rules for that version.",
             hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",

@@ -59,6 +59,10 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     notes = list(raw.notes)
     assumed = False
     found = _find(top, architecture)
+    if found is not None and found[1].model_type != top.model_type and found[1].where == "" and not top.has_class:
+        declared = f"model_type {str(top.model_type)[:60]!r} is not known" if top.model_type else "The config has no model_type"
+        message = f"{declared}: read as {found[1].model_type} by its architecture, {architecture}."
+        notes.append(Note(code="by-architecture", message=message))
     if found is not None:
         dialect, config = found
         reading = _read(dialect, config)
@@ -268,6 +272,10 @@ _LONGEST_SEQUENCE = (
     "max_target_positions",
     "max_decoder_position_embeddings",
     "max_text_positions",
+    "n_positions",
+    "max_seq_len",
+    "seq_length",
+    "max_sequence_length",
 )
 
 

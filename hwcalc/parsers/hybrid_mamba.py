@@ -179,6 +179,8 @@ def _bamba_mamba(config: Config, index: int) -> Layer:
 
 
 def _zamba2_mamba(config: Config, index: int) -> Layer:
+    # Published files carry a state_size beside mamba_d_state; the model reads the latter.
+    config.ignore("state_size")
     heads = config.integer("n_mamba_heads")
     return (
         Mamba2(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
+from formulas import FullAttention, LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every, read_layer_types
 
@@ -43,7 +43,14 @@ def sparse_indexer(config: Config) -> SparseIndexer:
 
 
 def read(config: Config) -> Reading:
-    """Read a config whose layers keep a latent, with or without an indexer."""
+    """Read a config whose layers keep a latent, with or without an indexer; ``use_mla`` false makes it plain attention."""
+    if config.get("use_mla", default=True) is False:
+        config.ignore("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "head_dim")
+        heads = config.integer("num_attention_heads")
+        head_dim = config.integer("hidden_size") // heads
+        kv_heads = config.maybe_integer("num_key_value_heads") or heads
+        plain = FullAttention(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim)
+        return Reading(layers=((plain,),) * config.number_of_layers(), config=config)
     count = config.number_of_layers("num_layers" if config.model_type == "longcat_flash" else "num_hidden_layers")
     # Multi-token-prediction layers stand beside the stack; the pattern keys below also describe their indexers.
     config.ignore("index_share_for_mtp_iteration", "first_k_dense_replace", "moe_layer_freq")

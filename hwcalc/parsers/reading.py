@@ -82,6 +82,8 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
     """
     heads = config.integer(heads_key)
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
+    if heads % kv_heads:
+        raise config.error("num_key_value_heads", kv_heads, f"a divisor of the number of attention heads ({heads})")
     head_dim = config.maybe_integer("head_dim")
     if head_dim is None:
         hidden = config.integer("hidden_size")

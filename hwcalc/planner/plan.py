@@ -108,12 +108,7 @@ def make_context(
 ) -> Context:
     """Fill in every default, printing it into ``notes``, and let the engine check the whole."""
     if seq is None:
-        seq = model.max_position_embeddings
-        if seq is None:
-            raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
-        notes.append(
-            Note(code="default-seq", message=f"Planned for the model's own maximum of {seq:,} tokens. Set it with --seq.")
-        )
+        seq = _default_seq(model, notes)
     if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:
         raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {batch:,}).")
     resolved = engine.version(version)
@@ -133,6 +128,20 @@ def make_context(
     return context
 
 
+def _default_seq(model: ModelSpec, notes: list[Note]) -> int:
+    """The model's own maximum; one token where every layer keeps the same at any length."""
+    longest = model.max_position_embeddings
+    if longest is not None:
+        message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."
+        notes.append(Note(code="default-seq", message=message))
+        return longest
+    roles = {tensor.role for group in model.stack.groups for tensor in group.kind.tensors()}
+    if roles <= set(_FIXED_ROLES):
+        notes.append(Note(code="any-length", message="Planned for one token: the model keeps the same at every length."))
+        return 1
+    raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
+
+
 def _has_cross(model: ModelSpec) -> bool:
     return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
 
@@ -144,6 +153,9 @@ def _encoder_tokens(model: ModelSpec, request: Request, notes: list[Note]) -> in
         return 0
     if request.encoder_seq is not None:
         return request.encoder_seq
+    if model.encoder_tokens == 0:
+        # An image model without an image: its dialect has said so.
+        return 0
     if model.encoder_tokens is not None:
         message = f"Encoder length {model.encoder_tokens:,}: the model's own. Set it with --encoder-seq."
         notes.append(Note(code="default-encoder-seq", message=message))

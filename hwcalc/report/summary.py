@@ -37,7 +37,7 @@ _SPOKEN = {
 }
 _DEFINITIONS = {
     "exact": "exact: the formulas, nothing that an engine adds",
-    "assumed": "ASSUMED: no parser knows this model, plain attention was taken",
+    "assumed": "ASSUMED: parts of the config are not understood, see the notes",
 }
 _SOURCES = {
     "catalog": "built-in catalog",
@@ -147,8 +147,7 @@ def source_line(plan: Plan) -> str:
 def figures(plan: Plan) -> list[Figure]:
     """The headline numbers, smallest scope first."""
     cache, request = plan.cache, plan.request
-    growth = "each further token of a sequence" if cache.bytes_per_token else "no layer grows at this length"
-    out = [Figure(name="per token", bytes=cache.bytes_per_token, meaning=growth)]
+    out = [Figure(name="per token", bytes=cache.bytes_per_token, meaning=_growth(plan))]
     if cache.state_bytes_per_sequence:
         meaning = "per sequence, whatever its length"
         out.append(Figure(name="fixed state", bytes=cache.state_bytes_per_sequence, meaning=meaning))
@@ -159,6 +158,22 @@ def figures(plan: Plan) -> list[Figure]:
         out.append(Figure(name="weights", bytes=weights.bytes, meaning=f"{weights.definition}: {clean(weights.source)}"))
         out.append(Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted"))
     return out
+
+
+def _growth(plan: Plan) -> str:
+    """What the growth per token is: that of the very next token, by the formulas."""
+    strides = sorted({int(span.removeprefix("n // ").replace(",", "")) for span in _spans(plan) if span.startswith("n // ")})
+    every = " and ".join(f"{stride:,}" for stride in strides)
+    if strides:
+        return f"the next token of a sequence; some layers add an entry only every {every} tokens"
+    if not plan.cache.bytes_per_token:
+        return "no layer grows at this length"
+    by = "" if plan.request.engine == "reference" else ", by the formulas"
+    return f"each further token of a sequence{by}"
+
+
+def _spans(plan: Plan) -> set[str]:
+    return {tensor.span for tensor in plan.cache.tensors}
 
 
 def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:

@@ -68,7 +68,8 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
     ]
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "right", "right", "left"):
-        table.add_column(justify=justify)
+        # Numbers are never cut: only the remark wraps.
+        table.add_column(justify=justify, no_wrap=justify == "right")
     for figure in figures(plan):
         strong = "bold" if figure.name == "total" else ""
         table.add_row(

@@ -65,7 +65,8 @@ def read_stream(stream: IO[str] | IO[bytes], name: str) -> dict[str, Any]:
             whole += part
     except UnicodeError as error:
         raise ConfigError(f"{name} is not UTF-8 text.", hint=_WRONG_KIND) from error
-    except (OSError, ValueError, TypeError) as error:
+    except Exception as error:
+        # The object is the caller's: whatever its read() raises is about the file, not about kvplan.
         raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
     return parse_document(bytes(whole), name)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 from typing import Any
 
 import pytest
@@ -139,18 +138,3 @@ def test_errors_and_help_import_nothing_heavy() -> None:
     )
 
     assert python("-c", code).stderr.strip() == "[]"
-
-
-def test_json_starts_fast() -> None:
-    """Less CPU than eight times ``python -c pass``: the best of some pairs of runs, since a busy machine only adds."""
-
-    def seconds(*words: str) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        python(*words)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    python("-m", "hwcalc", QWEN, "--json")  # compiles what is not compiled yet
-    pairs = [(seconds("-m", "hwcalc", QWEN, "--seq", "32k", "--json"), seconds("-c", "pass")) for _ in range(10)]
-
-    assert min(plan for plan, _ in pairs) < 8 * min(nothing for _, nothing in pairs)

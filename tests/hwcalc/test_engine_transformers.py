@@ -97,13 +97,16 @@ def test_patch_versions_take_their_minor_rules() -> None:
     assert plan(MLA, seq=10, engine="transformers@5.19").request.engine_version == "5.18"
 
 
-@pytest.mark.parametrize("version", ["4.0", "6.1", "5.99", "x", "", "5.14.x", "99999999999999999999.1"])
+def test_a_major_version_is_its_newest() -> None:
+    """5 is the newest 5.x, 4 the newest 4.x."""
+    assert plan(MLA, seq=10, engine="transformers@5").request.engine_version == "5.23"
+    assert plan(MLA, seq=10, engine="transformers@4").request.engine_version == "4.57"
+
+
+@pytest.mark.parametrize("version", ["4.0", "6.1", "6", "5.99", "x", "", "5.14.x", "99999999999999999999.1"])
 def test_unknown_versions(version: str) -> None:
-    """A version without rules is an error that names the range; an empty one is none."""
-    if version == "":
-        assert plan(MLA, seq=10, engine="transformers@").request.engine_version == "5.23"
-        return
-    with pytest.raises(UsageError, match="no rules"):
+    """A version without rules is an error that names the range, and so is an empty one."""
+    with pytest.raises(UsageError, match=r"no rules|names no version"):
         plan(MLA, seq=10, engine=f"transformers@{version}")
 
 

@@ -120,6 +120,28 @@ def test_large_files_lie_elsewhere_and_the_token_does_not_go_there(hub: Path, lo
         assert {asked.token for asked in loopback.asked} == {"Bearer hf_secret"}
 
 
+def test_small_files_lie_in_a_store(hub: Path, loopback: Hub) -> None:
+    """The real Hub sends them there too; with that a config takes two requests, and its commit and its new name are still known."""
+    loopback.has_store = True
+    loopback.add("org/name", MODEL)
+    loopback.add("new-org/new-name", MODEL)
+    loopback.names["org/old"] = "new-org/new-name"
+    raw, renamed = planned(), planned("org/old")
+
+    assert (raw.revision, raw.notes, raw.weights) == (COMMIT, (), renamed.weights)
+    assert loopback.paths()[:3] == ["config.json", "config.json", "model.safetensors"]
+    assert [note.code for note in renamed.notes] == ["renamed"]
+
+
+def test_a_mirror_below_a_path(hub: Path, loopback: Hub) -> None:
+    """Proxies of companies are addressed so; a name without an org is not taken for a renamed one."""
+    loopback.add("mirror/hf/gpt2", MODEL)
+    raw = planned("gpt2", endpoint=f"{loopback.address}/mirror/hf")
+
+    assert (raw.id, raw.source, raw.notes) == ("gpt2", "hub", ())
+    assert raw.weights is not None
+
+
 def test_no_weights_are_no_facts(hub: Path, loopback: Hub) -> None:
     """A repository with other weight files is planned from its config; and nobody asks for what is not wanted."""
     loopback.add("org/name", {"config.json": TEXT, "pytorch_model.bin": b"x"})
@@ -192,7 +214,7 @@ def test_a_revision_that_is_none_is_not_asked(hub: Path, loopback: Hub) -> None:
 
 def test_what_the_hub_calls_a_commit_is_checked(hub: Path, loopback: Hub) -> None:
     """It becomes a folder's name."""
-    for number, commit in enumerate(("../../../../evil", "", "main", COMMIT.upper(), COMMIT[:39])):
+    for number, commit in enumerate(("../../../../evil", "", "main", COMMIT.upper(), COMMIT[:6])):
         loopback.add(f"org/name{number}", MODEL, commit=commit)
         raw = planned(f"org/name{number}")
 
