@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
+from typing import Final
 
 from formulas.weights import Block, Weights
 from hwcalc.parsers.config import Config
@@ -25,11 +26,31 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "recurrent": ("minimax", "minimax_m1", "minimax_text_01", "recurrent_gemma", "rwkv", "xlstm"),
     "remote_hybrid": ("phi4flash", "plamo2", "rwkv5", "rwkv7", "rwkv7_fla"),
     "remote_kimi": ("kimi_k3",),
+    "encoder_decoder": (
+        "bart",
+        "bigbird_pegasus",
+        "blenderbot",
+        "blenderbot-small",
+        "fsmt",
+        "led",
+        "m2m_100",
+        "marian",
+        "mbart",
+        "mvp",
+        "nllb-moe",
+        "pegasus",
+        "pegasus_x",
+        "plbart",
+        "speech_to_text",
+        "trocr",
+        "whisper",
+    ),
     "short_conv": ("inkling2_text", "inkling_text", "lfm2", "lfm2_moe", "lfm3", "zaya"),
     "decoder_table": (
         "apertus",
         "arcee",
         "bitnet",
+        "chameleon",
         "cohere",
         "cohere2",
         "cohere_compass_text",
@@ -70,6 +91,7 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "olmo3",
         "paddleocr_vl_text",
         "phi3",
+        "phi4_multimodal",
         "qwen2",
         "qwen2_5_omni_text",
         "qwen2_5_vl_text",
@@ -135,6 +157,7 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "jetmoe",
         "kosmos_2_5_text_model",
         "kosmos_2_text_model",
+        "kyutai_speech_to_text",
         "modernbert-decoder",
         "moshi",
         "mpt",
@@ -199,6 +222,11 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
 # Module -> model types of whole documents. ``blocks(top, config) -> tuple[Block, ...] | None``: everything that is not the
 # language model (which ``config`` describes), ``None`` where a tower is of a type that nobody weighs.
 COMPOSITE: Mapping[str, tuple[str, ...]] = {
+    "composite_special": (
+        "aria", "blip-2", "deepseek_vl_hybrid", "fun_asr_nano", "gemma4", "gemma4_unified", "granite_speech",
+        "granite_speech_plus", "idefics2", "instructblip", "instructblipvideo", "kosmos-2", "kosmos-2.5", "nemo_speechlm",
+        "nemotron_h_omni", "pi0",
+    ),
     "composite": (
         "audioflamingo3", "aya_vision", "cohere2_vision", "cosmos3_edge", "cosmos3_omni", "deepseek_vl", "dots3_note", "emu3",
         "ernie4_5_vl_moe", "exaone4_5", "gemma3", "glm46v", "glm4v", "glm4v_moe", "glm5_next", "glm_ocr", "glmasr", "glmga",
@@ -212,6 +240,10 @@ COMPOSITE: Mapping[str, tuple[str, ...]] = {
         "voxtral_realtime",
     ),
 }  # fmt: skip
+
+
+# Types of whole documents that keep the language model's keys at the top: weighed by both tables.
+_MORE: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi4_multimodal"})
 
 
 @lru_cache(maxsize=2)
@@ -238,7 +270,7 @@ def read_weights(config: Config, top: Config) -> Weights | None:
     blocks = read(config, top)
     if blocks is None:
         return None
-    if top.model_type != config.model_type:
+    if top.model_type != config.model_type or config.model_type in _MORE:
         outer = _by_type(composite=True).get(top.model_type or "")
         if outer is None:
             return None
