@@ -101,8 +101,8 @@ class Decoder:
     """Names in an MLP without gate."""
     width: str | Callable[[Config], int] = "intermediate_size"
     qk_norm: str = ""
-    """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), ``head_layer`` (as ``head``
-    with a shift), or nothing."""
+    """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), ``head_layer`` and
+    ``full_layer`` (the same with a shift), or nothing."""
     qk_norm_if: Switch = True
     gate: str = ""
     """A gate on the attention's output: ``head`` (one number per head), ``full`` (one per channel), or nothing."""
@@ -189,8 +189,8 @@ def attention_weights(config: Config, spec: Decoder, dims: AttentionDims | None 
         output=spec.output,
     )
     if spec.qk_norm and switched(config, spec.qk_norm_if):
-        scales = (heads, dims.num_key_value_heads) if spec.qk_norm == "full" else (1, 1)
-        kind = "layer" if spec.qk_norm == "head_layer" else "rms"
+        scales = (heads, dims.num_key_value_heads) if spec.qk_norm.startswith("full") else (1, 1)
+        kind = "layer" if spec.qk_norm.endswith("layer") else "rms"
         weights += norm(kind, f"{path}.q_norm", scales[0] * dims.head_dim)
         weights += norm(kind, f"{path}.k_norm", scales[1] * dims.head_dim)
     if spec.gate:

@@ -275,6 +275,15 @@ _MODERNBERT: Final = Decoder(
     dims=_equal_dims,
     head_bias="decoder_bias",
 )
+
+
+def _codebook_rows(config: Config) -> int:
+    """A row for each text token, each code of each codebook, and one for what is absent."""
+    codes = config.integer("num_codebooks") * config.integer("codebook_vocab_size")
+    return config.integer("vocab_size") + codes + 1
+
+
+_KYUTAI: Final = Decoder(ties=False, rows=_codebook_rows, mlps=_gated_halves)
 _MOSHI: Final = Decoder(ties=False, rows=lambda config: config.integer("vocab_size") + 1, mlps=_gated_halves)
 _TABLE: Final[dict[str, Callable[[Config, Config], tuple[Block, ...]]]] = {
     "gpt2": _line(_GPT2),
@@ -366,4 +375,5 @@ _TABLE: Final[dict[str, Callable[[Config, Config], tuple[Block, ...]]]] = {
     "hrm_text": _hrm,
     "modernbert-decoder": _modernbert,
     "moshi": _moshi,
+    "kyutai_speech_to_text": _line(_KYUTAI),
 }

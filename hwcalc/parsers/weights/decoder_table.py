@@ -116,5 +116,7 @@ _TABLE: Final[dict[str, Decoder | Callable[[Config], Decoder]]] = {
     "glm4v_text": replace(_GLM, norms=4, qkv_bias=True),
     "glm_ocr_text": replace(_GLM, norms=4, qkv_bias=False),
     "phi3": _PHI3,
+    "phi4_multimodal": _PHI3,
+    "chameleon": replace(_LLAMA, qk_norm="full_layer"),
     "molmo2_text": _molmo2,
 }
