@@ -33,7 +33,7 @@ _SLOWEST: Final = 6
 """Time-outs that one whole answer may take: the client's own is for each piece."""
 _PIECE: Final = 64 * 1024
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
-_COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
+_COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
 _TOKEN: Final = re.compile(r"[!-~]{1,4096}")
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _RESET: Final = re.compile(r'"\s*;\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})')
@@ -195,11 +195,15 @@ class HubClient:
         return bytes(body[:most])
 
     def _id(self, response: Any) -> str | None:
-        address = urlsplit(str(response.url))
-        if address.netloc.rpartition("@")[2] != urlsplit(self.endpoint).netloc.rpartition("@")[2]:
-            return None
-        found = _ID_IN_ADDRESS.search(address.path)
-        return None if found is None else found[1]
+        """The repository's name in the last address on this Hub that has one: its own content store has none."""
+        own = urlsplit(self.endpoint)
+        for answer in (response, *reversed(response.history)):
+            address = urlsplit(str(answer.url))
+            if address.netloc.rpartition("@")[2] == own.netloc.rpartition("@")[2]:
+                found = _ID_IN_ADDRESS.match(address.path.removeprefix(own.path))
+                if found is not None:
+                    return found[1]
+        return None
 
     def _unreachable(self, reason: str) -> HubUnreachableError:
         words = reason if self.name in reason else f"{self.name} cannot be reached: {reason}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["BITS", "COMMIT", "CONFIG", "File", "header", "index", "sharded", "weight_file"]
+__all__ = ["BITS", "COMMIT", "CONFIG", "MODEL", "TEXT", "File", "header", "index", "sharded", "weight_file"]
 
 COMMIT: Final = "89abcdef0123456789abcdef0123456789abcdef"
 CONFIG: Final[dict[str, Any]] = {
@@ -22,6 +22,7 @@ CONFIG: Final[dict[str, Any]] = {
     "torch_dtype": "bfloat16",
     "vocab_size": 256,
 }
+TEXT: Final = json.dumps(CONFIG).encode()
 BITS: Final = {"F4": 4, "U8": 8, "F8_E4M3": 8, "BF16": 16, "F16": 16, "I32": 32, "F32": 32, "I64": 64}
 
 Tensors = Mapping[str, tuple[str, Sequence[int]]]
@@ -78,3 +79,10 @@ def sharded(count: int, tensors_each: int = 3, dtype: str = "BF16", shape: Seque
         for number in range(1, count + 1)
     }
     return {"model.safetensors.index.json": index(shards), **{name: weight_file(tensors) for name, tensors in shards.items()}}
+
+
+MODEL: Final[dict[str, bytes | File]] = {
+    "config.json": TEXT,
+    "model.safetensors": weight_file({"w": ("BF16", (64, 64)), "i": ("I64", (3,))}),
+}
+"""A config and one file: 64 x 64 elements of two bytes and three of eight."""

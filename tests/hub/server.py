@@ -67,7 +67,9 @@ class Fault:
 
 
 class Hub:
-    """The server. ``names`` maps old ids to new ones; ``network`` is another server that large files are sent to, as by the real Hub."""
+    """The server. ``names`` maps old ids to new ones; ``network`` is another server that large files are sent to, as by the real Hub;
+    ``has_store`` lets it send small ones to a store of its own, as that does too.
+    """
 
     def __init__(self, **repositories: Repository) -> None:
         self.repositories: dict[str, Repository] = {name.replace("__", "/"): repo for name, repo in repositories.items()}
@@ -76,6 +78,7 @@ class Hub:
         self.asked: list[Asked] = []
         self.network: Hub | None = None
         self.has_listing = True
+        self.has_store = False
         self.stopping = threading.Event()
         self._lock = threading.Lock()
         hub = self
@@ -203,6 +206,10 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.server_hub
         listing = re.fullmatch(r"/api/models/(.+?)/revision/(.+)", path)
         found = listing or re.fullmatch(r"/(.+?)/resolve/(refs/[^/]+/[^/]+|[^/]+)/(.+)", path)
+        stored = re.fullmatch(r"/api/resolve-cache/models/(.+/.+)/[0-9a-f]{40}/(.+)", path)
+        if stored is not None:
+            file = hub.repositories[stored[1]].files[stored[2]]
+            return 200, {"ETag": '"x"'}, file if isinstance(file, bytes) else b""
         if found is None:
             return 404, {}, b"Not Found"
         model_id, revision = found[1], found[2]
@@ -222,6 +229,9 @@ class _Handler(BaseHTTPRequestHandler):
             siblings = [{"rfilename": name} for name in repo.files]
             document = {"id": model_id, "sha": repo.commit, "siblings": siblings, "cardData": dict(repo.card)}
             return 200, {"Content-Type": "application/json"}, json.dumps(document).encode()
+        if hub.has_store and isinstance(repo.files.get(found[3]), bytes):
+            store = f"/api/resolve-cache/models/{model_id}/{repo.commit}/{found[3]}"
+            return 307, {"X-Repo-Commit": repo.commit, "Location": store}, b"Temporary Redirect"
         return self._file(repo, found[3], path, ignore_range=ignore_range)
 
     def _file(self, repo: Repository, name: str, path: str, *, ignore_range: bool) -> tuple[int, dict[str, str], bytes]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc.errors import KvplanError
+from hwcalc.model import RawModel
 from hwcalc.sources import resolve
 
 CONFIG: Final[dict[str, Any]] = {"model_type": "llama", "num_hidden_layers": 2}
@@ -35,6 +36,11 @@ def cached(
         reference.parent.mkdir(parents=True, exist_ok=True)
         reference.write_text(commit, encoding="utf-8")
     return config
+
+
+def planned(model: str = "org/name", **options: Any) -> RawModel:
+    """The model with the headers of its weights."""
+    return resolve(model, weights=True, **options)
 
 
 def refused(model: str | os.PathLike[str], **options: Any) -> KvplanError:

@@ -13,13 +13,11 @@ import pytest
 
 from hwcalc.cli import progress
 from hwcalc.sources.progress import tell
-from tests.hub.repositories import COMMIT, CONFIG, File, sharded, weight_file
+from tests.hub.repositories import COMMIT, MODEL, TEXT, sharded
 from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, python, run
 from tests.hwcalc.sources.given import refused
 
-TEXT = json.dumps(CONFIG).encode()
-MODEL: dict[str, bytes | File] = {"config.json": TEXT, "model.safetensors": weight_file({"w": ("BF16", (64, 64))})}
 TOKEN = "hf_" + "SeCrEt" * 5
 
 
