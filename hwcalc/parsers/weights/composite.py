@@ -14,7 +14,7 @@ from formulas.weights import Block, Part, Weight, embedding, linear, parameter, 
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import UnknownTowerError, block, conv, mlp_chain, norm, pair, tower
 
-__all__ = ["Composite", "Joined", "blocks", "joined_blocks"]
+__all__ = ["Composite", "blocks", "text_only"]
 
 # Classes that are the language model alone, of documents that describe more.
 _TEXT_ONLY: Final = {

@@ -29,6 +29,7 @@ __all__ = [
     "patch_conv",
     "patch_linear",
     "ratio_width",
+    "sam_neck",
     "switched",
     "tower",
 ]
@@ -226,6 +227,16 @@ def mlp_chain(path: str, sizes: tuple[int, ...], names: tuple[str, ...], *, bias
     for i, name in enumerate(names):
         weights += linear(f"{path}.{name}", sizes[i], sizes[i + 1], bias=bias)
     return weights
+
+
+def sam_neck(path: str, width: int, out: int) -> tuple[Weight, ...]:
+    """Two convolutions, each with a norm, to the channels that leave a SAM encoder."""
+    return (
+        *conv(f"{path}.conv1", out, width, 1, 1, bias=False),
+        *norm(f"{path}.layer_norm1", out),
+        *conv(f"{path}.conv2", out, out, 3, 3, bias=False),
+        *norm(f"{path}.layer_norm2", out),
+    )
 
 
 def block(kind: str, weights: tuple[Weight, ...], part: Part = Part.VISION, count: int = 1) -> tuple[Block, ...]:

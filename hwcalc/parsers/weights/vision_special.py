@@ -25,10 +25,11 @@ from hwcalc.parsers.weights.towers import (
     patch_conv,
     patch_linear,
     ratio_width,
+    sam_neck,
     tower,
 )
 
-__all__ = ["blocks", "sam_neck"]
+__all__ = ["blocks"]
 
 _NO_BIAS: Final = (False, False, False, False)
 _SEPARATE: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -98,16 +99,6 @@ def _mllama(config: Config, path: str) -> tuple[Block, ...]:
 
 
 _MLLAMA_RATIOS: Final = 8
-
-
-def sam_neck(path: str, width: int, out: int) -> tuple[Weight, ...]:
-    """Two convolutions, each with a norm, to the channels that leave a SAM encoder."""
-    return (
-        *conv(f"{path}.conv1", out, width, 1, 1, bias=False),
-        *norm(f"{path}.layer_norm1", out),
-        *conv(f"{path}.conv2", out, out, 3, 3, bias=False),
-        *norm(f"{path}.layer_norm2", out),
-    )
 
 
 def _sam(config: Config, path: str) -> tuple[Block, ...]:
