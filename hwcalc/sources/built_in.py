@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hwcalc.errors import ConfigError
-from hwcalc.model import Note, Parameters, RawModel
+from hwcalc.model import Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import check_document
 from hwcalc.sources.wanted import Absent, Wanted, printable
 from profiles.catalog import CatalogEntry, ProfileError, find_entry
@@ -42,8 +42,18 @@ def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
         source="catalog",
         location=_location(entry),
         parameters=None if counts is None else Parameters(**counts),
+        weights=_weights(entry),
         notes=tuple(_notes(entry)),
     )
+
+
+def _weights(entry: CatalogEntry) -> WeightFacts | None:
+    """Weight bytes as they were read once; how many files and tensors it was is not kept."""
+    sizes = entry.data.get("weight_bytes")
+    if not sizes:
+        return None
+    source = f"safetensors headers, {_location(entry)}"
+    return WeightFacts(bytes_by_dtype=sizes, elements_by_dtype={}, files=0, tensors=0, source=source)
 
 
 def _location(entry: CatalogEntry) -> str:
