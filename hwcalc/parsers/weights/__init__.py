@@ -45,6 +45,9 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
         "trocr",
         "whisper",
     ),
+    "encoder_decoder_t5": (
+        "longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "t5gemma", "t5gemma2", "udop", "umt5",
+    ),
     "short_conv": ("inkling2_text", "inkling_text", "lfm2", "lfm2_moe", "lfm3", "zaya"),
     "decoder_table": (
         "apertus",
