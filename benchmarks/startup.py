@@ -4,12 +4,14 @@ Run it where kvplan is installed::
 
     python benchmarks/startup.py [MODEL] [--runs N]
 
-User and system time of the whole child process, bytecode written; medians. Beside it the peer ``hf-mem --help``, where it is installed.
+User and system time of the whole child process, bytecode written; medians. Once the model comes from the catalog, once its config
+lies in a Hugging Face cache. Beside it the peer ``hf-mem --help``, where it is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -19,8 +21,26 @@ import sys
 import tempfile
 from pathlib import Path
 
+from profiles.catalog import find_model
+
 LIMIT = 8
 """What one plan of a catalog model may take, in times of ``python -c pass``."""
+
+
+CACHED_ID = "cached/model"
+COMMIT = "0" * 40
+
+
+def fill_cache(home: Path, model: str) -> None:
+    """Lay the catalog's config of ``model`` into a Hugging Face cache, as a download would."""
+    found = find_model(model)
+    if found is None:
+        raise SystemExit(f"{model} is not in the catalog")
+    folder = home / "hub" / f"models--{CACHED_ID.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(COMMIT, encoding="utf-8")
+    (folder / "snapshots" / COMMIT).mkdir(parents=True)
+    (folder / "snapshots" / COMMIT / "config.json").write_text(json.dumps(found["config"]), encoding="utf-8")
 
 
 def cpu_seconds(command: list[str], runs: int) -> float:
@@ -45,12 +65,14 @@ def measure(model: str, runs: int) -> None:
     plan = [sys.executable, "-m", "hwcalc", model, "--seq", "32k", "--json"]
     script = shutil.which("kvplan", path=str(Path(sys.executable).parent))
     commands = [(f"kvplan {model} --seq 32k --json", [script, *plan[3:]] if script else plan)]
+    cached = [CACHED_ID if word == model else word for word in commands[0][1]]
+    commands.append(("the same from a Hugging Face cache", cached))
     if peer := shutil.which("hf-mem"):
         commands.append(("hf-mem --help", [peer, "--help"]))
     for name, command in commands:
         taken = cpu_seconds(command, runs)
         print(f"{name:<44} {taken * 1e3:>8.1f} {taken / base:>9.2f}")
-    if len(commands) == 1:
+    if len(commands) == 2:
         print("hf-mem is not installed: no peer to compare with")
 
 
@@ -62,8 +84,10 @@ def main() -> int:
     arguments = parser.parse_args()
 
     os.environ |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""}
-    with tempfile.TemporaryDirectory() as bytecode:
+    with tempfile.TemporaryDirectory() as bytecode, tempfile.TemporaryDirectory() as home:
         os.environ["PYTHONPYCACHEPREFIX"] = bytecode
+        os.environ["HF_HOME"] = home
+        fill_cache(Path(home), arguments.model)
         measure(arguments.model, arguments.runs)
     return 0
 
