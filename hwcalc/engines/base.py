@@ -7,15 +7,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from math import prod
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from formulas import CacheTensor, DType, LayerKind, Role
 from formulas.frozen import frozen
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.result import PoolInfo
 from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
+if TYPE_CHECKING:
+    from profiles.gpus import Gpu
+
 __all__ = [
+    "Budget",
+    "BudgetPart",
     "Context",
     "Dtypes",
     "Engine",
@@ -38,7 +44,40 @@ class Request:
     dtype: str | None = None
     encoder_seq: int | None = None
     engine_version: str | None = None
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dcp: int = 1
+    ep: int = 1
+    gpu: Gpu | None = None
+    memory_utilization: float | None = None
+    kv_memory: int | None = None
+    """Bytes that each GPU gives to the cache, where the user says so."""
+    weights: str | None = None
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@frozen
+class BudgetPart:
+    """One term of the memory equation, in bytes per GPU: low, expected, high, and where it comes from."""
+
+    name: str
+    low: int
+    expected: int
+    high: int
+    source: str
+
+
+@frozen
+class Budget:
+    """What is left for the cache on the GPU that has least: total x utilisation minus the parts."""
+
+    total_bytes: int
+    requested_bytes: int
+    parts: tuple[BudgetPart, ...]
+    low: int
+    expected: int
+    high: int
 
 
 @frozen
@@ -211,6 +250,14 @@ class Engine(ABC):
     @abstractmethod
     def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
         """What this engine stores for one layer of this kind. A kind without a rule is an error, never a guess."""
+
+    def pool(self, context: Context, budget_bytes: int) -> PoolInfo | None:
+        """What ``budget_bytes`` of cache on each GPU hold, as the engine's own log counts it; ``None`` without a pool."""
+        return None
+
+    def budget(self, context: Context) -> Budget | None:
+        """How many bytes each GPU has left for the cache by this engine's memory equation; ``None`` if it has none."""
+        return None
 
     def extras(self, context: Context) -> tuple[StoredTensor, ...]:
         """What it stores once for the whole model beside the layers."""

@@ -22,6 +22,8 @@ __all__ = [
     "ParametersInfo",
     "PerGpu",
     "Plan",
+    "PoolGroup",
+    "PoolInfo",
     "RequestInfo",
     "TensorInfo",
     "WeightPart",
@@ -172,6 +174,45 @@ class PerGpu:
     activations: None
     overhead: None
     total: int | None
+
+
+@frozen
+class PoolGroup:
+    """Layers that share one block table: how many, what a block of one of them takes, and what one request needs."""
+
+    kind: str
+    count: int
+    layers: str
+    block_size: int
+    page_bytes: int
+    blocks_per_request: int
+
+
+@frozen
+class PoolInfo:
+    """An engine's pool for a byte budget per GPU, counted as its own log counts; what an engine lacks is null.
+
+    ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
+    requests of ``seq`` tokens fit at once. ``fits`` says whether the engine starts, ``message`` why not, in its own words.
+    """
+
+    budget_bytes: int
+    tokens: int | None
+    bytes_per_token: int | None
+    blocks: int | None
+    block_size: int | None
+    bytes_per_block: int | None
+    blocks_per_request: int | None
+    max_concurrency: float | None
+    max_requests: int | None
+    max_seq: int | None
+    swa_tokens: int | None
+    state_slots: int | None
+    needed_bytes: int | None
+    fits: bool
+    message: str | None
+    groups: tuple[PoolGroup, ...]
+    definition: str
 
 
 @frozen
