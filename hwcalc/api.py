@@ -11,7 +11,7 @@ from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
-from hwcalc.units import parse_tokens
+from hwcalc.units import parse_bytes, parse_tokens
 
 __all__ = ["ModelLike", "load_model", "plan"]
 
@@ -65,6 +65,15 @@ def plan(
     encoder_seq: int | str | None = None,
     engine_options: Mapping[str, object] | None = None,
     weights: str | None = None,
+    gpu: str | None = None,
+    gpus: int | str | None = None,
+    tp: int | str = 1,
+    pp: int | str = 1,
+    dp: int | str = 1,
+    dcp: int | str = 1,
+    ep: int | str = 1,
+    memory_utilization: float | str | None = None,
+    kv_memory: int | str | None = None,
     revision: str | None = None,
     offline: bool = False,
     token: str | None = None,
@@ -93,7 +102,26 @@ def plan(
         encoder_seq=None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
         engine_options=_options(engine_options),
         weights=weights,
+        gpu=gpu,
+        gpus=None if gpus is None else parse_tokens(gpus, "gpus"),
+        tp=parse_tokens(tp, "tp"),
+        pp=parse_tokens(pp, "pp"),
+        dp=parse_tokens(dp, "dp"),
+        dcp=parse_tokens(dcp, "dcp"),
+        ep=parse_tokens(ep, "ep"),
+        memory_utilization=_share(memory_utilization),
+        kv_memory=None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
     )
+
+
+def _share(value: float | str | None) -> float | None:
+    """A share such as ``0.9``."""
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"memory_utilization is not a number: {value!r:.60}", hint="Allowed: above 0 and up to 1.") from error
 
 
 def _options(given: Mapping[str, object] | None) -> dict[str, str]:

@@ -6,7 +6,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["assumptions", "dtypes", "engine_options", "engines", "formats", "models", "schemas", "weight_formats"]
+__all__ = [
+    "assumptions",
+    "dtypes",
+    "emitters",
+    "engine_options",
+    "engines",
+    "formats",
+    "gpus",
+    "models",
+    "schemas",
+    "weight_formats",
+]
 
 _MOST_PATHS = 200
 
@@ -54,6 +65,20 @@ def weight_formats(incomplete: str) -> list[str]:
     from hwcalc.planner.memory import weight_formats as names
 
     return _starting(names(), incomplete)
+
+
+def emitters(incomplete: str) -> list[str]:
+    """Engines whose command line can be printed."""
+    from hwcalc.report.emit import EMITTERS
+
+    return _starting(EMITTERS, incomplete)
+
+
+def gpus(incomplete: str) -> list[str]:
+    """Accelerators."""
+    from profiles.gpus import list_gpus
+
+    return _starting(list_gpus(), incomplete)
 
 
 def engine_options(incomplete: str) -> list[str]:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from hwcalc.cli.options import PLANNING, planned
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.options import PLANNING, Option, planned
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.planner.result import Plan
 
 __all__ = ["OPTIONS", "run"]
 
-OPTIONS = PLANNING
+OPTIONS = (
+    *PLANNING,
+    Option("emit", ("--emit",), "E", "Print the engine's own command line of this plan instead: vllm.", complete="emitters"),
+)
 
 
-def run(**options: Any) -> Answer:
-    """Plan one model: the exact bytes of its cache."""
+def run(*, emit: str | None, **options: Any) -> Answer:
+    """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit."""
     plan, view = planned(**options)
+    status = 1 if plan.fit is not None and not plan.fit.fits else 0
+    if emit is not None:
+        from hwcalc.report.emit import emitted
+
+        return Answer(text=emitted(plan, emit) + "\n", status=status)
+    answered = _answer(plan, view)
+    return replace(answered, status=status)
+
+
+def _answer(plan: Plan, view: View) -> Answer:
     if view.format == "json":
         return answer(plan.to_dict())
     if view.format == "csv":

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from formulas import Encoder, LayerKind, Role, Stack, ranges
+from formulas.frozen import frozen
 from hwcalc._version import __version__
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request, StoredTensor
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note, Parameters
+from hwcalc.planner.fit import plan_pool
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import (
     SCHEMA_VERSION,
@@ -28,6 +30,7 @@ __all__ = ["make_context", "plan_model", "stored_layers"]
 _FIXED_ROLES = (Role.STATE, Role.CONV)
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 _LONGEST = 2**40
+_MOST_RANKS = 4096
 
 
 def plan_model(
@@ -40,12 +43,32 @@ def plan_model(
     encoder_seq: int | None = None,
     engine_options: Mapping[str, str] | None = None,
     weights: str | None = None,
+    gpu: str | None = None,
+    gpus: int | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    dcp: int = 1,
+    ep: int = 1,
+    memory_utilization: float | None = None,
+    kv_memory: int | None = None,
 ) -> Plan:
     """Plan ``batch`` sequences of ``seq`` tokens on one GPU. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
     notes = list(model.notes)
     rules, wanted = find_engine(engine)
+    parallel = Parallel(tp=tp if gpus is None or tp > 1 else gpus, pp=pp, dp=dp, dcp=dcp, ep=ep)
     context = make_context(
-        model, rules, wanted, notes, seq=seq, batch=batch, dtype=dtype, encoder_seq=encoder_seq, options=engine_options or {}
+        model,
+        rules,
+        wanted,
+        notes,
+        seq=seq,
+        batch=batch,
+        dtype=dtype,
+        encoder_seq=encoder_seq,
+        options=engine_options or {},
+        parallel=parallel,
+        hardware=_hardware(gpu, memory_utilization, kv_memory, weights),
     )
     stored = stored_layers(rules, context)
     tensors = tuple(_tensor_info(*item) for item in stored)
@@ -56,6 +79,7 @@ def plan_model(
     state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in _FIXED_ROLES)
     request = context.request
     definition = "assumed" if model.assumed else rules.definition
+    pool, fit = plan_pool(rules, context)
     return Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -68,11 +92,13 @@ def plan_model(
             encoder_seq=context.encoder_tokens if _has_cross(model) else None,
             kv_dtype=context.dtypes.kv,
             state_dtype=context.dtypes.state if any(tensor.role is Role.STATE for _, _, _, tensor in stored) else None,
-            tp=1,
-            pp=1,
-            dp=1,
-            dcp=1,
-            ep=1,
+            tp=request.tp,
+            pp=request.pp,
+            dp=request.dp,
+            dcp=request.dcp,
+            ep=request.ep,
+            memory_utilization=request.memory_utilization,
+            kv_memory=request.kv_memory,
             options=dict(request.options),
         ),
         cache=CacheInfo(
@@ -86,12 +112,40 @@ def plan_model(
             read_bytes_per_step=_read_bytes(stored),
         ),
         memory=plan_memory(model, weights, total, definition, notes),
-        pool=None,
-        fit=None,
+        pool=pool,
+        fit=fit,
         speed=None,
         notes=tuple(dict.fromkeys(notes)),
         warnings=tuple(_warnings(model, request)),
     )
+
+
+@frozen
+class Parallel:
+    """How many GPUs share the work, and how."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    dcp: int = 1
+    ep: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not 1 <= value <= _MOST_RANKS:
+                raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {_MOST_RANKS:,}.")
+
+
+def _hardware(gpu: str | None, utilization: float | None, kv_memory: int | None, weights: str | None) -> dict[str, object]:
+    """The accelerator and what limits it, checked."""
+    if utilization is not None and not 0 < utilization <= 1:
+        raise UsageError(f"memory-utilization is {utilization}.", hint="Allowed: a share above 0 and up to 1.")
+    found = None
+    if gpu is not None:
+        from profiles.gpus import find_gpu
+
+        found = find_gpu(gpu)
+    return {"gpu": found, "memory_utilization": utilization, "kv_memory": kv_memory, "weights": weights}
 
 
 def make_context(
@@ -105,6 +159,8 @@ def make_context(
     dtype: str | None,
     encoder_seq: int | None,
     options: Mapping[str, str],
+    parallel: Parallel | None = None,
+    hardware: Mapping[str, object] | None = None,
 ) -> Context:
     """Fill in every default, printing it into ``notes``, and let the engine check the whole."""
     if seq is None:
@@ -114,7 +170,14 @@ def make_context(
     resolved = engine.version(version)
     engine.check_options(options)
     request = Request(
-        seq=seq, batch=batch, dtype=dtype, encoder_seq=encoder_seq, engine_version=resolved or None, options=dict(options)
+        seq=seq,
+        batch=batch,
+        dtype=dtype,
+        encoder_seq=encoder_seq,
+        engine_version=resolved or None,
+        options=dict(options),
+        **vars(parallel or Parallel()),
+        **(hardware or {}),  # type: ignore[arg-type]
     )
     context = Context(
         model=model,

@@ -14,8 +14,11 @@ from hwcalc.model import Note
 
 __all__ = [
     "SCHEMA_VERSION",
+    "BudgetInfo",
+    "BudgetPartInfo",
     "CacheInfo",
     "CacheShare",
+    "FitInfo",
     "LayerInfo",
     "MemoryInfo",
     "ModelInfo",
@@ -26,6 +29,7 @@ __all__ = [
     "PoolInfo",
     "RequestInfo",
     "TensorInfo",
+    "Try",
     "WeightPart",
     "WeightsInfo",
 ]
@@ -85,6 +89,8 @@ class RequestInfo:
     dp: int
     dcp: int
     ep: int
+    memory_utilization: float | None
+    kv_memory: int | None
     options: dict[str, str]
 
 
@@ -216,6 +222,59 @@ class PoolInfo:
 
 
 @frozen
+class BudgetPartInfo:
+    """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from."""
+
+    name: str
+    low: int
+    expected: int
+    high: int
+    source: str
+
+
+@frozen
+class BudgetInfo:
+    """What a GPU has left for the cache by the engine's own equation: requested minus the parts."""
+
+    total_bytes: int
+    requested_bytes: int
+    parts: tuple[BudgetPartInfo, ...]
+    low: int
+    expected: int
+    high: int
+
+
+@frozen
+class Try:
+    """A change that would make it start, as the engine's own flag; it was planned again before it was written here."""
+
+    flag: str
+    effect: str
+
+
+@frozen
+class FitInfo:
+    """The verdict. With a budget given by hand it speaks of the cache alone. Null is not planned.
+
+    ``certain`` is false where the low end of an estimate would change the verdict. ``limiting`` names what binds.
+    """
+
+    gpu: str | None
+    gpus: int
+    usable_bytes: int
+    fits: bool
+    certain: bool
+    headroom_bytes: int
+    max_seq: int | None
+    max_batch: int | None
+    min_gpus: int | None
+    limiting: str | None
+    message: str
+    suggestions: tuple[Try, ...]
+    budget: BudgetInfo | None
+
+
+@frozen
 class MemoryInfo:
     """Weights and cache together; null where a part is unknown. Activations and overhead need hardware."""
 
@@ -229,7 +288,7 @@ class MemoryInfo:
 
 @frozen
 class Plan:
-    """The answer. ``pool``, ``fit`` and ``speed`` are null until hardware or an engine's pool is planned."""
+    """The answer. ``pool`` and ``fit`` are null without hardware or a byte budget, or where the engine has no pool."""
 
     schema_version: str
     kvplan_version: str
@@ -237,8 +296,8 @@ class Plan:
     request: RequestInfo
     cache: CacheInfo
     memory: MemoryInfo
-    pool: None
-    fit: None
+    pool: PoolInfo | None
+    fit: FitInfo | None
     speed: None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from formulas import KINDS, Role, ranges
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
-from hwcalc.report.text import TIMES, clean, indices, parameters, plural
+from hwcalc.report.text import TIMES, both, clean, indices, parameters, plural
+from hwcalc.units import human_bytes
 
 __all__ = [
     "Figure",
@@ -15,10 +16,12 @@ __all__ = [
     "figures",
     "kind_title",
     "model_lines",
+    "pool_lines",
     "request_line",
     "shares",
     "source_line",
     "stored",
+    "verdict",
 ]
 
 # The dimensions that people compare models by, and how they are said; the others are in ``explain``.
@@ -174,6 +177,43 @@ def _growth(plan: Plan) -> str:
 
 def _spans(plan: Plan) -> set[str]:
     return {tensor.span for tensor in plan.cache.tensors}
+
+
+def verdict(plan: Plan) -> str:
+    """Whether the engine starts, and how sure that is."""
+    assert plan.fit is not None
+    engine = "vLLM" if plan.request.engine == "vllm" else plan.request.engine
+    where = f" on {plan.fit.gpus} x {plan.fit.gpu}" if plan.fit.gpu is not None else ""
+    if plan.fit.fits:
+        return f"{engine} will start{where}" + ("" if plan.fit.certain else " (tight: the low end of the estimate does not fit)")
+    return f"{engine} will not start{where}" + ("" if plan.fit.certain else " (tight: the high end of the estimate would fit)")
+
+
+def pool_lines(plan: Plan) -> list[tuple[str, str]]:
+    """The pool in a few labelled lines."""
+    pool, fit = plan.pool, plan.fit
+    assert pool is not None
+    assert fit is not None
+    out = []
+    if fit.message:
+        out.append(("error", clean(fit.message)))
+    budget = fit.budget
+    estimate = "" if budget is None else f" (estimate: {human_bytes(max(0, budget.low))} to {human_bytes(max(0, budget.high))})"
+    out.append(("pool", f"{both(pool.budget_bytes)} per GPU for the cache{estimate}"))
+    if budget is not None:
+        parts = ", ".join(f"{part.name} {human_bytes(part.expected)}" for part in budget.parts)
+        out.append(
+            ("from", f"{human_bytes(budget.requested_bytes)} requested of {human_bytes(budget.total_bytes)}, less {parts}")
+        )
+    if pool.blocks is not None and pool.bytes_per_block is not None:
+        size = "" if pool.block_size is None else f" of {pool.block_size:,} tokens"
+        out.append(("blocks", f"{pool.blocks:,}{size}, {both(pool.bytes_per_block)} each"))
+    if pool.tokens is not None:
+        concurrency = "" if pool.max_concurrency is None else f", {pool.max_concurrency:.2f} x {plan.request.seq:,}"
+        out.append(("holds", f"{pool.tokens:,} tokens{concurrency} (as its log says)"))
+    if pool.max_seq is not None:
+        out.append(("longest", f"{pool.max_seq:,} tokens for one request"))
+    return out
 
 
 def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:

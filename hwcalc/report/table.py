@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
-from hwcalc.report.summary import Share, definition, figures, model_lines, request_line, shares, source_line
+from hwcalc.report.summary import (
+    Share,
+    definition,
+    figures,
+    model_lines,
+    pool_lines,
+    request_line,
+    shares,
+    source_line,
+    verdict,
+)
 from hwcalc.report.text import abbreviated, clean, exact, layer_words, percent
 from hwcalc.units import human_bytes
 
@@ -61,6 +71,7 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
         Text(shape),
         Text(request_line(plan)),
         Text(),
+        *_verdict(plan),
         Text.assemble(
             ("KV cache  ", "bold"), (human_bytes(total), "bold green"), f"  =  {exact(total)}", (f"  {definition(plan)}", "dim")
         ),
@@ -86,6 +97,19 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
     if plan.warnings:
         parts += [Text(), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
     return rendered(parts, color=color, width=width)
+
+
+def _verdict(plan: Plan) -> list[RenderableType]:
+    """Whether it starts, in the engine's words, then the pool, then what would help."""
+    from rich.text import Text
+
+    if plan.fit is None or plan.pool is None:
+        return []
+    lines: list[RenderableType] = [Text(verdict(plan), style="bold green" if plan.fit.fits else "bold red")]
+    lines += hanging([(label, text, "") for label, text in pool_lines(plan)])
+    if plan.fit.suggestions:
+        lines += hanging([("try", f"{one.flag}  ({one.effect})", "yellow") for one in plan.fit.suggestions])
+    return [*lines, Text()]
 
 
 def _bars(groups: Sequence[Share], total: int) -> list[RenderableType]:
