@@ -31,14 +31,14 @@ def emitted(plan: Plan, engine: str) -> str:
         words += ["--revision", plan.model.revision]
     if request.kv_dtype not in ("auto", plan.model.dtype):
         words += ["--kv-cache-dtype", request.kv_dtype]
-    for flag, value in (
+    for flag, size in (
         ("--tensor-parallel-size", request.tp),
         ("--pipeline-parallel-size", request.pp),
         ("--data-parallel-size", request.dp),
         ("--decode-context-parallel-size", request.dcp),
     ):
-        if value > 1:
-            words += [flag, str(value)]
+        if size > 1:
+            words += [flag, str(size)]
     if request.ep > 1:
         words.append("--enable-expert-parallel")
     if request.memory_utilization is not None:
