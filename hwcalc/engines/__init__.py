@@ -13,6 +13,7 @@ __all__ = ["ENGINES", "find_engine"]
 ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
+    "vllm": ("hwcalc.engines.vllm", "Vllm"),
 }
 """Name -> module and class; a module is imported when its engine is asked for."""
 

@@ -1,0 +1,65 @@
+"""Layers that a draft adds to the pool: multi-token-prediction layers of the model itself, or a draft model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
+from formulas.attention import AttentionKind
+from hwcalc.errors import UnsupportedError
+from hwcalc.model import ModelSpec
+
+if TYPE_CHECKING:
+    from hwcalc.engines.vllm.settings import Speculation
+
+__all__ = ["draft_layers"]
+
+_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
+_MOST_MODULES: Final = 64
+
+
+def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
+    """What the draft's layers keep, in order; nothing for n-gram lookup."""
+    if speculation is None or speculation.method == "ngram":
+        return ()
+    if speculation.model is not None:
+        from hwcalc.api import load_model
+
+        draft = load_model(speculation.model)
+        return [kind for layer in draft.stack_for("vllm") for kind in layer]
+    return [kind for _ in range(_modules(model)) for kind in _predictor(model)]
+
+
+def _modules(model: ModelSpec) -> int:
+    for place in (model.config, model.config.get("text_config")):
+        found = _count(place) if isinstance(place, Mapping) else None
+        if found is not None:
+            return found
+    raise UnsupportedError(
+        f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
+    )
+
+
+def _count(config: Mapping[str, Any]) -> int | None:
+    for name in _COUNTS:
+        value = config.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_MODULES:
+            return value
+    return None
+
+
+def _predictor(model: ModelSpec) -> Sequence[LayerKind]:
+    """A predicting layer is built like the model's last layer with attention; DeepSeek-V4's keeps a window alone."""
+    for layer in reversed(model.stack_for("vllm").layers):
+        for kind in layer:
+            if isinstance(kind, CompressedAttention):
+                return [
+                    CompressedAttention(num_attention_heads=kind.num_attention_heads, head_dim=kind.head_dim, window=kind.window)
+                ]
+        kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
+        if kinds:
+            # It selects for itself, even where the last layers share an earlier one's selection.
+            groups = model.stack_for("vllm").groups
+            return kinds + [group.kind for group in groups if isinstance(group.kind, SparseIndexer)][:1]
+    raise UnsupportedError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")

@@ -1,0 +1,225 @@
+"""vLLM as an engine: which models it takes, what its pool stores, what a budget holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from formulas.attention import AttentionKind
+from hwcalc.engines.base import Context, Dtypes, Engine, Option, Request, StoredTensor, choice_option, integer_option
+from hwcalc.engines.reference import named
+from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm.layout import Layout, Part, plan_layout
+from hwcalc.engines.vllm.pool import plan_pool
+from hwcalc.engines.vllm.settings import Settings, read_settings
+from hwcalc.engines.vllm.specs import Spec
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.result import PoolInfo
+
+__all__ = ["Vllm"]
+
+_FLAG: Final = choice_option("true", "false", "on", "off")
+_STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
+_ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
+_LAYOUT_KEYS: Final = ("seq", "dtype", "tp", "pp", "dcp", "gpu", "options")
+
+
+class Vllm(Engine):
+    """Pools of blocks, by vLLM's own plan."""
+
+    name: ClassVar[str] = "vllm"
+    title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
+    definition: ClassVar[str] = "engine"
+    versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
+    source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
+    options: ClassVar[Mapping[str, Option]] = MappingProxyType(
+        {
+            name: Option(name=name, help=text, default=default, check=check)
+            for name, text, default, check in (
+                ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
+                ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
+                ("max_num_seqs", "requests in a batch", "by GPU: 256 or 1024", integer_option(1, 2**30)),
+                ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
+                ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
+                ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
+                ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
+                ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
+                ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),
+                ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
+                ("speculative", "ngram:N, mtp:N, eagle:MODEL[:N] or draft:MODEL[:N]", "none", lambda _, value: value),
+            )
+        }
+    )
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[object, ...], Settings, Layout] | None = None
+
+    def resolve_version(self, wanted: str) -> str:
+        return versions.resolve(wanted)
+
+    def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
+        settings = read_settings(model, request, self.version(request.engine_version))
+        roles = formats.role_formats(settings.word, model, named(settings.plain), named(settings.conv), named(settings.state))
+        if request.dtype in (None, "auto"):
+            what = f"the model's dtype, {settings.plain}" if settings.word == "auto" else settings.word
+            notes.append(Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."))
+        return Dtypes(kv=settings.plain if settings.word == "auto" else settings.word, roles=MappingProxyType(roles))
+
+    def check(self, context: Context) -> None:
+        model, request = context.model, context.request
+        versions.check_architecture(model.architecture, context.version)
+        _check_ranks(model, request)
+        if request.gpu is None:
+            context.notes.append(
+                Note(
+                    code="default-gpu",
+                    message="No GPU given: block sizes and batches are those of an H100. Set it with --gpu.",
+                )
+            )
+        elif request.gpu.vendor.lower() != "nvidia":
+            context.notes.append(
+                Note(code="not-cuda", message="vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks.")
+            )
+        settings, _ = self._plan(context)
+        if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.word == "auto":
+            context.notes.append(
+                Note(
+                    code="dtype-ignored", message="vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
+                )
+            )
+        if settings.speculation is not None and settings.speculation.method == "mtp":
+            context.notes.append(Note(code="draft-layers", message="The drafting layers keep their cache in the same pool."))
+        if request.dp > 1:
+            context.notes.append(Note(code="per-replica", message=f"The pool is that of one of {request.dp} replicas."))
+
+    def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+        """Whole blocks of every request, on all tensor-parallel ranks together."""
+        _, layout = self._plan(context)
+        return tuple(_stored(context, part, spec, blocks) for part, spec, blocks in _of_kind(layout, kind, context.tokens))
+
+    def extras(self, context: Context) -> tuple[StoredTensor, ...]:
+        """What a request takes of the pool beside its layers' pages: drafts, layers left unpacked, space of narrower groups."""
+        _, layout = self._plan(context)
+        copies = context.batch * context.request.tp
+        wanted = layout.total_blocks(context.tokens)
+        total = copies * wanted * sum(layout.stage_bytes)
+        layers, outer, drafts = _shares(layout, context.tokens)
+        parts = {
+            "draft_layers": copies * drafts,
+            "unpacked_layers": copies * outer,
+            "unused_block_space": total - copies * (layers + outer + drafts),
+        }
+        return tuple(_extra(name, size) for name, size in parts.items() if size)
+
+    def pool(self, context: Context, budget_bytes: int) -> PoolInfo:
+        settings, layout = self._plan(context)
+        length = context.tokens
+        return plan_pool(layout, settings, budget_bytes, length, max(length, context.model.max_position_embeddings or 0))
+
+    def _plan(self, context: Context) -> tuple[Settings, Layout]:
+        """Settings and layout of a context; the last one is kept, since a plan asks for it once per layer kind."""
+        request = context.request
+        key = (context.model, context.version, *(getattr(request, name) for name in _LAYOUT_KEYS))
+        last = self._last
+        if last is not None and all(
+            old is new or (type(old) in (int, str) and old == new) for old, new in zip(last[0], key, strict=True)
+        ):
+            return last[1], last[2]
+        settings = read_settings(context.model, request, context.version)
+        layout = plan_layout(context.model, settings, request.seq)
+        self._last = (key, settings, layout)
+        return settings, layout
+
+
+def _of_kind(layout: Layout, kind: LayerKind, length: int) -> list[tuple[Part, Spec, int]]:
+    """The caches of one layer of this kind, with the blocks of a request; a layer that is packed, where some are not."""
+    found: dict[str, tuple[Part, Spec, int]] = {}
+    for group in layout.groups:
+        blocks = None
+        for member, spec in zip(group.members, group.specs, strict=True):
+            part = layout.parts[member]
+            if part.kind == kind and part.layer >= 0 and (part.name not in found or found[part.name][0].outer):
+                blocks = layout.blocks(group, length) if blocks is None else blocks
+                found[part.name] = (part, spec, blocks)
+    return list(found.values())
+
+
+def _shares(layout: Layout, length: int) -> tuple[int, int, int]:
+    """Bytes of one request on one rank of each stage: by layers, what outer layers take beyond a packed one, by drafts."""
+    pages: dict[tuple[LayerKind, str], int] = {}
+    counts: dict[tuple[LayerKind, str], int] = {}
+    whole = drafts = 0
+    for group in layout.groups:
+        blocks = layout.blocks(group, length)
+        for member, spec in zip(group.members, group.specs, strict=True):
+            part = layout.parts[member]
+            if part.layer < 0:
+                drafts += blocks * spec.page
+                continue
+            whole += blocks * spec.page
+            key = (part.kind, part.name)
+            counts[key] = counts.get(key, 0) + 1
+            if key not in pages or not part.outer:
+                pages[key] = blocks * spec.page
+    layers = sum(count * pages[key] for key, count in counts.items())
+    return layers, whole - layers, drafts
+
+
+def _stored(context: Context, part: Part, spec: Spec, blocks: int) -> StoredTensor:
+    copies = context.batch * context.request.tp
+    state = spec.form == "state" or part.name.endswith("_state")
+    role = Role.STATE if state else Role.INDEX if part.name == "indexer_keys" else _ROLES.get(part.name, Role.KEY)
+    ranks = f" x {context.request.tp} ranks" if context.request.tp > 1 else ""
+    return StoredTensor(
+        name=part.name,
+        role=role,
+        axes=("bytes of a block",),
+        shape=(spec.page,),
+        dtype=context.dtypes.state if spec.form == "state" else context.dtypes.kv,
+        positions=blocks,
+        span=f"{blocks:,} blocks of {spec.block_size:,} tokens",
+        bytes=copies * blocks * spec.page,
+        rule=f"{blocks:,} blocks x {spec.page:,} B{ranks}",
+    )
+
+
+def _extra(name: str, size: int) -> StoredTensor:
+    rule = {
+        "draft_layers": "blocks of the layers that draft",
+        "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",
+        "unused_block_space": "a block is as wide as the widest group",
+    }[name]
+    return StoredTensor(
+        name=name, role=Role.KEY, axes=("bytes",), shape=(size,), dtype="int8", positions=1, span="1", bytes=size, rule=rule
+    )
+
+
+def _check_ranks(model: ModelSpec, request: Request) -> None:
+    """Refuse what vLLM's own start-up refuses."""
+    kinds = [group.kind for group in model.stack_for("vllm").groups]
+    attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
+    for kind in attention:
+        if kind.num_attention_heads % request.tp:
+            raise UsageError(
+                f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {request.tp}.",
+                hint="Use a tp that divides the number of heads.",
+            )
+    if request.dcp == 1:
+        return
+    if request.tp % request.dcp:
+        raise UsageError(f"dcp {request.dcp} does not divide tp {request.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
+    if any(isinstance(kind, (SlidingAttention, ChunkedAttention)) for kind in attention):
+        raise UnsupportedError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
+    for kind in attention:
+        if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):
+            continue
+        most = request.tp // kind.num_key_value_heads
+        if most < request.dcp:
+            raise UsageError(
+                f"dcp {request.dcp} needs {request.dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
+                f"tp {request.tp} has {most}.",
+                hint=f"Use --tp {request.dcp * kind.num_key_value_heads}, or leave out --dcp.",
+            )

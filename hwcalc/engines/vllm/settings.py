@@ -1,0 +1,215 @@
+"""What a request means to vLLM once every default is filled in: formats, block sizes, batches, speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
+from formulas.frozen import frozen
+from hwcalc.engines.base import Request
+from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm.blocks import gpu_architecture, sparse_word
+from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
+from hwcalc.errors import UsageError
+from hwcalc.model import ModelSpec
+from hwcalc.units import GIB, parse_tokens
+from profiles.dtypes import find_dtype
+
+__all__ = ["Settings", "Speculation", "batch_defaults", "cached_kinds", "read_settings"]
+
+_BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
+# Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
+_DEAF: Final = frozenset({"FalconForCausalLM"})
+_HOPPER_BYTES: Final = 80 * GIB
+
+
+@frozen
+class Speculation:
+    """``method`` drafts ``tokens`` at a time; ``model`` names the draft's own model, where it has one."""
+
+    method: str
+    tokens: int
+    model: str | None = None
+
+
+@frozen
+class Settings:
+    """All that the planner of blocks needs beside the layers. ``word`` is the KV dtype in the engine's words, resolved."""
+
+    word: str
+    plain: str
+    """The dtype that the model runs in."""
+    conv: str
+    state: str
+    architecture: int
+    version: int
+    tp: int
+    pp: int
+    dcp: int
+    block_size: int | None
+    batched_tokens: int
+    sequences: int
+    prefix_caching: bool
+    async_scheduling: bool
+    hybrid: bool
+    override: int | None
+    speculation: Speculation | None
+
+    @property
+    def plain_bytes(self) -> int:
+        """Bytes of an element of the model."""
+        return _BYTES[self.plain]
+
+    @property
+    def speculated(self) -> int:
+        """Tokens that are drafted at a time."""
+        return 0 if self.speculation is None else self.speculation.tokens
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens scheduled and not settled: with async scheduling one batch more than there are pipeline stages."""
+        if self.version < versions.IN_FLIGHT_SINCE:
+            return self.batched_tokens
+        return (self.pp + self.async_scheduling) * self.batched_tokens
+
+
+def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
+    """Fill in what the user left open, as vLLM does. Raises what a wrong value deserves."""
+    options = request.options
+    architecture = gpu_architecture(request.gpu)
+    plain = _model_dtype(model, options.get("dtype"))
+    sequences, batched = _batches(request)
+    kinds = cached_kinds(model)
+    conv = _plain_option(options, "mamba_cache_dtype", plain)
+    return Settings(
+        word=_word(model, request.dtype, plain, architecture, kinds),
+        plain=plain,
+        conv=conv,
+        state=_plain_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv)),
+        architecture=architecture,
+        version=versions.minor(version),
+        tp=request.tp,
+        pp=request.pp,
+        dcp=request.dcp,
+        block_size=_number(options.get("block_size"), "block_size"),
+        batched_tokens=batched,
+        sequences=sequences,
+        prefix_caching=_flag(options.get("enable_prefix_caching"), default=not (bool(kinds) and kinds <= set(STATE_KINDS))),
+        async_scheduling=_flag(options.get("async_scheduling"), default=True),
+        hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
+        override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
+        speculation=_speculation(options.get("speculative")),
+    )
+
+
+def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
+    """The kinds of layer that keep anything of their own."""
+    kinds = {type(group.kind) for group in model.stack_for("vllm").groups if group.kind.tensors()}
+    return frozenset(kinds - {SharedCache})
+
+
+def batch_defaults(request: Request) -> tuple[int, int]:
+    """``max_num_seqs`` and ``max_num_batched_tokens`` of the API server for the GPU's class; an H100's without a GPU.
+
+    From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
+    Source: vLLM 0.33, engine/arg_utils.py, get_batch_defaults.
+    """
+    gpu = request.gpu
+    if gpu is None:
+        memory, name, small = _HOPPER_BYTES, "h100", False
+    else:
+        memory = (gpu.torch_total_mib or gpu.memory_total_mib or 0) * 1024**2
+        name, small = f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability == "12.1"
+    if memory >= 160 * GIB:
+        return 1024, 16384
+    if memory >= 70 * GIB and "a100" not in name and not small:
+        return 1024, 8192
+    return 256, 2048
+
+
+def _batches(request: Request) -> tuple[int, int]:
+    sequences, batched = batch_defaults(request)
+    own_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
+    own_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
+    sequences = own_sequences or sequences
+    if own_batched is None:
+        return (min(sequences, batched) if own_sequences is None else sequences), min(batched, sequences * request.seq)
+    if own_sequences is not None and own_sequences > own_batched:
+        raise UsageError(
+            f"max_num_seqs={own_sequences:,} is more than max_num_batched_tokens={own_batched:,}.", hint="vLLM refuses that."
+        )
+    return min(sequences, own_batched), own_batched
+
+
+def _model_dtype(model: ModelSpec, wanted: str | None) -> str:
+    """Checkpoints in fp32 are loaded in half precision unless ``dtype=float32`` is asked for."""
+    own = model.dtype if model.dtype in ("bf16", "fp16") else "bf16"
+    if wanted in (None, "auto"):
+        return own
+    found = find_dtype(wanted or "")
+    if found is None or found.name not in _BYTES:
+        raise UsageError(
+            f"engine option dtype={(wanted or '')[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+        )
+    return found.name
+
+
+def _word(model: ModelSpec, wanted: str | None, plain: str, architecture: int, kinds: frozenset[type[LayerKind]]) -> str:
+    word = formats.read_word(wanted or "auto")
+    named = formats.plain_name(word)
+    if named is not None:
+        if named != plain:
+            raise UsageError(
+                f"--dtype {word}: vLLM takes only the dtype that the model runs in, {plain}.", hint="Use --dtype auto"
+            )
+        word = "auto"
+    elif word == "auto":
+        word = formats.checkpoint_word(model.quantization) or "auto"
+        if word == "auto" and architecture // 10 == 10 and model.architecture == "GlmMoeDsaForCausalLM":
+            word = "fp8_e4m3"
+    if CompressedAttention in kinds:
+        plain_given = named is not None
+        word = "auto" if plain_given else "fp8_ds_mla" if word == "auto" or word.startswith("fp8") else word
+    elif LatentAttention in kinds and SparseIndexer in kinds:
+        word = sparse_word(word, architecture, plain=word in ("auto", "nvfp4_ds_mla"))
+    if model.architecture in _DEAF:
+        return "auto"
+    formats.check_word(word, kinds, architecture)
+    return word
+
+
+def _plain_option(options: Mapping[str, str], name: str, default: str) -> str:
+    value = options.get(name)
+    if value in (None, "auto"):
+        return default
+    found = find_dtype(str(value))
+    if found is None or found.name not in _BYTES:
+        raise UsageError(
+            f"engine option {name}={str(value)[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+        )
+    return found.name
+
+
+def _number(value: str | None, name: str) -> int | None:
+    return None if value is None else parse_tokens(value, f"engine option {name}")
+
+
+def _flag(value: str | None, *, default: bool) -> bool:
+    return default if value is None else value.lower() in ("true", "1", "on", "yes")
+
+
+def _speculation(value: str | None) -> Speculation | None:
+    if value is None:
+        return None
+    method, _, rest = value.partition(":")
+    if method in ("ngram", "mtp"):
+        return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
+    if method in ("eagle", "draft") and rest:
+        name, _, count = rest.rpartition(":")
+        if name and count.isdecimal():
+            return Speculation(method=method, tokens=parse_tokens(count), model=name)
+        return Speculation(method=method, tokens=1, model=rest)
+    raise UsageError(
+        f"engine option speculative={value[:60]} is not known.", hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], draft:MODEL[:N]."
+    )

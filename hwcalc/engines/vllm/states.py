@@ -1,0 +1,100 @@
+"""Recurrent states per rank: shapes, formats, and how many blocks a request holds of them.
+
+With prefix caching a request holds the running state and the one at the last block boundary, and one more where the kernels write
+a checkpoint from inside a prefill; without it the running state alone. Each speculated token adds a block.
+
+Source: vLLM 0.33, model_executor/layers/mamba/mamba_utils.py and the layers that export checkpoints.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from formulas import (
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LayerKind,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    ShortConvolution,
+)
+from hwcalc.engines.vllm.specs import ceil_div
+from hwcalc.errors import UsageError
+from hwcalc.model import ModelSpec
+
+__all__ = ["STATE_KINDS", "checkpoint_alignment", "default_state_dtype", "exports_checkpoints", "state_bytes"]
+
+STATE_KINDS: Final = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, ShortConvolution, LightningAttention)
+
+# Model classes whose config names the format of the state, with what holds where it does not.
+_NAMED_STATES: Final = {"NemotronH": "fp32", "Qwen3_5": None, "Qwen4Exp": None, "NemotronH_Nano": "fp32"}
+_GATED_DELTA_CHUNK: Final = 64
+
+
+def default_state_dtype(model: ModelSpec, conv: str) -> str:
+    """The format of recurrent states under ``mamba_ssm_cache_dtype=auto``; ``conv`` is that of the convolutions."""
+    if any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack_for("vllm").groups):
+        return "fp32"
+    for prefix, default in _NAMED_STATES.items():
+        if (model.architecture or "").startswith(prefix):
+            return model.state_dtype or default or conv
+    return conv
+
+
+def exports_checkpoints(kind: LayerKind, model: ModelSpec, architecture: int) -> bool:
+    """Whether prefill kernels write the state at a block boundary, which costs a block more per request.
+
+    Mamba-2 always; gated delta nets by FlashInfer's kernels (SM90; SM10x and SM12x with key heads of 128); Kimi-K3 by FlashKDA.
+    """
+    family = architecture // 10
+    if isinstance(kind, Mamba2):
+        return True
+    if isinstance(kind, GatedDeltaNet):
+        if (model.architecture or "").startswith("OlmoHybrid"):
+            return False
+        return family == 9 or (family in (10, 12) and kind.key_head_dim == 128)
+    if isinstance(kind, KimiDeltaAttention):
+        return (model.architecture or "").startswith("KimiK3") and family in (9, 10, 12) and kind.head_dim == 128
+    return False
+
+
+def checkpoint_alignment(kind: LayerKind, model: ModelSpec, architecture: int) -> int:
+    """Blocks are a multiple of this many tokens, so that checkpoints fall on block boundaries."""
+    if isinstance(kind, GatedDeltaNet) and exports_checkpoints(kind, model, architecture):
+        return _GATED_DELTA_CHUNK
+    return 1
+
+
+def state_bytes(kind: LayerKind, *, tp: int, speculated: int, conv_bytes: int, ssm_bytes: int) -> int:
+    """Bytes of one state block of one layer on one of ``tp`` ranks.
+
+    >>> state_bytes(Mamba1(d_inner=8192, d_state=16, d_conv=4), tp=1, speculated=0, conv_bytes=2, ssm_bytes=2)
+    311296
+    """
+    if isinstance(kind, Mamba1):
+        width = _share(kind.d_inner, tp, "d_inner")
+        return (kind.d_conv - 1) * width * conv_bytes + width * kind.d_state * ssm_bytes
+    if isinstance(kind, Mamba2):
+        # A group's B and C go to every rank that has a head of it.
+        groups = kind.n_groups if kind.n_groups % tp == 0 else tp
+        width = _share(kind.num_heads * kind.head_dim + 2 * groups * kind.d_state, tp, "conv_dim")
+        matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.d_state
+        return (kind.d_conv - 1 + speculated) * width * conv_bytes + matrix * ssm_bytes
+    if isinstance(kind, GatedDeltaNet):
+        matrix = _share(kind.num_value_heads, tp, "num_value_heads") * kind.value_head_dim * kind.key_head_dim
+        return (kind.d_conv - 1 + speculated) * _share(kind.conv_dim, tp, "conv_dim") * conv_bytes + matrix * ssm_bytes
+    if isinstance(kind, KimiDeltaAttention):
+        matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.head_dim
+        return (kind.d_conv - 1 + speculated) * _share(kind.conv_dim, tp, "conv_dim") * conv_bytes + matrix * ssm_bytes
+    if isinstance(kind, ShortConvolution):
+        return (kind.d_conv - 1 + speculated) * _share(kind.channels, tp, "channels") * conv_bytes
+    if isinstance(kind, LightningAttention):
+        return _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.head_dim * conv_bytes
+    raise TypeError(kind.name)
+
+
+def _share(number: int, tp: int, name: str) -> int:
+    if number % tp:
+        raise UsageError(f"vLLM cannot split {name} {number:,} over tp {tp}.", hint="Use a tp that divides it.")
+    return ceil_div(number, tp)
