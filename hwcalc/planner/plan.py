@@ -68,7 +68,7 @@ def plan_model(
         encoder_seq=encoder_seq,
         options=engine_options or {},
         parallel=parallel,
-        hardware=_hardware(gpu, memory_utilization, kv_memory, weights),
+        hardware=_hardware(gpu, memory_utilization, kv_memory, weights, notes),
     )
     stored = stored_layers(rules, context)
     tensors = tuple(_tensor_info(*item) for item in stored)
@@ -136,15 +136,17 @@ class Parallel:
                 raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {_MOST_RANKS:,}.")
 
 
-def _hardware(gpu: str | None, utilization: float | None, kv_memory: int | None, weights: str | None) -> dict[str, object]:
+def _hardware(
+    gpu: str | None, utilization: float | None, kv_memory: int | None, weights: str | None, notes: list[Note]
+) -> dict[str, object]:
     """The accelerator and what limits it, checked."""
     if utilization is not None and not 0 < utilization <= 1:
         raise UsageError(f"memory-utilization is {utilization}.", hint="Allowed: a share above 0 and up to 1.")
     found = None
     if gpu is not None:
-        from profiles.gpus import find_gpu
+        from hwcalc.hardware import load_gpu
 
-        found = find_gpu(gpu)
+        found = load_gpu(gpu, notes)
     return {"gpu": found, "memory_utilization": utilization, "kv_memory": kv_memory, "weights": weights}
 
 

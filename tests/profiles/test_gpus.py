@@ -1,0 +1,326 @@
+"""The accelerators' files: all load, their numbers are sourced and in order; the user's own come first; the recipe works."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from hwcalc.errors import ConfigError, UsageError
+from hwcalc.hardware import load_gpu
+from hwcalc.model import Note
+from profiles.catalog import ProfileError
+from profiles.gpus import (
+    BUILT_IN,
+    FIELDS,
+    UnknownGpuError,
+    find_gpu,
+    gpu_aliases,
+    list_gpus,
+    nearest,
+    parse_gpu,
+    user_folder,
+)
+from profiles.yaml_file import parse_yaml, read_yaml
+
+ROOT: Final = Path(__file__).parent.parent.parent
+FILES: Final = sorted(BUILT_IN.glob("*.yaml"))
+IDS: Final = [path.stem for path in FILES]
+
+OWN: Final = """\
+schema_version: 1
+id: my-card
+name: My card
+vendor: nvidia
+memory_total_mib: 24576
+source:
+  own: nvidia-smi
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own folder, there and empty."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = user_folder()
+    assert folder == tmp_path / "config" / "kvplan" / "profiles" / "gpus"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def builder() -> ModuleType:
+    """``scripts/build_gpus.py``."""
+    spec = importlib.util.spec_from_file_location("build_gpus", ROOT / "scripts" / "build_gpus.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def content(gpu_id: str) -> dict[str, Any]:
+    """The file as it stands, past the loader."""
+    data: dict[str, Any] = yaml.safe_load((BUILT_IN / f"{gpu_id}.yaml").read_text(encoding="utf-8"))
+    return data
+
+
+def test_there_are_as_many_as_the_table_has() -> None:
+    """148 accelerators in eight vendors' catalogues."""
+    assert len(IDS) == 148
+    assert list_gpus() == tuple(sorted(IDS))
+    assert {find_gpu(gpu_id).vendor for gpu_id in IDS} == {
+        "nvidia",
+        "amd",
+        "apple",
+        "intel",
+        "google",
+        "aws",
+        "huawei",
+        "tenstorrent",
+    }
+
+
+@pytest.mark.parametrize("gpu_id", IDS)
+def test_the_data(gpu_id: str) -> None:
+    """Every file loads, says where its numbers are from, keeps its memory figures in order, and writes what is unknown as null."""
+    data, gpu = content(gpu_id), find_gpu(gpu_id)
+
+    assert gpu.id == gpu_id
+    assert not gpu.user
+    assert data["source"]
+    assert all(text.strip() for text in data["source"].values())
+    assert set(FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "note"}
+    assert 0 not in data.values()
+    sizes = [gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb and gpu.memory_marketing_gb * 1024]
+    known = [size for size in sizes if size is not None]
+    assert known == sorted(known)
+    assert known
+    assert (gpu.memory_total_mib is None) == (gpu.memory_total_basis is None)
+    assert (gpu.torch_total_mib is None) == (gpu.torch_total_basis is None)
+    if gpu.torch_total_mib is not None:
+        assert gpu.torch_total_mib_seen is not None
+        assert gpu.torch_total_mib_seen[0] <= gpu.torch_total_mib <= gpu.torch_total_mib_seen[1]
+    if gpu.memory_options_gb:
+        assert max(gpu.memory_options_gb) == gpu.memory_marketing_gb
+
+
+@pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if content(gpu_id)["vendor"] == "nvidia"])
+def test_the_capability_is_the_architecture(gpu_id: str) -> None:
+    """``sm_103`` is 10.3; FP8 attention came with 8.9."""
+    gpu = find_gpu(gpu_id)
+    if gpu.architecture is None:
+        assert gpu.compute_capability is None
+        return
+    assert gpu.capability is not None
+    major, minor = gpu.capability
+    assert gpu.architecture == f"sm_{major}{minor}"
+    assert gpu.fp8_kv == "native" if (major, minor) >= (8, 9) else gpu.fp8_kv in {"storage", "no"}
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "sold", "reported", "torch"),
+    [
+        ("h100-sxm5-80gb", 80, 81559, 81082),
+        ("h200-sxm-141gb", 141, 143771, 143156),
+        ("b200-180gb", 180, 183359, 182631),
+        ("mi300x", 192, 196592, 196592),
+        # No device was read by name: 22.03 GiB x 1,024 = 22,558.72 in out-of-memory texts.
+        ("l4", 24, 23034, 22558),
+        # 24,563 MiB was read on Windows, where the driver keeps nothing; 23.52 GiB x 1,024 = 24,084.48 on Linux.
+        ("rtx-4090", 24, 24564, 24084),
+        # Only a reading from Windows: unknown.
+        ("rtx-5080", 16, 16303, None),
+        ("rubin-288gb", 288, None, None),
+    ],
+)
+def test_three_memory_figures(gpu_id: str, sold: int, reported: int | None, torch: int | None) -> None:
+    """What is sold, what the tool reports and what a program sees are three numbers."""
+    gpu = find_gpu(gpu_id)
+
+    assert (gpu.memory_marketing_gb, gpu.memory_total_mib, gpu.torch_total_mib) == (sold, reported, torch)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu_id"),
+    [
+        ("h100", "h100-sxm5-80gb"),
+        ("H100", "h100-sxm5-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm5-80gb"),
+        ("4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("GeForce RTX 4090", "rtx-4090"),
+        ("mi300x", "mi300x"),
+        ("l4", "l4"),
+        ("a100", "a100-sxm4-80gb"),
+        (" L40S ", "l40s"),
+        ("m4 max", "apple-m4-max-40c"),
+    ],
+)
+def test_names(name: str, gpu_id: str) -> None:
+    """Aliases, capitals, spaces and the vendor's name."""
+    assert find_gpu(name).id == gpu_id
+
+
+def test_every_alias_names_an_accelerator() -> None:
+    """And is none itself."""
+    assert set(gpu_aliases().values()) <= set(IDS)
+    assert not set(gpu_aliases()) & set(IDS)
+    assert all(find_gpu(alias).id == gpu_id for alias, gpu_id in gpu_aliases().items())
+
+
+@pytest.mark.parametrize("name", ["", " ", "-", "h101", "../h100-sxm5-80gb", "x" * 10_000, "h100\n", "H100.yaml", "é", "\0"])
+def test_unknown_names(name: str) -> None:
+    """An unknown name is an error that knows what is near."""
+    if name == "h100\n":
+        assert find_gpu(name).id == "h100-sxm5-80gb"
+        return
+    with pytest.raises(UnknownGpuError):
+        find_gpu(name)
+    with pytest.raises(UsageError, match="not known"):
+        load_gpu(name, [])
+
+
+def test_what_may_have_been_meant() -> None:
+    """The nearest ids come first; nonsense has none."""
+    assert nearest("h101")[0] == "h100-sxm5-80gb"
+    assert "rtx-4090" in nearest("rtx 409")
+    assert nearest("!!") == ()
+    with pytest.raises(UsageError) as caught:
+        load_gpu("h101", [])
+    assert "h100-sxm5-80gb" in caught.value.hint
+
+
+def test_a_users_own(own: Path) -> None:
+    """The user's file comes first, adds an id, and a plan says so."""
+    (own / "my-card.yaml").write_text(OWN, encoding="utf-8")
+    (own / "l4.yaml").write_text(OWN.replace("my-card", "l4"), encoding="utf-8")
+    notes: list[Note] = []
+
+    assert load_gpu("my-card", notes).memory_total_mib == 24576
+    assert load_gpu("NVIDIA L4", notes).name == "My card"
+    assert [note.code for note in notes] == ["user-profile", "user-profile"]
+    assert "my-card.yaml" in notes[0].message
+    assert {"my-card", "l4", "h100-sxm5-80gb"} <= set(list_gpus())
+
+    (own / "my-card.yaml").write_text(OWN.replace("24576", "24000"), encoding="utf-8")
+    assert load_gpu("my-card", []).memory_total_mib in {24000, 24576}
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "key"),
+    [
+        (("24576", "zero"), 5, "memory_total_mib"),
+        (("24576", "-1"), 5, "memory_total_mib"),
+        (("24576", "0"), 5, "memory_total_mib"),
+        (("24576", "true"), 5, "memory_total_mib"),
+        (("24576", "24576.5"), 5, "memory_total_mib"),
+        (("24576", "24576\ntdp_w: .inf"), 6, "tdp_w"),
+        (("24576", "24576\ntdp_w: .nan"), 6, "tdp_w"),
+        (("24576", "24576\ntflops_dense: {bf17: 1}"), 6, "tflops_dense"),
+        (("24576", "24576\ninterconnect: [1]"), 6, "interconnect"),
+        (("24576", "24576\ntorch_total_mib: 24577"), 6, "torch_total_mib"),
+        (("24576", "24576\nmemory_marketing_gb: 23"), 5, "memory_total_mib"),
+        (("24576", "24576\ntorch_total_mib_seen: [2, 1]"), 6, "torch_total_mib_seen"),
+        (("24576", "24576\ncompute_capability: 9.0"), 6, "compute_capability"),
+        (("24576", "24576\nmemory: 1"), 6, "memory"),
+        (("24576", "24576\nname: Again"), 6, "name"),
+        (("schema_version: 1", "schema_version: 2"), 1, "schema_version"),
+        (("id: my-card", "id: other"), 2, "id"),
+        (("name: My card\n", ""), None, "name"),
+        (("vendor: nvidia", "vendor: "), 4, "vendor"),
+        (("source:\n  own: nvidia-smi\n", ""), None, "source"),
+        (("  own: nvidia-smi", "  own: 3"), 6, "source"),
+        (("24576", "[24576"), 6, None),
+        (("24576", "&a 24576\ntdp_w: *a"), 5, None),
+    ],
+)
+def test_a_broken_file(own: Path, change: tuple[str, str], line: int | None, key: str | None) -> None:
+    """It stops with path, line and key."""
+    path = own / "my-card.yaml"
+    assert change[0] in OWN
+    path.write_text(OWN.replace(*change), encoding="utf-8")
+
+    with pytest.raises(ProfileError) as caught:
+        find_gpu("my-card")
+    assert caught.value.path == path
+    assert (caught.value.line, caught.value.key) == (line, key)
+    with pytest.raises(ConfigError, match=r"my-card\.yaml"):
+        load_gpu("my-card", [])
+
+
+@pytest.mark.parametrize("text", ["", "- 1", "3", "\0", "{" * 5000, "a: " + "[" * 5000, "a: !!python/object:os.system 1"])
+def test_no_mapping(own: Path, text: str) -> None:
+    """Anything else than a mapping is an error of the same kind."""
+    (own / "my-card.yaml").write_text(text, encoding="utf-8")
+
+    with pytest.raises(ProfileError):
+        find_gpu("my-card")
+
+
+def test_files_that_cannot_be_read(own: Path) -> None:
+    """A folder, bytes that are no text, and a file that is too large."""
+    (own / "a.yaml").mkdir()
+    (own / "b.yaml").write_bytes(b"\xff\xfe\xff")
+    (own / "c.yaml").write_text("#" * (1024**2 + 1), encoding="utf-8")
+
+    for name in "abc":
+        with pytest.raises(ProfileError):
+            find_gpu(name)
+
+
+def test_the_recipe(own: Path) -> None:
+    """A copy of a relative's file under another id works at once."""
+    text = (BUILT_IN / "h200-sxm-141gb.yaml").read_text(encoding="utf-8")
+    (own / "h210.yaml").write_text(text.replace("id: h200-sxm-141gb", "id: h210"), encoding="utf-8")
+
+    assert find_gpu("h210").torch_total_mib == 143156
+    readme = (BUILT_IN / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{key}`" in readme for key in FIELDS)
+
+
+def test_the_script(builder: ModuleType, tmp_path: Path) -> None:
+    """It writes what the loader reads, the same bytes each time, and ``--check`` tells a file that differs."""
+    table = tmp_path / "table.yaml"
+    entry = {
+        "id": "card",
+        "name": "Card",
+        "vendor": "nvidia",
+        "category": "consumer",
+        "released": 2030,
+        "memory_marketing_gb": 8,
+        "memory_total_mib_reported": 8192,
+        "torch_total_memory_mib_seen": [7990, 8191],
+        "memory_type": None,
+        "memory_bandwidth_gbps": 1.5,
+        "tflops_dense": {"fp32": 1.0},
+        "interconnect": {"kind": None, "gbps_bidirectional": None, "host": None},
+        "tdp_w": None,
+        "arch": "sm_120",
+        "fp8_kv_supported": None,
+        "confidence": "low",
+        "memory_total_basis": "seen",
+        "source": ["smi"],
+    }
+    table.write_text(
+        yaml.safe_dump({"retrieved": "2030-01-31", "sources": {"smi": "seen"}, "accelerators": [entry]}), encoding="utf-8"
+    )
+    arguments = [str(table), "--folder", str(tmp_path / "gpus")]
+
+    assert builder.main([*arguments, "--check"]) == 1
+    assert builder.main(arguments) == 0
+    assert builder.main([*arguments, "--check"]) == 0
+    gpu = parse_gpu(read_yaml(tmp_path / "gpus" / "card.yaml"))
+    # 8,191 of 8,192 leaves the driver nothing: not used.
+    assert (gpu.torch_total_mib, gpu.torch_total_mib_seen, gpu.capability) == (7990, (7990, 8191), (12, 0))
+
+
+def test_lines_of_nested_keys() -> None:
+    """A nested key is written with dots."""
+    file = parse_yaml("a:\n  b: 1\nc:\n- d: 2\n", Path("x.yaml"))
+
+    assert (file.line("a"), file.line("a.b"), file.line("c.0.d"), file.line("z")) == (1, 2, 4, None)
