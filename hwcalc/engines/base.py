@@ -13,7 +13,7 @@ from formulas import CacheTensor, DType, LayerKind, Role
 from formulas.frozen import frozen
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.result import PoolInfo
+from hwcalc.planner.result import PoolGroup, PoolInfo
 from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
 if TYPE_CHECKING:
@@ -250,6 +250,10 @@ class Engine(ABC):
     @abstractmethod
     def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
         """What this engine stores for one layer of this kind. A kind without a rule is an error, never a guess."""
+
+    def groups(self, context: Context) -> tuple[PoolGroup, ...]:
+        """Layers that share a block table; none where every layer has memory of its own."""
+        return ()
 
     def pool(self, context: Context, budget_bytes: int) -> PoolInfo | None:
         """What ``budget_bytes`` of cache on each GPU hold, as the engine's own log counts it; ``None`` without a pool."""

@@ -43,7 +43,7 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo, budget: Budget | None
         min_gpus=None,
         limiting=_limiting(pool, request.batch),
         message=pool.message or ("" if enough else f"{request.batch:,} sequences do not fit at once"),
-        suggestions=() if pool.fits else tuple(_suggestions(engine, context, pool)),
+        suggestions=pool.requires if pool.fits else tuple(_suggestions(engine, context, pool)),
         budget=None if budget is None else _budget_info(budget),
     )
 
@@ -51,6 +51,8 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo, budget: Budget | None
 def _limiting(pool: PoolInfo, batch: int) -> str | None:
     if not pool.fits:
         return "cache"
+    if pool.requires:
+        return "state blocks"
     if pool.max_requests is not None and pool.max_requests < batch:
         return "state slots" if pool.state_slots is not None and pool.state_slots < batch else "cache"
     return None

@@ -14,7 +14,7 @@ from hwcalc.planner.result import CacheShare, MemoryInfo, PerGpu, WeightPart, We
 if TYPE_CHECKING:
     from hwcalc.parsers.quantization import Scheme
 
-__all__ = ["plan_memory", "weight_formats"]
+__all__ = ["format_name", "plan_memory", "weight_formats"]
 
 _PLAIN: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 _SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
@@ -32,7 +32,7 @@ def plan_memory(model: ModelSpec, wanted: str | None, cache_bytes: int, definiti
 
     Raises :class:`~hwcalc.errors.UsageError` if ``wanted`` is no weight format.
     """
-    weights = _weights(model, _format_name(wanted), notes)
+    weights = _weights(model, format_name(wanted), notes)
     total = None if weights.bytes is None else weights.bytes + cache_bytes
     return MemoryInfo(
         weights=weights,
@@ -44,7 +44,8 @@ def plan_memory(model: ModelSpec, wanted: str | None, cache_bytes: int, definiti
     )
 
 
-def _format_name(wanted: str | None) -> str | None:
+def format_name(wanted: str | None) -> str | None:
+    """``--weights`` as the name of a format; ``None`` is as published. Raises :class:`~hwcalc.errors.UsageError`."""
     if wanted is None:
         return None
     name = wanted.strip().lower()

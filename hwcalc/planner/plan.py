@@ -109,6 +109,7 @@ def plan_model(
             total_bytes=total,
             per_gpu_bytes=total,
             tensors=tensors,
+            groups=rules.groups(context),
             read_bytes_per_step=_read_bytes(stored),
         ),
         memory=plan_memory(model, weights, total, definition, notes),

@@ -117,6 +117,22 @@ class TensorInfo:
 
 
 @frozen
+class PoolGroup:
+    """Layers that share one block table: how many, what they take of a block, and how many blocks one request needs.
+
+    ``page_bytes`` is what a block takes of one layer, null where the layers differ; ``block_bytes`` of all the group's layers.
+    """
+
+    kind: str
+    count: int
+    layers: str
+    block_size: int
+    page_bytes: int | None
+    block_bytes: int
+    blocks_per_request: int
+
+
+@frozen
 class CacheInfo:
     """What the cache takes.
 
@@ -124,6 +140,7 @@ class CacheInfo:
     ``state_bytes_per_sequence`` what does not grow with length, ``bytes_per_sequence`` what one sequence of ``seq`` tokens
     holds, ``total_bytes`` what the batch holds on all ranks, ``per_gpu_bytes`` the largest rank, and
     ``read_bytes_per_step`` what one decode step of the batch reads. The bytes of ``tensors`` add up to ``total_bytes``.
+    ``groups`` are the layers that share a block table, where the engine has such; every block is as wide as the widest group.
     """
 
     definition: str
@@ -133,6 +150,7 @@ class CacheInfo:
     total_bytes: int
     per_gpu_bytes: int
     tensors: tuple[TensorInfo, ...]
+    groups: tuple[PoolGroup, ...]
     read_bytes_per_step: int
 
 
@@ -183,15 +201,11 @@ class PerGpu:
 
 
 @frozen
-class PoolGroup:
-    """Layers that share one block table: how many, what a block of one of them takes, and what one request needs."""
+class Try:
+    """A change that would make it start, as the engine's own flag; it was planned again before it was written here."""
 
-    kind: str
-    count: int
-    layers: str
-    block_size: int
-    page_bytes: int
-    blocks_per_request: int
+    flag: str
+    effect: str
 
 
 @frozen
@@ -199,7 +213,8 @@ class PoolInfo:
     """An engine's pool for a byte budget per GPU, counted as its own log counts; what an engine lacks is null.
 
     ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
-    requests of ``seq`` tokens fit at once. ``fits`` says whether the engine starts, ``message`` why not, in its own words.
+    requests of ``seq`` tokens fit at once. ``fits`` says whether one request fits, ``message`` why not, in the engine's own words,
+    and ``requires`` what must be set beside, for the engine to start.
     """
 
     budget_bytes: int
@@ -217,7 +232,7 @@ class PoolInfo:
     needed_bytes: int | None
     fits: bool
     message: str | None
-    groups: tuple[PoolGroup, ...]
+    requires: tuple[Try, ...]
     definition: str
 
 
@@ -242,14 +257,6 @@ class BudgetInfo:
     low: int
     expected: int
     high: int
-
-
-@frozen
-class Try:
-    """A change that would make it start, as the engine's own flag; it was planned again before it was written here."""
-
-    flag: str
-    effect: str
 
 
 @frozen

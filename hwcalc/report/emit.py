@@ -47,6 +47,8 @@ def emitted(plan: Plan, engine: str) -> str:
         words += ["--kv-cache-memory-bytes", str(request.kv_memory)]
     for name, value in request.options.items():
         words += _option(name, value)
+    for required in () if plan.pool is None else plan.pool.requires:
+        words += required.flag.split()
     return shlex.join(words)
 
 

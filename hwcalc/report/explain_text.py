@@ -41,6 +41,10 @@ def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, q
             indented(Text(f"source: {part.source}", style="dim")),
             Text(),
         ]
+    if plan.cache.groups:
+        out.append(Text("groups that share the pool", style="bold cyan"))
+        out += [indented(Text(line)) for line in group_lines(plan)]
+        out.append(Text())
     out.append(Text("sum", style="bold cyan"))
     out += [indented(Text(line)) for line in total(plan, parts)]
     if not quiet:
@@ -49,6 +53,27 @@ def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, q
     if plan.warnings:
         out += [Text(), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
     return rendered(out, color=color, width=width)
+
+
+def group_lines(plan: Plan) -> list[str]:
+    """Each group with its pages and what a request takes of it, then the blocks of a request as bytes."""
+    groups = plan.cache.groups
+    lines = []
+    for number, group in enumerate(groups, start=1):
+        page = "" if group.page_bytes is None else f" {TIMES} {exact(group.page_bytes)} a page"
+        lines.append(
+            f"{number}  {group.kind}: {layer_words(group.count, group.layers)}{page} = {exact(group.block_bytes)} a block "
+            f"of {group.block_size:,} tokens, {group.blocks_per_request:,} blocks a request"
+        )
+    if plan.request.pp > 1:
+        return lines
+    blocks = sum(group.blocks_per_request for group in groups)
+    widest = max(group.block_bytes for group in groups)
+    lines.append(
+        f"every block is as wide as the widest group: {blocks:,} blocks {TIMES} {exact(widest)} = {exact(blocks * widest)} "
+        "a request, on each rank"
+    )
+    return lines
 
 
 def heading(part: KindExplanation) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hwcalc.planner.result import SCHEMA_VERSION
 
@@ -52,6 +52,13 @@ def _of(class_: type) -> dict[str, Any]:
     return schema
 
 
+_SIGNED: Final = {
+    "FitInfo": frozenset({"headroom_bytes"}),
+    "BudgetInfo": frozenset({"low", "expected", "high"}),
+}
+"""What is below zero where the weights alone do not fit."""
+
+
 def _strict(node: Any) -> None:
     """Forbid other keys, require all, and drop what the generator adds for forms. No integer of a document is negative."""
     if isinstance(node, list):
@@ -65,7 +72,12 @@ def _strict(node: Any) -> None:
             for field in properties.values():
                 field.pop("title", None)
                 field.pop("default", None)
-        if node.get("type") == "integer":
+            signed = _SIGNED.get(str(node.get("title")), frozenset())
+            for name in signed:
+                properties[name]["type"] = "whole"
+        if node.get("type") == "whole":
+            node["type"] = "integer"
+        elif node.get("type") == "integer":
             node["minimum"] = 0
         if isinstance(node.get("description"), str):
             node["description"] = " ".join(node["description"].replace("``", "`").split())

@@ -185,6 +185,8 @@ def verdict(plan: Plan) -> str:
     engine = "vLLM" if plan.request.engine == "vllm" else plan.request.engine
     where = f" on {plan.fit.gpus} x {plan.fit.gpu}" if plan.fit.gpu is not None else ""
     if plan.fit.fits:
+        if plan.pool is not None and plan.pool.requires:
+            return f"{engine} will start{where} with {' '.join(one.flag for one in plan.pool.requires)}"
         return f"{engine} will start{where}" + ("" if plan.fit.certain else " (tight: the low end of the estimate does not fit)")
     return f"{engine} will not start{where}" + ("" if plan.fit.certain else " (tight: the high end of the estimate would fit)")
 

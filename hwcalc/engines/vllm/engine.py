@@ -11,13 +11,13 @@ from formulas.attention import AttentionKind
 from hwcalc.engines.base import Context, Dtypes, Engine, Option, Request, StoredTensor, choice_option, integer_option
 from hwcalc.engines.reference import named
 from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.layout import Layout, Part, plan_layout
-from hwcalc.engines.vllm.pool import plan_pool
+from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
+from hwcalc.engines.vllm.pool import group_infos, plan_pool
 from hwcalc.engines.vllm.settings import Settings, read_settings
 from hwcalc.engines.vllm.specs import Spec
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.result import PoolInfo
+from hwcalc.planner.result import PoolGroup, PoolInfo
 
 __all__ = ["Vllm"]
 
@@ -55,7 +55,7 @@ class Vllm(Engine):
     )
 
     def __init__(self) -> None:
-        self._last: tuple[tuple[object, ...], Settings, Layout] | None = None
+        self._last: tuple[tuple[object, ...], tuple[Settings, Layout, Held]] | None = None
 
     def resolve_version(self, wanted: str) -> str:
         return versions.resolve(wanted)
@@ -83,7 +83,7 @@ class Vllm(Engine):
             context.notes.append(
                 Note(code="not-cuda", message="vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks.")
             )
-        settings, _ = self._plan(context)
+        settings = self._plan(context)[0]
         if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.word == "auto":
             context.notes.append(
                 Note(
@@ -97,29 +97,33 @@ class Vllm(Engine):
 
     def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
         """Whole blocks of every request, on all tensor-parallel ranks together."""
-        _, layout = self._plan(context)
-        return tuple(_stored(context, part, spec, blocks) for part, spec, blocks in _of_kind(layout, kind, context.tokens))
+        groups = context.model.stack_for(self.name).groups
+        number = next(number for number, group in enumerate(groups) if group.kind is kind or group.kind == kind)
+        held = self._plan(context)[2]
+        return tuple(_stored(context, part, spec, blocks) for part, spec, blocks in held.kinds if part.kind == number)
 
     def extras(self, context: Context) -> tuple[StoredTensor, ...]:
         """What a request takes of the pool beside its layers' pages: drafts, layers left unpacked, space of narrower groups."""
-        _, layout = self._plan(context)
+        _, layout, held = self._plan(context)
         copies = context.batch * context.request.tp
         wanted = layout.total_blocks(context.tokens)
         total = copies * wanted * sum(layout.stage_bytes)
-        layers, outer, drafts = _shares(layout, context.tokens)
         parts = {
-            "draft_layers": copies * drafts,
-            "unpacked_layers": copies * outer,
-            "unused_block_space": total - copies * (layers + outer + drafts),
+            "draft_layers": copies * held.drafts,
+            "unpacked_layers": copies * held.outer,
+            "unused_block_space": total - copies * (held.layers + held.outer + held.drafts),
         }
         return tuple(_extra(name, size) for name, size in parts.items() if size)
 
+    def groups(self, context: Context) -> tuple[PoolGroup, ...]:
+        return group_infos(self._plan(context)[1], context.tokens)
+
     def pool(self, context: Context, budget_bytes: int) -> PoolInfo:
-        settings, layout = self._plan(context)
+        settings, layout, _ = self._plan(context)
         length = context.tokens
         return plan_pool(layout, settings, budget_bytes, length, max(length, context.model.max_position_embeddings or 0))
 
-    def _plan(self, context: Context) -> tuple[Settings, Layout]:
+    def _plan(self, context: Context) -> tuple[Settings, Layout, Held]:
         """Settings and layout of a context; the last one is kept, since a plan asks for it once per layer kind."""
         request = context.request
         key = (context.model, context.version, *(getattr(request, name) for name in _LAYOUT_KEYS))
@@ -127,45 +131,12 @@ class Vllm(Engine):
         if last is not None and all(
             old is new or (type(old) in (int, str) and old == new) for old, new in zip(last[0], key, strict=True)
         ):
-            return last[1], last[2]
+            return last[1]
         settings = read_settings(context.model, request, context.version)
         layout = plan_layout(context.model, settings, request.seq)
-        self._last = (key, settings, layout)
-        return settings, layout
-
-
-def _of_kind(layout: Layout, kind: LayerKind, length: int) -> list[tuple[Part, Spec, int]]:
-    """The caches of one layer of this kind, with the blocks of a request; a layer that is packed, where some are not."""
-    found: dict[str, tuple[Part, Spec, int]] = {}
-    for group in layout.groups:
-        blocks = None
-        for member, spec in zip(group.members, group.specs, strict=True):
-            part = layout.parts[member]
-            if part.kind == kind and part.layer >= 0 and (part.name not in found or found[part.name][0].outer):
-                blocks = layout.blocks(group, length) if blocks is None else blocks
-                found[part.name] = (part, spec, blocks)
-    return list(found.values())
-
-
-def _shares(layout: Layout, length: int) -> tuple[int, int, int]:
-    """Bytes of one request on one rank of each stage: by layers, what outer layers take beyond a packed one, by drafts."""
-    pages: dict[tuple[LayerKind, str], int] = {}
-    counts: dict[tuple[LayerKind, str], int] = {}
-    whole = drafts = 0
-    for group in layout.groups:
-        blocks = layout.blocks(group, length)
-        for member, spec in zip(group.members, group.specs, strict=True):
-            part = layout.parts[member]
-            if part.layer < 0:
-                drafts += blocks * spec.page
-                continue
-            whole += blocks * spec.page
-            key = (part.kind, part.name)
-            counts[key] = counts.get(key, 0) + 1
-            if key not in pages or not part.outer:
-                pages[key] = blocks * spec.page
-    layers = sum(count * pages[key] for key, count in counts.items())
-    return layers, whole - layers, drafts
+        planned = settings, layout, layout.held(request.seq)
+        self._last = key, planned
+        return planned
 
 
 def _stored(context: Context, part: Part, spec: Spec, blocks: int) -> StoredTensor:

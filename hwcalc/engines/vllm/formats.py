@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from formulas import CompressedAttention, DType, LatentAttention, LayerKind, Role, SparseIndexer
+from formulas import (
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    DType,
+    LatentAttention,
+    LayerKind,
+    Role,
+    SlidingAttention,
+    SparseIndexer,
+)
 from formulas.attention import AttentionKind
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
@@ -52,6 +62,8 @@ _PLAIN: Final[Mapping[str, str]] = MappingProxyType(
     {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
 )
 WORDS: Final = ("auto", "float16", "bfloat16", *sorted(_FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *_TURBOQUANT)
+
+_NATIVE_FP8: Final = 89
 
 COMPRESSED_ROW: Final = 584
 """DeepSeek-V4's 512 elements: 448 fp8, 64 bf16 and 8 one-byte scales."""
@@ -150,6 +162,12 @@ def check_word(word: str, kinds: frozenset[type[LayerKind]], architecture: int) 
         word in _PER_TOKEN_HEAD or word in _TURBOQUANT or word in _NVFP4 or word == "fp8_e5m2"
     ):
         raise UnsupportedError(f"vLLM has no backend with {title} for latent attention.", hint="Use --dtype fp8")
+    if word in _FP8 and latent and not sparse and architecture < _NATIVE_FP8:
+        raise UnsupportedError(
+            f"{title} on latent attention needs a GPU of compute capability 8.9 or more.", hint="Use --dtype auto"
+        )
+    if word in _TURBOQUANT and any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds):
+        raise UnsupportedError(f"vLLM has no backend with {title} for windowed or cross attention.", hint="Use --dtype fp8")
     if word in _NVFP4 and architecture // 10 != 10:
         raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
 

@@ -18,11 +18,11 @@ __all__ = ["Group", "form_groups"]
 
 
 class Group(NamedTuple):
-    """Members are indices into the sequence that was grouped, ``specs`` theirs; ``mixed`` says that they may differ in page."""
+    """Members are indices into the sequence that was grouped, ``specs`` theirs, ``distinct`` each of these once."""
 
     members: tuple[int, ...]
     specs: tuple[Spec, ...]
-    mixed: bool
+    distinct: tuple[Spec, ...]
 
 
 def form_groups(specs: Sequence[Spec], *, hybrid: bool, packed: bool) -> list[Group]:
@@ -37,9 +37,9 @@ def form_groups(specs: Sequence[Spec], *, hybrid: bool, packed: bool) -> list[Gr
     chosen = list(specs) if hybrid else _promoted(specs)
     distinct = set(chosen)
     if len(distinct) == 1:
-        return [_group(range(len(chosen)), chosen, mixed=False)]
+        return [_group(range(len(chosen)), chosen)]
     if len({_family(spec) for spec in distinct}) == 1:
-        return [_group(range(len(chosen)), chosen, mixed=True)]
+        return [_group(range(len(chosen)), chosen)]
     if packed and len({spec.page for spec in distinct}) > 1:
         return _packed(chosen)
     unified = _unified(distinct)
@@ -50,12 +50,13 @@ def form_groups(specs: Sequence[Spec], *, hybrid: bool, packed: bool) -> list[Gr
                 "vLLM cannot bring the pages of these layers to one size: a latent page is not padded.",
                 hint="Use another --kv-cache-dtype or block size.",
             )
-        return [_group(range(len(full)), full, mixed=True)]
+        return [_group(range(len(full)), full)]
     return _uniform_page([unified[spec] for spec in chosen])
 
 
-def _group(members: Sequence[int], specs: Sequence[Spec], *, mixed: bool) -> Group:
-    return Group(members=tuple(members), specs=tuple(specs[index] for index in members), mixed=mixed)
+def _group(members: Sequence[int], specs: Sequence[Spec]) -> Group:
+    own = tuple(specs[index] for index in members)
+    return Group(members=tuple(members), specs=own, distinct=tuple(dict.fromkeys(own)))
 
 
 def _family(spec: Spec) -> tuple[object, ...]:
@@ -117,7 +118,7 @@ def _uniform_page(specs: Sequence[Spec]) -> list[Group]:
     for members in buckets.values():
         count = ceil_div(len(members), size)
         # Every count-th layer, so that pipeline stages have some of each group.
-        out += [_group(members[start::count], specs, mixed=False) for start in range(count)]
+        out += [_group(members[start::count], specs) for start in range(count)]
     return out
 
 
@@ -135,13 +136,10 @@ def _packed(specs: Sequence[Spec]) -> list[Group]:
         count = ceil_div(repeats[family], size) if size and balanced[family] else 1
         if count == 1:
             members = sorted(index for group in pages.values() for index in group)
-            out.append(_group(members, specs, mixed=True))
+            out.append(_group(members, specs))
             continue
         patterns = list(zip(*pages.values(), strict=True))
-        out += [
-            _group([index for pattern in patterns[start::count] for index in pattern], specs, mixed=True)
-            for start in range(count)
-        ]
+        out += [_group([index for pattern in patterns[start::count] for index in pattern], specs) for start in range(count)]
     return out
 
 

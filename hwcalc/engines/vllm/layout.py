@@ -29,7 +29,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.model import ModelSpec
 from profiles.dtypes import find_dtype
 
-__all__ = ["Layout", "Part", "plan_layout"]
+__all__ = ["Held", "Layout", "Part", "plan_layout"]
 
 _KEEPERS: Final = (AttentionKind, LatentAttention, SparseIndexer, CompressedAttention, *STATE_KINDS)
 _STATELESS: Final = frozenset({"shared_cache", "no_cache"})
@@ -44,13 +44,28 @@ _WINDOWED: Final = frozenset({"MiMoForCausalLM"})
 
 
 class Part(NamedTuple):
-    """One cache of one layer: ``layer`` is -1 for a draft's, ``outer`` marks a layer that turboquant leaves alone."""
+    """One cache of one layer.
+
+    ``kind`` is the place of its kind among the stack's groups, ``layer`` and ``kind`` are -1 for a draft's; ``outer`` marks a layer
+    that turboquant leaves alone.
+    """
 
     name: str
     layer: int
     stage: int
-    kind: LayerKind
+    kind: int
     outer: bool
+
+
+class Held(NamedTuple):
+    """``kinds`` has one layer of each with its blocks: a packed one, where outer layers are not. The rest are bytes of one request:
+    of all layers as if packed, what outer layers take beyond that, of drafts.
+    """
+
+    kinds: tuple[tuple[Part, Spec, int], ...]
+    layers: int
+    outer: int
+    drafts: int
 
 
 @frozen
@@ -63,9 +78,29 @@ class Layout:
     limits: Limits
     stage_bytes: tuple[int, ...]
 
+    def held(self, length: int) -> Held:
+        """What one request of ``length`` tokens holds on one rank of each stage, by kind."""
+        kinds: dict[tuple[int, str], tuple[Part, Spec, int]] = {}
+        counts: dict[tuple[int, str], int] = {}
+        whole = drafts = 0
+        for group in self.groups:
+            blocks = self.blocks(group, length)
+            for member, spec in zip(group.members, group.specs, strict=True):
+                part = self.parts[member]
+                if part.kind < 0:
+                    drafts += blocks * spec.page
+                    continue
+                whole += blocks * spec.page
+                key = (part.kind, part.name)
+                counts[key] = counts.get(key, 0) + 1
+                if key not in kinds or kinds[key][0].outer:
+                    kinds[key] = (part, spec, blocks)
+        plain = sum(count * kinds[key][1].page * kinds[key][2] for key, count in counts.items())
+        return Held(kinds=tuple(kinds.values()), layers=plain, outer=whole - plain, drafts=drafts)
+
     def blocks(self, group: Group, length: int) -> int:
         """Blocks of one request of ``length`` tokens in one group: those of the member that needs most."""
-        return max(blocks_of(spec, length, self.limits) for spec in set(group.specs))
+        return max(blocks_of(spec, length, self.limits) for spec in group.distinct)
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups; each group draws on the one pool."""
@@ -89,15 +124,25 @@ def plan_layout(model: ModelSpec, settings: Settings, length: int) -> Layout:
     builder = _Builder(model, settings, length, stack)
     parts: list[Part] = []
     specs: list[Spec] = []
+    numbers = {group.kind: number for number, group in enumerate(stack.groups)}
+    known: dict[tuple[int, bool], tuple[tuple[str, Spec], ...]] = {}
+    by_identity: dict[int, int] = {}
     for layer, stage, kinds in _placed(stack, settings.pp):
         outer = builder.leaves_outer and (layer < _BOUNDARY or layer >= len(stack) - _BOUNDARY)
         for kind in kinds:
-            for name, spec in builder.specs(kind, outer=outer):
-                parts.append(Part(name, layer, stage, kind, outer=outer))
+            # By identity first: layers share their kinds, and comparing those costs more than all the rest.
+            number = by_identity.get(id(kind), -1)
+            if number < 0:
+                number = by_identity[id(kind)] = numbers[kind]
+            key = (number, outer)
+            if key not in known:
+                known[key] = builder.specs(kind, outer=outer)
+            for name, spec in known[key]:
+                parts.append(Part(name, layer, stage, number, outer))
                 specs.append(spec)
     for kind in draft_layers(model, settings.speculation):
         for name, spec in builder.specs(kind, outer=False):
-            parts.append(Part(name, -1, settings.pp - 1, kind, outer=False))
+            parts.append(Part(name, -1, settings.pp - 1, -1, outer=False))
             specs.append(spec)
     packed = any(part.name == "window_latent" for part in parts)
     groups = form_groups(specs, hybrid=settings.hybrid, packed=packed)
@@ -135,13 +180,12 @@ def _stage_bytes(parts: Sequence[Part], groups: Sequence[Group], pp: int) -> tup
 
 
 class _Builder:
-    """Kinds to specs, each kind once."""
+    """Kinds to specs."""
 
     def __init__(self, model: ModelSpec, settings: Settings, length: int, stack: Stack) -> None:
         self.model = model
         self.settings = settings
         self.length = length
-        self.known: dict[tuple[LayerKind, bool], tuple[tuple[str, Spec], ...]] = {}
         kinds = [group.kind for group in stack.groups if group.kind.name not in _STATELESS]
         for kind in kinds:
             if not isinstance(kind, _KEEPERS) or kind.name == "sink_attention":
@@ -188,12 +232,9 @@ class _Builder:
 
     def specs(self, kind: LayerKind, *, outer: bool) -> tuple[tuple[str, Spec], ...]:
         """The caches of one layer of this kind, with their names."""
-        key = (kind, outer)
-        if key not in self.known:
-            self.known[key] = tuple(self._build(kind, outer))
-        return self.known[key]
+        return tuple(self._build(kind, outer=outer))
 
-    def _build(self, kind: LayerKind, outer: bool) -> Iterable[tuple[str, Spec]]:
+    def _build(self, kind: LayerKind, *, outer: bool) -> Iterable[tuple[str, Spec]]:
         if isinstance(kind, STATE_KINDS):
             yield "state", self._state(kind)
         elif isinstance(kind, CompressedAttention):

@@ -11,16 +11,15 @@ from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.groups import Group
 from hwcalc.engines.vllm.layout import Layout
 from hwcalc.engines.vllm.settings import Settings
-from hwcalc.planner.result import PoolGroup, PoolInfo
+from hwcalc.planner.result import PoolGroup, PoolInfo, Try
 from hwcalc.units import GIB
 
-__all__ = ["plan_pool"]
+__all__ = ["group_infos", "plan_pool"]
 
 
 def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, bound: int) -> PoolInfo:
     """The pool of one data-parallel replica. ``bound`` limits the search for the longest request."""
     stages = [size for size in layout.stage_bytes if size]
-    groups = tuple(_group_info(layout, group, length) for group in layout.groups)
     if not stages:
         return _without_cache(budget)
     wanted = layout.total_blocks(length)
@@ -48,7 +47,7 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
         needed_bytes=max(stages) * wanted,
         fits=fits,
         message=message,
-        groups=groups,
+        requires=_mamba_limit(layout, settings, blocks) if fits else (),
         definition="engine",
     )
 
@@ -71,7 +70,7 @@ def _without_cache(budget: int) -> PoolInfo:
         needed_bytes=0,
         fits=True,
         message=None,
-        groups=(),
+        requires=(),
         definition="engine",
     )
 
@@ -107,18 +106,33 @@ def _gib(size: int) -> str:
     return f"{round(size / GIB, 2)}"
 
 
+def _mamba_limit(layout: Layout, settings: Settings, blocks: int) -> tuple[Try, ...]:
+    """Since 0.19 CUDA graphs of decoding are captured for ``max_num_seqs`` requests, each with a block for its states.
+
+    Source: vLLM, config/compilation.py (pull request 38270): "max_num_seqs exceeds available Mamba cache blocks".
+    """
+    states = any(spec.form == "state" for group in layout.groups for spec in group.distinct)
+    if not states or settings.version < versions.STATES_CHECKED_SINCE or settings.sequences <= blocks:
+        return ()
+    return (Try(flag=f"--max-num-seqs {blocks}", effect=f"{settings.sequences:,} requests need a state block each"),)
+
+
+def group_infos(layout: Layout, length: int) -> tuple[PoolGroup, ...]:
+    """The groups as they are reported."""
+    return tuple(_group_info(layout, group, length) for group in layout.groups)
+
+
 def _group_info(layout: Layout, group: Group, length: int) -> PoolGroup:
-    """A group whose pages differ is called mixed and gives the bytes of all its layers together, any other those of one layer."""
     pages = [spec.page for spec in group.specs]
-    same = len(set(pages)) == 1
     parts = [layout.parts[member] for member in group.members]
     layers = [part.layer for part in parts if part.layer >= 0]
     forms = dict.fromkeys(spec.form for spec in group.specs)
     return PoolGroup(
-        kind="+".join(forms) if same else f"mixed {'+'.join(forms)}",
+        kind="+".join(forms),
         count=len(group.members),
         layers=ranges(dict.fromkeys(layers)),
         block_size=group.specs[0].block_size,
-        page_bytes=pages[0] if same else sum(pages),
+        page_bytes=pages[0] if len(set(pages)) == 1 else None,
+        block_bytes=sum(pages),
         blocks_per_request=layout.blocks(group, length),
     )

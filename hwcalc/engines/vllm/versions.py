@@ -7,6 +7,7 @@ page of a multi-head latent layer                   rows padded to 640 elements 
 logged tokens of several groups                     (blocks // groups) x block      0.21
 share of the GPU, when the user gives none          0.9                             0.92 (0.21)
 CUDA graph memory                                   not subtracted                  0.21
+fewer blocks for states than requests               graphs for fewer requests       no start (0.19)
 batches in flight that windowed layers allow for    one                             two (0.24)
 ==================================================  ==============================  ==============
 
@@ -32,6 +33,7 @@ PLAIN_LATENT_SINCE: Final = 8
 GROUP_AWARE_LOG_SINCE: Final = 21
 _GRAPHS_SINCE: Final = 21
 IN_FLIGHT_SINCE: Final = 24
+STATES_CHECKED_SINCE: Final = 19
 
 # Last minor version that had the class. Dots1ForCausalLM left too, but runs on: vLLM takes the transformers class instead.
 _REMOVED: Final[Mapping[str, str]] = MappingProxyType(

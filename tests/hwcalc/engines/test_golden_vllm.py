@@ -27,7 +27,7 @@ def differences(row: Row) -> list[str]:
     result = row["result"]
     pairs: dict[str, tuple[Any, Any]] = {
         "bytes per block": (pool.bytes_per_block, max(result["bytes_per_block_per_rank"])),
-        "groups": (sorted(map(_group, pool.groups)), sorted(map(_golden_group, result["groups"]))),
+        "groups": (sorted(map(_group, engine.groups(context))), sorted(map(_golden_group, result["groups"]))),
         "fits": (pool.fits, "error" not in result),
     }
     if "bytes_needed_for_one_max_len_request_per_rank" in result:
@@ -47,8 +47,7 @@ def differences(row: Row) -> list[str]:
 
 def _group(group: PoolGroup) -> tuple[int, int, int]:
     """Layers, blocks, and the bytes of all its layers' pages."""
-    layers = 1 if group.kind.startswith("mixed") else group.count
-    return group.count, group.blocks_per_request, group.page_bytes * layers
+    return group.count, group.blocks_per_request, group.block_bytes
 
 
 def _golden_group(group: Mapping[str, Any]) -> tuple[int, int, int]:

@@ -9,11 +9,11 @@ speculative decoding only and are not counted here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas import Mamba2
+from formulas import LatentAttention, Mamba2
 from formulas.formats import BF16, FP16, FP32, WeightFormat
 from formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
@@ -21,7 +21,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.parsers.quantization import Scheme
 
-__all__ = ["layers_of_stages", "param_bytes_rank"]
+__all__ = ["absorbed_bytes_rank", "encoder_width", "layer_width", "layers_of_stages", "param_bytes_rank"]
 
 VOCABULARY_PADDING: Final = 64
 _HASHED: Final = "hashed moe"
@@ -179,6 +179,57 @@ def param_bytes_rank(
                 size += sum(_bytes(model, local, weight, scheme, plain) for weight in weights)
         totals.append(size)
     return tuple(totals)
+
+
+def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
+    """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps beside quantised weights.
+
+    Decoding multiplies them into queries and outputs. Where the weights are 16-bit themselves, the copies are views of them. Four
+    heads of 128 + 128 rows over a latent of 512 are 4 x 256 x 512 x 2 bytes a layer.
+    """
+    longest = max(len(stage) for stage in layers_of_stages(len(model.stack), pp))
+    total = 0
+    for group in model.stack.groups:
+        kind = group.kind
+        if isinstance(kind, LatentAttention) and kind.qk_nope_head_dim is not None and kind.v_head_dim is not None:
+            heads = -(-kind.num_attention_heads // tp)
+            rows = heads * (kind.qk_nope_head_dim + kind.v_head_dim)
+            total += min(group.count, longest) * rows * kind.kv_lora_rank * 2
+    return total
+
+
+def layer_width(model: ModelSpec, *, tp: int = 1, dp: int = 1, ep: int = 1) -> int | None:
+    """Numbers per token that the widest layer of the decoder holds inside on one rank; ``None`` if weights are not counted.
+
+    What its projections give and what the last of them takes: a gated MLP of 14,336 holds 3 x 14,336.
+    """
+    return _widest(model, {Part.LANGUAGE}, tp=tp, dp=dp, ep=ep)
+
+
+def encoder_width(model: ModelSpec, *, tp: int = 1) -> int | None:
+    """The same of a patch in the towers, with four copies of its hidden vector; zero for a model without any."""
+    return _widest(model, {Part.VISION, Part.AUDIO, Part.ENCODER}, tp=tp, dp=1, ep=1, hidden_copies=4)
+
+
+def _widest(model: ModelSpec, parts: Set[Part], *, tp: int, dp: int, ep: int, hidden_copies: int = 0) -> int | None:
+    if model.counted is None:
+        return None
+    rank = _Rank(model, tp=tp, dp=dp, ep=ep)
+    widest = 0
+    for block in model.counted.blocks:
+        if block.part not in parts or block.kind in {"embedding", "head", "norm"}:
+            continue
+        width = hidden = 0
+        for weight in block.weights:
+            if weight.role not in {WeightRole.LINEAR, WeightRole.EXPERT} or len(weight.shape) != 2:
+                continue
+            local = rank.cut(block, weight)
+            copies = min(local.copies, weight.active or local.copies)
+            row_parallel = _module(weight) in _ROW_PARALLEL
+            width += copies * local.shape[1 if row_parallel else 0]
+            hidden = max(hidden, weight.shape[0 if row_parallel else 1])
+        widest = max(widest, width + hidden_copies * hidden)
+    return widest
 
 
 def layers_of_stages(layers: int, pp: int) -> tuple[range, ...]:

@@ -1,0 +1,286 @@
+"""The equation that leads to vLLM's pool: what it asks for of a GPU, minus all that is not cache.
+
+``available = ceil(total x utilisation) - weights - activation peak - CUDA graphs - everything outside torch`` (vLLM 0.33,
+``v1/worker/gpu_worker.py`` determine_available_memory). The constants are in ``profiles/engines/vllm.yaml``; weights follow
+:mod:`hwcalc.engines.vllm.weights`. Each part is low, expected and high: the budget's high takes every part's low.
+"""
+
+from __future__ import annotations
+
+from decimal import ROUND_CEILING, Decimal
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from formulas import Role
+from hwcalc.engines.base import Budget, BudgetPart, Context, Request
+from hwcalc.engines.vllm.weights import absorbed_bytes_rank, encoder_width, layer_width, param_bytes_rank
+from hwcalc.model import ModelSpec, Note
+from hwcalc.units import GIB, MIB, human_bytes
+from profiles.engines import Estimate, VllmProfile, vllm_profile
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.quantization import Scheme
+    from profiles.gpus import Gpu
+
+__all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes"]
+
+_UNCOUNTED_WIDTH: Final = 12
+"""Hidden widths in the widest layer of a model whose weights are not counted: a gated MLP of four times the hidden width."""
+
+
+def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Budget | None:
+    """What each GPU has left for the cache; ``None`` without a GPU of known memory, or if the model's weights are unknown.
+
+    ``sequences`` and ``batched_tokens`` are ``max_num_seqs`` and ``max_num_batched_tokens`` as the engine resolved them. What had
+    to be assumed goes into the context's notes.
+    """
+    request, gpu, profile = context.request, context.request.gpu, vllm_profile()
+    if gpu is None:
+        return None
+    total = _total(gpu, context.notes)
+    weights = _weights(context)
+    if total is None or weights is None:
+        return None
+    utilization = request.memory_utilization
+    share = Decimal(default_utilization(context.version) if utilization is None else repr(utilization))
+    requested = int((total * share).to_integral_value(rounding=ROUND_CEILING))
+    parts = [
+        *weights,
+        _activation(context, sequences, batched_tokens),
+        *_encoder(context, batched_tokens),
+        *_non_torch(request, gpu, profile),
+    ]
+    if graphs_subtracted(context.version):
+        parts.append(_graphs(context, requested - sum(part.expected for part in parts)))
+    _check_free(context, total, requested)
+    return Budget(
+        total_bytes=total,
+        requested_bytes=requested,
+        parts=tuple(parts),
+        low=requested - sum(part.high for part in parts),
+        expected=requested - sum(part.expected for part in parts),
+        high=requested - sum(part.low for part in parts),
+    )
+
+
+def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
+    """``max_num_seqs`` and ``max_num_batched_tokens`` of the API server on this GPU; an H100's without one.
+
+    From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
+    """
+    classes = vllm_profile().batch_classes
+    memory, name, capability = 80 * GIB, "h100", "9.0"
+    if gpu is not None:
+        known = total_bytes(gpu)
+        memory, name, capability = known or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
+    for entry in classes:
+        excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
+        if memory >= entry.least_gib * GIB and not excepted:
+            return entry.max_num_seqs, entry.max_num_batched_tokens
+    return classes[-1].max_num_seqs, classes[-1].max_num_batched_tokens
+
+
+def default_utilization(version: str) -> str:
+    """The share of the GPU that this version asks for, as an exact decimal: ``0.92`` since 0.21."""
+    return next(entry.value for entry in vllm_profile().utilization if entry.since <= _numbers(version))
+
+
+def graphs_subtracted(version: str) -> bool:
+    """Whether this version takes its estimate of CUDA graphs off the pool."""
+    return _numbers(version) >= vllm_profile().graphs_since
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, _, minor = version.partition(".")
+    return int(major), int(minor.partition(".")[0])
+
+
+def total_bytes(gpu: Gpu) -> int | None:
+    """Memory that torch sees, in bytes: read, or a share of what the vendor's tool reports or of what is sold.
+
+    An NVIDIA card of which nvidia-smi is known to report 24,564 MiB, and no more is, counts as 0.994 of that.
+    """
+    if gpu.torch_total_mib is not None:
+        return gpu.torch_total_mib * MIB
+    profile = vllm_profile()
+    if gpu.memory_total_mib is not None:
+        share = profile.estimate("total_share.of_tool_amd" if gpu.vendor == "amd" else "total_share.of_tool")
+        return int(gpu.memory_total_mib * share.expected) * MIB
+    if gpu.memory_marketing_gb is not None:
+        return int(gpu.memory_marketing_gb * 1024 * profile.estimate("total_share.of_marketing").expected) * MIB
+    return None
+
+
+def _total(gpu: Gpu, notes: list[Note]) -> int | None:
+    total = total_bytes(gpu)
+    if total is None:
+        notes.append(Note(code="gpu-memory-unknown", message=f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."))
+    elif gpu.torch_total_mib is None:
+        what = "its tool's total" if gpu.memory_total_mib is not None else "the number on the box"
+        message = f"No reading of what programs see of {gpu.id} is known: {human_bytes(total)} is estimated from {what}."
+        notes.append(Note(code="gpu-memory-estimated", message=message))
+    elif gpu.category == "unified":
+        message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
+        notes.append(Note(code="unified-memory", message=message))
+    return total
+
+
+def _part(name: str, estimate: Estimate) -> BudgetPart:
+    return BudgetPart(
+        name=name, low=int(estimate.low), expected=int(estimate.expected), high=int(estimate.high), source=estimate.source
+    )
+
+
+def _exact(name: str, size: int, source: str) -> BudgetPart:
+    return BudgetPart(name=name, low=size, expected=size, high=size, source=source)
+
+
+def _weights(context: Context) -> tuple[BudgetPart, ...] | None:
+    """Weights of the stage that holds most, and what quantised latent attention keeps beside them."""
+    from hwcalc.planner.memory import format_name
+
+    model, request = context.model, context.request
+    ranks = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
+    wanted = format_name(request.weights)
+    plain = wanted if wanted in {"fp32", "fp16", "bf16"} else _running_dtype(request)
+    scheme, known = _scheme(model, wanted)
+    stages = param_bytes_rank(model, plain, **ranks, scheme=scheme)
+    published = None if model.weights is None else model.weights.total_bytes
+    source = "parameters by vLLM's own sharding"
+    if stages is None or not known:
+        return _from_files(context, published, stages)
+    parts = (_exact("weights", max(stages), f"{source}, {'16 bits' if scheme is None else scheme.name}"),)
+    absorbed = 0 if scheme is None else absorbed_bytes_rank(model, tp=request.tp, pp=request.pp)
+    if not absorbed:
+        return parts
+    text = "vLLM 0.33 layers/attention/mla_attention.py: 16-bit copies of the quantised up-projections"
+    return (*parts, _exact("absorbed projections", absorbed, text))
+
+
+def _running_dtype(request: Request) -> str | None:
+    """``--engine-option dtype=float32`` in the program's spelling."""
+    wanted = request.options.get("dtype")
+    return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
+        wanted or ""
+    )
+
+
+def _scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
+    """The quantisation that is planned, and whether it is understood."""
+    from hwcalc.parsers.quantization import read_scheme, uniform_scheme
+
+    if wanted is not None:
+        return uniform_scheme(wanted), True
+    if model.quantization is None:
+        return None, True
+    scheme = read_scheme(model.quantization)
+    return scheme, scheme is not None
+
+
+def _from_files(context: Context, published: int | None, stages: tuple[int, ...] | None) -> tuple[BudgetPart, ...] | None:
+    """The files' size shared out: as the 16-bit model is, or evenly where nobody counts its layers."""
+    request = context.request
+    if published is None or request.weights is not None:
+        message = f"Weights of a {context.model.model_type} model are not counted: no budget. Give one with --kv-memory."
+        context.notes.append(Note(code="weights-unknown", message=message))
+        return None
+    estimate = vllm_profile().estimate("uncounted_weights")
+    alone = None if stages is None else param_bytes_rank(context.model)
+    if stages is not None and alone is not None:
+        each = published * max(stages) // sum(alone)
+        return (
+            BudgetPart(
+                name="weights",
+                low=each,
+                expected=each,
+                high=ceil(each * estimate.high),
+                source="the weight files, shared out as vLLM cuts the model",
+            ),
+        )
+    each = published // (request.tp * request.pp)
+    return (
+        BudgetPart(
+            name="weights",
+            low=ceil(each * estimate.low),
+            expected=ceil(each * estimate.expected),
+            high=ceil(each * estimate.high),
+            source=f"the weight files, shared out evenly; {estimate.source}",
+        ),
+    )
+
+
+def _activation(context: Context, sequences: int, batched_tokens: int) -> BudgetPart:
+    """The larger of one forward pass and one sampling; high is both, where neither reuses the other's memory.
+
+    8,192 tokens of Llama-3-8B: 2 x 8,192 x (4 x 4,096 + 3 x 14,336) = 973,078,528 bytes.
+    """
+    model, request, profile = context.model, context.request, vllm_profile()
+    hidden = model.hidden_size or 0
+    width = layer_width(model, tp=request.tp, dp=request.dp, ep=request.ep)
+    width = _UNCOUNTED_WIDTH * hidden // request.tp if width is None else width
+    copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
+    element = 4 if _running_dtype(request) == "fp32" else 2
+    forward = [int(element * batched_tokens * (count * hidden + width)) for count in (copies.low, copies.expected, copies.high)]
+    rows = min(sequences, batched_tokens) * (model.vocab_size or 0)
+    sampling = [int(rows * size) for size in (logit.low, logit.expected, logit.high)]
+    return BudgetPart(
+        name="activations",
+        low=max(forward[0], sampling[0]),
+        expected=max(forward[1], sampling[1]),
+        high=forward[2] + sampling[2],
+        source=f"{batched_tokens:,} tokens, {min(sequences, batched_tokens):,} rows of logits; {copies.source}",
+    )
+
+
+def _encoder(context: Context, batched_tokens: int) -> tuple[BudgetPart, ...]:
+    """The profile run of a tower with the largest input that a batch holds; none without a tower."""
+    width = encoder_width(context.model, tp=context.request.tp)
+    if not width:
+        return ()
+    patches = vllm_profile().estimate("activation.encoder_patches")
+    low, expected, high = (int(2 * batched_tokens * count * width) for count in (patches.low, patches.expected, patches.high))
+    return (BudgetPart(name="encoder profile", low=low, expected=expected, high=high, source=patches.source),)
+
+
+def _graphs(context: Context, left: int) -> BudgetPart:
+    """The pool of CUDA graphs as vLLM estimates it; models with recurrent states are charged a graph at a time."""
+    profile = vllm_profile()
+    plain = profile.estimate("graphs.attention")
+    if not _has_states(context.model):
+        return _part("CUDA graphs", plain)
+    graph, count = profile.estimate("graphs.state_graph"), profile.estimate("graphs.state_graphs")
+    share = profile.estimate("graphs.state_share")
+    return BudgetPart(
+        name="CUDA graphs",
+        low=int(graph.low * count.low),
+        expected=int(graph.expected * count.expected),
+        high=max(int(graph.high * count.high), int(max(0, left) * share.high)),
+        source=f"{graph.source}; {share.source}",
+    )
+
+
+def _has_states(model: ModelSpec) -> bool:
+    return any(tensor.role is Role.STATE for group in model.stack.groups for tensor in group.kind.tensors())
+
+
+def _non_torch(request: Request, gpu: Gpu, profile: VllmProfile) -> tuple[BudgetPart, ...]:
+    """Kernels and handles of the process, communication buffers, and the workspaces of cuBLAS."""
+    parts = [_part("non-torch", profile.estimate("non_torch.process"))]
+    if request.tp * request.pp > 1:
+        kind = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
+        parts.append(_part("communication", profile.estimate(f"non_torch.{kind}")))
+    if request.ep > 1:
+        parts.append(_part("expert exchange", profile.estimate("non_torch.expert_parallel")))
+    parts.append(_part("workspaces", profile.estimate(f"workspace.{'sm_90' if gpu.architecture == 'sm_90' else 'other'}")))
+    return tuple(parts)
+
+
+def _check_free(context: Context, total: int, requested: int) -> None:
+    """vLLM refuses to start when less is free than it asks for; its own context is no longer free by then."""
+    own = vllm_profile().estimate("context")
+    if total - requested < own.expected:
+        message = (
+            f"vLLM asks for {human_bytes(requested)} of {human_bytes(total)} and its CUDA context takes about "
+            f"{human_bytes(int(own.expected))}: it may refuse to start. Use a lower --memory-utilization."
+        )
+        context.notes.append(Note(code="utilization-high", message=message))
