@@ -205,7 +205,7 @@ def _kimi(joined: Joined) -> tuple[Weight, ...]:
     down, across = pair(joined.tower, "merge_kernel_size")
     merged = joined.width * down * across
     return (
-        *norm("mm_projector.pre_norm", joined.width),
+        *norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size")),
         *mlp_chain("mm_projector", (merged, merged, joined.out), ("in_proj", "out_proj")),
     )
 
