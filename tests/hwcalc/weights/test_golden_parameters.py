@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model
+from formulas.weights import Weights
+from hwcalc import KvplanError, load_model
 from tests.hwcalc.test_golden_transformers import GOLDEN, config_of
 
 ALLOWED_MISSES: Final = 0.07
@@ -35,12 +36,20 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
     return named
 
 
+def counted(row: Mapping[str, Any]) -> Weights | None:
+    """The weights of a row's config; ``None`` where the model is refused or nobody counts it."""
+    try:
+        return load_model(config_of(row)).counted
+    except KvplanError:
+        return None
+
+
 @pytest.mark.parametrize("name", rows())
 def test_total(name: str) -> None:
     """The total is exact, or the row is a known miss."""
     row = rows()[name]
-    parameters = load_model(config_of(row)).counted
-    total = None if parameters is None else parameters.total
+    weights = counted(row)
+    total = None if weights is None else weights.total
     if name in KNOWN_MISSES:
         assert row["n_params"] != total, f"{name} passes now: take it out of KNOWN_MISSES"
     else:
@@ -51,9 +60,9 @@ def test_total(name: str) -> None:
 def test_active(name: str) -> None:
     """Active parameters are within 1 % of the golden figure, but where that heuristic is known to be wrong."""
     row = rows()[name]
-    counted = load_model(config_of(row)).counted
-    assert counted is not None
-    close = counted.active == pytest.approx(row["n_params_active"], rel=0.01)
+    weights = counted(row)
+    assert weights is not None
+    close = weights.active == pytest.approx(row["n_params_active"], rel=0.01)
     assert close is (name not in ACTIVE_BY_ARITHMETIC)
 
 
