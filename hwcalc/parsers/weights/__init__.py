@@ -19,6 +19,11 @@ __all__ = ["COMPOSITE", "LANGUAGE", "read_weights"]
 # Module -> model types. ``blocks(config, top) -> tuple[Block, ...] | None``: ``config`` is the level that describes the
 # language model (of this type), ``top`` the whole document (often the same object); ``None`` where a file does not say enough.
 LANGUAGE: Mapping[str, tuple[str, ...]] = {
+    "bert": (
+        "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
+        "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod",
+    ),
+    "early": ("cpmant", "git", "openai-gpt", "reformer", "xlm", "xlnet"),
     "delta": ("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp_text"),
     "hybrid": ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "zamba", "zamba2"),
     "kda": ("bailing_hybrid", "glm5_next_text", "kimi_linear"),
