@@ -53,6 +53,9 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
     "encoder_decoder_own": (
         "canary", "cohere_asr", "dia", "moonshine", "musicgen_decoder", "musicgen_melody_decoder", "prophetnet",
     ),
+    "encoder_decoder_pairs": (
+        "blip", "encoder-decoder", "florence2", "pp_formulanet", "speech-encoder-decoder", "vision-encoder-decoder",
+    ),
     "encoder_decoder_speech": ("seamless_m4t", "seamless_m4t_v2", "speecht5"),
     "encoder_decoder_t5": (
         "longt5", "mt5", "pix2struct", "pop2piano", "switch_transformers", "t5", "t5gemma", "t5gemma2", "udop", "umt5",
@@ -234,6 +237,7 @@ LANGUAGE: Mapping[str, tuple[str, ...]] = {
 # Module -> model types of whole documents. ``blocks(top, config) -> tuple[Block, ...] | None``: everything that is not the
 # language model (which ``config`` describes), ``None`` where a tower is of a type that nobody weighs.
 COMPOSITE: Mapping[str, tuple[str, ...]] = {
+    "composite_flat": ("chameleon", "kyutai_speech_to_text", "phi4_multimodal"),
     "composite_codec": ("janus", "qwen2_5_omni", "vibevoice", "vibevoice_asr"),
     "composite_special": (
         "aria", "blip-2", "deepseek_vl_hybrid", "fun_asr_nano", "gemma4", "gemma4_unified", "granite_speech",

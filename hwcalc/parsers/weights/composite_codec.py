@@ -5,7 +5,7 @@ Each function mirrors the model's ``modeling_*.py`` in transformers 5.23.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, gated_mlp, linear, parameter, rms_norm
@@ -13,7 +13,7 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.towers import UnknownTowerError, block, conv, mlp_chain, norm, ratio_width, tower
 
-__all__ = ["blocks"]
+__all__ = ["blocks", "picture_stages"]
 
 _AUDIO: Final = Part.AUDIO
 _JOINT: Final = Part.PROJECTOR
@@ -167,8 +167,11 @@ def _picture_attention(path: str, width: int) -> tuple[Weight, ...]:
     return weights
 
 
-def _picture_stages(config: Config, path: str, *, decoder: bool) -> tuple[Weight, ...]:
-    """One half of a vector-quantised autoencoder: residual blocks at each size, attention at the smallest."""
+def picture_stages(config: Config, path: str, *, decoder: bool, attends: Sequence[int] | None = None) -> tuple[Weight, ...]:
+    """One half of a vector-quantised autoencoder: residual blocks at each size, attention at the levels of ``attends``.
+
+    Left out, that is the smallest size alone.
+    """
     base, latent, colours = config.integer("base_channels"), config.integer("latent_channels"), config.integer("in_channels")
     widths = [base * times for times in _stages(config, "channel_multiplier")]
     count, last = config.integer("num_res_blocks", maximum=1_000), len(widths) - 1
@@ -186,7 +189,7 @@ def _picture_stages(config: Config, path: str, *, decoder: bool) -> tuple[Weight
         for _ in range(count + decoder):
             weights += _picture_block(f"{path}.block", width, widths[level])
             width = widths[level]
-            if level == last:
+            if level in ((last,) if attends is None else attends):
                 weights += _picture_attention(f"{path}.attn", width)
         if level != order[-1]:
             weights += conv(f"{path}.resample.conv", width, width, 3, 3)
@@ -231,8 +234,8 @@ def _janus(top: Config, language: Config) -> tuple[Block, ...]:
     return (
         *out,
         *block("projector", aligner, _JOINT),
-        *block("encoder", _picture_stages(vq, "vqmodel.encoder", decoder=False)),
-        *block("decoder", _picture_stages(vq, "vqmodel.decoder", decoder=True)),
+        *block("encoder", picture_stages(vq, "vqmodel.encoder", decoder=False)),
+        *block("decoder", picture_stages(vq, "vqmodel.decoder", decoder=True)),
         *block("quantiser", quantiser),
         *block("drawing", drawing, _JOINT),
     )

@@ -320,6 +320,7 @@ _RADIO: Final = Style(
 )
 _TABLE: Final[dict[str, Vit]] = {
     "siglip_vision_model": Vit(extra=pooling_head),
+    "phi4_multimodal_vision": Vit(extra=pooling_head),
     "siglip2_vision_model": Vit(patch="linear", positions=_at("num_patches"), extra=pooling_head),
     "clip_vision_model": _CLIP,
     "kosmos_2_vision_model": _CLIP,
