@@ -14,7 +14,7 @@ from formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_n
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import tied_head
 
-__all__ = ["bert_blocks", "blocks", "predicts_words"]
+__all__ = ["BERT_TYPES", "bert_blocks", "blocks", "predicts_words"]
 
 Switch = bool | str
 """Yes, no, or the config key that says so."""
@@ -187,6 +187,7 @@ def _languages(config: Config, width: int) -> tuple[Weight, ...]:
 
 _TABLE: Final[dict[str, _Bert]] = {
     **dict.fromkeys(("bert", "camembert", "data2vec-text", "roberta", "xlm-roberta"), _Bert()),
+    "blip_text_model": _Bert(token_types=False),
     "bert-generation": _Bert(token_types=False, head="bias", pooler=False),
     "big_bird": _Bert(qkv_bias="use_bias", pooler_always=True),
     "electra": _Bert(narrow="embedding_size", head="electra", pooler=False),
@@ -200,3 +201,6 @@ _TABLE: Final[dict[str, _Bert]] = {
     "xlm-roberta-xl": _Bert(embedding_norm=False, final_norm=True),
     "xmod": _Bert(final_norm="pre_norm", layer_extra=_languages),
 }
+
+BERT_TYPES: Final = frozenset(_TABLE)
+"""The model types in the table."""
