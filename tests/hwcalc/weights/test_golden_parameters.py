@@ -15,11 +15,25 @@ from tests.hwcalc.test_golden_transformers import GOLDEN, config_of
 
 ALLOWED_MISSES: Final = 0.07
 
-KNOWN_MISSES: Final[Mapping[str, str]] = {}
+KNOWN_MISSES: Final[Mapping[str, str]] = {
+    "evolla · EvollaForProteinText2Text · class-default": "its protein encoder and sequence aligner are not counted",
+    "inkling_mm_model · InklingForConditionalGeneration · class-default": (
+        "the class's default vision tower is built with 764 billion parameters more than its published shapes have"
+    ),
+    "reformer · ReformerModelWithLMHead · class-default+override": "Reformer is refused: it keeps no keys and values",
+    "reformer · ReformerModelWithLMHead · class-default+override · again": "Reformer is refused: it keeps no keys and values",
+    "step3p7 · Step3p7ForConditionalGeneration · stepfun-ai/Step-3.7-Flash": (
+        "transformers reads text_config alone and builds its default vocabulary: 81 x 4,096 x 2 = 663,552 parameters less"
+    ),
+    "step3p7 · Step3p7ForConditionalGeneration · stepfun-ai/Step-3.7-Flash-FP8": (
+        "transformers reads text_config alone and builds its default vocabulary: 81 x 4,096 x 2 = 663,552 parameters less"
+    ),
+}
 """Rows whose parameters are not counted exactly, by name, each with its reason. One that begins to pass must leave."""
 
 ACTIVE_BY_ARITHMETIC: Final[Mapping[str, str]] = {
     "jetmoe · JetMoeForCausalLM · class-default": "attention has routed experts too: a token uses 2 of 8 there as well",
+    "ernie4_5_vl_moe · Ernie4_5_VLMoeForConditionalGeneration · class-default": "a token of text uses no vision experts",
     "longcat_flash · LongcatFlashForCausalLM · class-default": "256 of the 768 experts that are routed to are empty",
 }
 """Rows whose active figure, a heuristic by parameter name, is not what the model does."""
