@@ -319,6 +319,7 @@ _OMNI: Final = Composite(towers=(*_audio(), *_vision("visual")))
 _TABLE: Final[dict[str, Composite | None]] = {
     "audioflamingo3": _FLAMINGO,
     "aya_vision": Composite(projector=_both(_norm(_merged("downsample_factor"), f"{_PATH}.layernorm"), _swiglu_projector)),
+    "cohere_compass": _VISUAL,
     "cohere2_vision": Composite(projector=_swiglu_projector),
     "cosmos3_edge": Composite(
         towers=_vision("visual"),

@@ -28,8 +28,8 @@ def blocks(top: Config, language: Config) -> tuple[Block, ...] | None:
         return None
 
 
-def _part(top: Config, key: str) -> Config:
-    config = top.part(key)
+def _part(top: Config, key: str, **set_by_parent: int) -> Config:
+    config = top.part(key, **set_by_parent)
     if config is None:
         raise top.missing(key)
     return config
@@ -114,7 +114,8 @@ def _vibevoice(top: Config, language: Config) -> tuple[Block, ...]:
         *_connector("semantic_connector.", semantic.integer("hidden_size"), text, names),
         *parameter("latent_factors", 2),
     )
-    return (*out, *encoder, *block("projector", weights, _JOINT), *_diffusion_head(_part(top, "diffusion_head_config")))
+    head = _part(top, "diffusion_head_config", hidden_size=text, latent_size=audio.integer("hidden_size"))
+    return (*out, *encoder, *block("projector", weights, _JOINT), *_diffusion_head(head))
 
 
 def _diffusion_head(config: Config) -> tuple[Block, ...]:

@@ -182,7 +182,7 @@ def _phi4_audio(config: Config, path: str) -> tuple[Block, ...]:
     stem = conv(f"{path}.embed.conv", channels, 1, 3, 3)
     for _ in range(halvings - 1):
         stem += (*conv(f"{path}.embed.conv", channels, 1, 3, 3), *conv(f"{path}.embed.conv", channels, channels, 1, 1))
-    stem += linear(f"{path}.embed.out", channels * bins, width, bias=True)
+    stem += linear(f"{path}.embed.out", channels * (config.maybe_integer("nemo_final_size") or bins), width, bias=True)
     buckets = config.integer("bias_max_distance") * (1 if config.flag("bias_symmetric") else 2)
     stem += embedding(f"{path}.relative_attention_bias_layer.bias_values", buckets, heads)
     base = f"{path}.encoders"
