@@ -246,8 +246,9 @@ COMPOSITE: Mapping[str, tuple[str, ...]] = {
     ),
     "composite": (
         "audioflamingo3", "aya_vision", "cohere2_vision", "cohere_compass", "cosmos3_edge", "cosmos3_omni", "deepseek_vl",
-        "dots3_note", "emu3", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "glm46v", "glm4v", "glm4v_moe", "glm5_next", "glm_ocr", "glmasr", "glmga",
-        "got_ocr2", "granite_docling", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3", "inkling2", "inkling_mm_model",
+        "dots3_note", "emu3", "ernie4_5_vl_moe", "exaone4_5", "gemma3", "glm46v", "glm4v", "glm4v_moe", "glm5_next",
+        "glm_ocr", "glmasr", "glmga", "got_ocr2", "granite_docling", "hunyuan_vl", "hyperclovax_vision_v2", "idefics3",
+        "inkling2", "inkling_mm_model",
         "internvl", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "llama4", "llava", "llava_next", "llava_next_video",
         "llava_onevision", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7", "minimax_m3_vl", "mistral3", "mistral_large4",
         "mllama", "molmo2", "moss_transcribe_diarize", "muse_glimmer", "muse_spark", "musicflamingo", "ovis2", "paddleocr_vl",
