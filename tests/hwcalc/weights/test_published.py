@@ -70,11 +70,11 @@ EXPLAINED: Final[Mapping[str, str]] = {
     "poolside/laguna-XS.2": "the catalog's config is reconstructed and gives every layer the same number of query heads",
     "RWKV/rwkv-5-world-3b": "the published count is that of the 1.5B model of the family",
     "thinkingmachines/Inkling": "the catalog's config is reconstructed; its vision tower is the class's default",
-    "Zyphra/Zamba2-2.7B": "the catalog's config is reconstructed; the adapters of its shared blocks are not described",
+    "Zyphra/Zamba2-2.7B": "the catalog's config leaves out num_mem_blocks 2 and n_mamba_heads 80",
 }  # fmt: skip
 
 UNCOUNTED: Final[Mapping[str, str]] = {
-    "fla-hub/rwkv7-0.4B-world": "the ranks of its decay, gate and value projections are not all in the config",
+    "fla-hub/rwkv7-0.4B-world": "the catalog's config leaves out the ranks of its decay, gate and value projections",
     "stepfun-ai/step3": "its vision tower is code of the model's own, and the catalog's config does not describe it",
 }
 """Catalog models whose weights nobody counts, each with its reason."""
