@@ -142,6 +142,7 @@ def planned(
                 seq=seq,
                 batch=batch,
                 dtype=dtype,
+                weights=weights,
                 engine=engine,
                 encoder_seq=encoder_seq,
                 engine_options=options,
