@@ -108,7 +108,7 @@ def own_type(architecture: str, types: set[str]) -> str | None:
 LANGUAGE_KEYS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder_config", "decoder", "vlm_config")
 
 
-def describe(cls: type, tower: bool = False) -> dict[str, Any]:
+def describe(cls: Any, tower: bool = False) -> dict[str, Any]:
     """One model type's entry."""
     entry: dict[str, Any] = {"defaults": field_defaults(cls, tower)}
     if cls.attribute_map:
@@ -119,7 +119,7 @@ def describe(cls: type, tower: bool = False) -> dict[str, Any]:
     return entry
 
 
-def parts(cls: type) -> dict[str, Any]:
+def parts(cls: Any) -> dict[str, Any]:
     """How a class builds each nested config but its language model: of which type, and from what where it is absent."""
     out: dict[str, Any] = {}
     for key, spec in (getattr(cls, "sub_configs_defaults", None) or {}).items():

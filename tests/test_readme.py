@@ -17,6 +17,7 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS
 from tests.hwcalc import test_golden_transformers as golden
+from tests.hwcalc.weights import test_golden_parameters as parameters
 
 ROOT: Final = Path(__file__).parents[1]
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -98,6 +99,8 @@ def test_accuracy_figures() -> None:
     assert f"{len(rows)} rows of {types} model types | {dynamic:,} | {dynamic:,} |" in README
     assert f"| {static:,} | {static - len(golden.KNOWN_MISSES):,} |" in README
     assert f"| {packed} | {packed} |" in README
+    counted = len(parameters.rows())
+    assert f"| {counted} | {counted - len(parameters.KNOWN_MISSES)} |" in README
 
 
 @pytest.mark.parametrize("name", COMMANDS)

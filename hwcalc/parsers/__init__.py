@@ -93,7 +93,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
                 "values for every token.",
             )
         )
-    return _spec(raw, top, reading, dialect, architecture, notes, assumed)
+    return _spec(raw, top, config, reading, dialect, architecture, notes, assumed)
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
@@ -156,6 +156,7 @@ def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureErro
 def _spec(
     raw: RawModel,
     top: Config,
+    config: Config,
     reading: Reading,
     dialect: str,
     architecture: str | None,
@@ -176,7 +177,7 @@ def _spec(
             )
         )
     notes.extend(reading.notes)
-    counted = None if assumed else _counted(language, top, notes)
+    counted = None if assumed else _counted(config, top, notes)
     declared = next(
         (
             value

@@ -88,7 +88,7 @@ def test_every_form_of_a_model(tmp_path: Path) -> None:
     path.write_text(json.dumps(CONFIG), encoding="utf-8")
     expected = 10 * PER_TOKEN
     with path.open(encoding="utf-8") as text, path.open("rb") as binary:
-        forms = [CONFIG, tmp_path, str(tmp_path), path, text, binary, load_model(CONFIG)]
+        forms: list[Any] = [CONFIG, tmp_path, str(tmp_path), path, text, binary, load_model(CONFIG)]
         assert [plan(form, seq=10).cache.total_bytes for form in forms] == [expected] * len(forms)
 
 

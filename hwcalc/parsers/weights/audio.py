@@ -266,7 +266,7 @@ def _dots(config: Config, path: str) -> tuple[Block, ...]:
     inner = config.integer("downsample_hidden_size")
     stem = (
         *_image_convolutions(config, f"{path}.conv_stem", 1, width, ("convs", "conv_out"))[:-1],
-        *linear(f"{path}.conv_stem.conv_out", inner * ((bins + 7) // 8), width),
+        *linear(f"{path}.conv_stem.conv_out", config.maybe_integer("conv_output_size") or inner * ((bins + 7) // 8), width),
     )
     layer = (
         *encoder_layer(config, style, base, width, 0),

@@ -205,7 +205,7 @@ def _kimi(joined: Joined) -> tuple[Weight, ...]:
     down, across = pair(joined.tower, "merge_kernel_size")
     merged = joined.width * down * across
     return (
-        *norm("mm_projector.pre_norm", joined.width),
+        *norm("mm_projector.pre_norm", joined.top.integer("projection_hidden_size")),
         *mlp_chain("mm_projector", (merged, merged, joined.out), ("in_proj", "out_proj")),
     )
 
@@ -319,6 +319,7 @@ _OMNI: Final = Composite(towers=(*_audio(), *_vision("visual")))
 _TABLE: Final[dict[str, Composite | None]] = {
     "audioflamingo3": _FLAMINGO,
     "aya_vision": Composite(projector=_both(_norm(_merged("downsample_factor"), f"{_PATH}.layernorm"), _swiglu_projector)),
+    "cohere_compass": _VISUAL,
     "cohere2_vision": Composite(projector=_swiglu_projector),
     "cosmos3_edge": Composite(
         towers=_vision("visual"),

@@ -48,8 +48,8 @@ def blocks(top: Config, language: Config) -> tuple[Block, ...] | None:
         return None
 
 
-def _part(top: Config, key: str) -> Config:
-    config = top.part(key)
+def _part(top: Config, key: str, **set_by_parent: int) -> Config:
+    config = top.part(key, **set_by_parent)
     if config is None:
         raise top.missing(key)
     return config
@@ -84,9 +84,10 @@ def _aria(top: Config, language: Config) -> tuple[Block, ...]:
 
 
 def _aria_queries(top: Config) -> int:
+    most = top.maybe_integer("max_value_projector_patch_to_query_dict")
     given = top.get("projector_patch_to_query_dict")
-    if given is None:
-        return 256
+    if most is not None or given is None:
+        return most or 256
     if not isinstance(given, dict) or not given:
         raise top.error("projector_patch_to_query_dict", given, "an object of patches and queries")
     return max(top.checked_integer("projector_patch_to_query_dict", value) for value in given.values())
@@ -135,8 +136,8 @@ _QFORMERS: Final = {"blip_2_qformer", "instructblip_qformer", "instructblipvideo
 
 def _blip2(top: Config, language: Config) -> tuple[Block, ...]:
     """BLIP-2 and InstructBLIP; the latter's query transformer reads the instruction as well."""
-    _, out = _tower(top, "vision_config", "vision_model")
-    former = _part(top, "qformer_config")
+    vision, out = _tower(top, "vision_config", "vision_model")
+    former = _part(top, "qformer_config", encoder_hidden_size=vision.integer("hidden_size"))
     width = former.integer("hidden_size")
     reads_text = top.model_type != "blip-2"
     out += _qformer(former, "qformer", reads_text=reads_text or former.flag("use_qformer_text_input"))
@@ -167,8 +168,8 @@ def _granite_speech(top: Config, language: Config) -> tuple[Block, ...]:
 def _idefics2(top: Config, language: Config) -> tuple[Block, ...]:
     """Idefics 2: a gated MLP, then a perceiver whose latents attend to the patches."""
     vision, out = _tower(top, "vision_config", "vision_model")
-    perceiver = _part(top, "perceiver_config")
     text, middle = language.integer("hidden_size"), language.integer("intermediate_size")
+    perceiver = _part(top, "perceiver_config", hidden_size=text)
     base, width = "connector.modality_projection", vision.integer("hidden_size")
     mlp = (
         *linear(f"{base}.gate_proj", width, middle),
@@ -285,7 +286,7 @@ def _nemotron_omni(top: Config, language: Config) -> tuple[Block, ...]:
 
 def _pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
     """π0: PaliGemma, and beside it a smaller Gemma that turns noise into actions."""
-    vlm, expert = top.sub("vlm_config"), _part(top, "dit_config")
+    vlm, expert = top.sub("vlm_config"), _part(top, "dit_config", vocab_size=language.integer("vocab_size"))
     vlm = vlm if vlm is not None else top.retyped("paligemma")
     if vlm.model_type != "paligemma" or expert.model_type != "gemma":
         return None

@@ -18,7 +18,7 @@ from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.stack import Named, repeated
 
-__all__ = ["blocks", "form"]
+__all__ = ["BART_TYPES", "bart_blocks", "blocks", "form"]
 
 Switch = bool | str
 """Yes, no, or the config key that says so."""
@@ -59,10 +59,15 @@ def form(config: Config) -> str | None:
 
 def blocks(config: Config, top: Config) -> tuple[Block, ...] | None:
     """All blocks of a model type in the table, or ``None`` for a class of another form."""
-    spec = _TABLE[config.model_type or ""]
     kind = "decoder" if config.model_type in _DECODERS_ONLY else form(config)
     if kind is None or (config.model_type == "mvp" and config.flag("use_prompt")):
         return None
+    return bart_blocks(config, top, kind)
+
+
+def bart_blocks(config: Config, top: Config, kind: str) -> tuple[Block, ...]:
+    """The blocks of one :func:`form` of a model type in the table."""
+    spec = _TABLE[config.model_type or ""]
     out = _tables(config, top, spec, kind)
     if kind != "decoder":
         out += _stack(config, spec, "encoder")
@@ -217,7 +222,7 @@ def _subsampler(config: Config, width: int) -> tuple[Weight, ...]:
 
 
 # Only the decoder of an image or music model has this config.
-_DECODERS_ONLY: Final = frozenset({"trocr"})
+_DECODERS_ONLY: Final = frozenset({"pp_formulanet_text", "trocr"})
 
 _TABLE: Final[dict[str, _Bart]] = {
     "bart": _Bart(),
@@ -250,6 +255,7 @@ _TABLE: Final[dict[str, _Bart]] = {
         positions=None, embedding_norm=False, final_norm=True, bias=False, encoder_attention=_global_norm, front=_global_tokens
     ),
     "plbart": _Bart(),
+    "pp_formulanet_text": _Bart(final_norm=True, own_tables=False),
     "speech_to_text": _Bart(positions=None, embedding_norm=False, final_norm=True, own_tables=False, front=_subsampler),
     "trocr": _Bart(embedding_norm="layernorm_embedding", own_tables=False),
     "whisper": _Bart(
@@ -263,3 +269,6 @@ _TABLE: Final[dict[str, _Bart]] = {
         front=_two_convolutions,
     ),
 }
+
+BART_TYPES: Final = frozenset(_TABLE)
+"""The model types in the table."""

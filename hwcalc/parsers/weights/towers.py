@@ -49,9 +49,9 @@ _TOWERS: Final[Mapping[str, tuple[str, ...]]] = {
         "hunyuan_vl_vision", "idefics2_vision", "idefics3_vision", "inkling2_vision", "instructblip_vision_model",
         "instructblipvideo_vision_model", "internvl_vision", "janus_vision_model", "kimi_k25_vision", "kosmos_2_5_vision_model",
         "kosmos_2_vision_model", "minicpm_ocr_vision", "minicpmv4_6_vision", "minicpmv4_7_vision", "minimax_m3_vl_vision",
-        "molmo2_vision", "muse_glimmer_vision", "muse_spark_vision", "ovis2_vision", "paddleocr_vl_vision", "pixtral",
-        "qianfan_ocr_vision", "radio", "siglip2_vision_model", "siglip_vision_model", "smolvlm_vision", "step3p5_vision",
-        "unlimited_ocr_vision_encoder", "video_llama_3_vision",
+        "molmo2_vision", "muse_glimmer_vision", "muse_spark_vision", "ovis2_vision", "paddleocr_vl_vision",
+        "phi4_multimodal_vision", "pixtral", "qianfan_ocr_vision", "radio", "siglip2_vision_model", "siglip_vision_model",
+        "smolvlm_vision", "step3p5_vision", "unlimited_ocr_vision_encoder", "video_llama_3_vision",
     ),
     "vision_merging": (
         "cohere_compass_vision", "ernie4_5_vl_moe_vision", "exaone4_5_vision", "glm4v_moe_vision", "glm4v_vision",

@@ -14,6 +14,7 @@ from formulas.weights import Block, Weight, WeightRole, embedding, linear, param
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import (
     Style,
+    UnknownTowerError,
     block,
     conv,
     encoder_layer,
@@ -59,6 +60,9 @@ class Vit:
 def blocks(config: Config, path: str) -> tuple[Block, ...]:
     """All blocks of a tower in the table."""
     spec = _TABLE[config.model_type or ""]
+    if config.flag("use_swiglu_ffn"):
+        # A gated MLP instead, of a width of its own, that no model in the table has.
+        raise UnknownTowerError(config.model_type)
     width = config.integer("hidden_size")
     embeddings: tuple[Weight, ...] = ()
     if spec.patch:
@@ -193,13 +197,12 @@ def _internvl_extra(config: Config, path: str, width: int) -> tuple[Weight, ...]
 
 def _radio_patches(config: Config, path: str, width: int) -> tuple[Weight, ...]:
     """RADIO's own tables: one projection for images, one for videos, and registers beside the class vectors."""
-    side = config.integer("max_img_size") // config.integer("patch_size")
-    patch = 3 * config.integer("patch_size") ** 2
-    weights = linear(f"{path}.embeddings.patch_projection", config.maybe_integer("patch_dim") or patch, width)
+    size = config.integer("patch_size")
+    side, patch = config.integer("max_img_size") // size, config.integer("num_channels") * size**2
+    weights = linear(f"{path}.embeddings.patch_projection", patch, width)
     frames = config.maybe_integer("video_temporal_patch_size")
     if frames is not None:
-        video = config.maybe_integer("video_patch_dim") or patch * frames
-        weights += linear(f"{path}.embeddings.video_patch_projection", video, width)
+        weights += linear(f"{path}.embeddings.video_patch_projection", patch * frames, width)
     rows = config.integer("num_cls_tokens", minimum=0) + config.integer("num_registers", minimum=0)
     return (
         *weights,
@@ -317,6 +320,7 @@ _RADIO: Final = Style(
 )
 _TABLE: Final[dict[str, Vit]] = {
     "siglip_vision_model": Vit(extra=pooling_head),
+    "phi4_multimodal_vision": Vit(extra=pooling_head),
     "siglip2_vision_model": Vit(patch="linear", positions=_at("num_patches"), extra=pooling_head),
     "clip_vision_model": _CLIP,
     "kosmos_2_vision_model": _CLIP,
@@ -350,7 +354,6 @@ _TABLE: Final[dict[str, Vit]] = {
         layers="layers",
         mlp_width=_ratio,
         patch_bias=False,
-        positions=_at("max_position_embeddings"),
         norms=("pre_layernorm",),
         extra=_downsamplers,
     ),

@@ -9,16 +9,31 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model
+from formulas.weights import Weights
+from hwcalc import KvplanError, load_model
 from tests.hwcalc.test_golden_transformers import GOLDEN, config_of
 
 ALLOWED_MISSES: Final = 0.07
 
-KNOWN_MISSES: Final[Mapping[str, str]] = {}
+KNOWN_MISSES: Final[Mapping[str, str]] = {
+    "evolla · EvollaForProteinText2Text · class-default": "its protein encoder and sequence aligner are not counted",
+    "inkling_mm_model · InklingForConditionalGeneration · class-default": (
+        "transformers 5.23 does not divide the channels of its temporal folding by 64 as its docstring says: a tower of 765 billion parameters"
+    ),
+    "reformer · ReformerModelWithLMHead · class-default+override": "Reformer is refused: it keeps no keys and values",
+    "reformer · ReformerModelWithLMHead · class-default+override · again": "Reformer is refused: it keeps no keys and values",
+    "step3p7 · Step3p7ForConditionalGeneration · stepfun-ai/Step-3.7-Flash": (
+        "transformers reads text_config alone and builds its default vocabulary: 81 x 4,096 x 2 = 663,552 parameters less"
+    ),
+    "step3p7 · Step3p7ForConditionalGeneration · stepfun-ai/Step-3.7-Flash-FP8": (
+        "transformers reads text_config alone and builds its default vocabulary: 81 x 4,096 x 2 = 663,552 parameters less"
+    ),
+}
 """Rows whose parameters are not counted exactly, by name, each with its reason. One that begins to pass must leave."""
 
 ACTIVE_BY_ARITHMETIC: Final[Mapping[str, str]] = {
     "jetmoe · JetMoeForCausalLM · class-default": "attention has routed experts too: a token uses 2 of 8 there as well",
+    "ernie4_5_vl_moe · Ernie4_5_VLMoeForConditionalGeneration · class-default": "a token of text uses no vision experts",
     "longcat_flash · LongcatFlashForCausalLM · class-default": "256 of the 768 experts that are routed to are empty",
 }
 """Rows whose active figure, a heuristic by parameter name, is not what the model does."""
@@ -35,12 +50,20 @@ def rows() -> Mapping[str, Mapping[str, Any]]:
     return named
 
 
+def counted(row: Mapping[str, Any]) -> Weights | None:
+    """The weights of a row's config; ``None`` where the model is refused or nobody counts it."""
+    try:
+        return load_model(config_of(row)).counted
+    except KvplanError:
+        return None
+
+
 @pytest.mark.parametrize("name", rows())
 def test_total(name: str) -> None:
     """The total is exact, or the row is a known miss."""
     row = rows()[name]
-    parameters = load_model(config_of(row)).counted
-    total = None if parameters is None else parameters.total
+    weights = counted(row)
+    total = None if weights is None else weights.total
     if name in KNOWN_MISSES:
         assert row["n_params"] != total, f"{name} passes now: take it out of KNOWN_MISSES"
     else:
@@ -51,9 +74,9 @@ def test_total(name: str) -> None:
 def test_active(name: str) -> None:
     """Active parameters are within 1 % of the golden figure, but where that heuristic is known to be wrong."""
     row = rows()[name]
-    counted = load_model(config_of(row)).counted
-    assert counted is not None
-    close = counted.active == pytest.approx(row["n_params_active"], rel=0.01)
+    weights = counted(row)
+    assert weights is not None
+    close = weights.active == pytest.approx(row["n_params_active"], rel=0.01)
     assert close is (name not in ACTIVE_BY_ARITHMETIC)
 
 

@@ -1,0 +1,90 @@
+"""Weights in a plan: from headers exactly, from the config as an estimate, and what a strange value does to them."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from hwcalc import KvplanError, load_model, plan
+from hwcalc.planner.memory import weight_formats
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "vocab_size": 1000,
+    "torch_dtype": "bfloat16",
+}
+# Embeddings and head, two layers of attention, three MLP matrices and two norms, and the last norm.
+PARAMETERS = 2 * 1000 * 512 + 2 * (512 * (512 + 128 + 128) + 512 * 512 + 3 * 512 * 1024 + 2 * 512) + 512
+
+
+def test_parameters_and_bytes() -> None:
+    """The count is the arithmetic of the shapes, and bf16 is two bytes of each."""
+    result = plan(CONFIG, seq=10)
+
+    assert result.model.parameters.total == result.model.parameters.active == PARAMETERS
+    assert result.memory.weights.bytes == 2 * PARAMETERS
+    assert result.memory.weights.definition == "estimate"
+    assert sum(part.parameters for part in result.memory.weights.parts) == PARAMETERS
+    assert sum(part.bytes for part in result.memory.weights.parts) == 2 * PARAMETERS
+    assert result.memory.total_bytes == result.memory.per_gpu.total == 2 * PARAMETERS + result.cache.total_bytes
+
+
+def test_a_tied_head_is_counted_once() -> None:
+    """tie_word_embeddings takes 1,000 x 512 off."""
+    assert plan(CONFIG | {"tie_word_embeddings": True}, seq=10).model.parameters.total == PARAMETERS - 1000 * 512
+
+
+@pytest.mark.parametrize("name", weight_formats())
+def test_every_format(name: str) -> None:
+    """No format takes more than fp32, none less than four bits a number, and the parameters stay what they are."""
+    result = plan(CONFIG, seq=10, weights=name)
+    size = result.memory.weights.bytes
+
+    assert size is not None
+    assert PARAMETERS // 2 < size <= 4 * PARAMETERS
+    assert result.model.parameters.total == PARAMETERS
+    assert result.memory.weights.low == size
+    assert result.memory.weights.high == size
+
+
+@pytest.mark.parametrize("value", [-1, 0, 10**30, 1.5, "x", None, [], {}, math.nan, math.inf, True])
+@pytest.mark.parametrize("key", ["vocab_size", "intermediate_size", "tie_word_embeddings", "quantization_config", "mlp_bias"])
+def test_strange_values_leave_the_cache_as_it_is(key: str, value: object) -> None:
+    """A key that only the weights read never changes the cache, and gives a whole number of bytes or none."""
+    config = CONFIG | {key: value}
+    try:
+        result = plan(config, seq=10)
+    except KvplanError:
+        pytest.fail("a key of the weights stopped the plan of the cache")
+    size = result.memory.weights.bytes
+
+    assert result.cache.total_bytes == plan(CONFIG, seq=10).cache.total_bytes
+    assert size is None or (isinstance(size, int) and size >= 0)
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_an_assumed_model_has_no_weights() -> None:
+    """--assume speaks of the cache alone."""
+    model = load_model(CONFIG | {"model_type": "new"}, assume="gqa")
+
+    assert model.counted is None
+    assert plan(model, seq=10).memory.total_bytes is None
+
+
+def test_prediction_layers_stand_apart() -> None:
+    """DeepSeek-V3: 671.03 billion without its prediction layer, which only the high end of the bytes counts."""
+    result = plan("deepseek-ai/DeepSeek-V3", seq=10, weights="bf16")
+    weights = result.memory.weights
+
+    assert result.model.parameters.total == 671_026_404_352
+    assert result.model.parameters.mtp is not None
+    assert weights.high == 2 * (671_026_404_352 + result.model.parameters.mtp)
+    assert weights.bytes == weights.low == 2 * 671_026_404_352
