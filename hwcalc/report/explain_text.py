@@ -8,7 +8,7 @@ from hwcalc.report.summary import definition, model_lines, request_line, source_
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
 from hwcalc.report.text import TIMES, both, clean, exact, layer_words, percent
 
-__all__ = ["dimensions", "explain_text", "heading", "result", "steps", "total"]
+__all__ = ["dimensions", "explain_text", "group_lines", "heading", "result", "steps", "total"]
 
 
 def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.explain import explain
-from hwcalc.report.explain_text import dimensions, heading, result, steps, total
-from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, source_line
+from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
+from hwcalc.report.summary import definition, figures, model_lines, pool_lines, request_line, shares, source_line, verdict
 from hwcalc.report.text import clean, exact, percent
 from hwcalc.units import human_bytes
 
@@ -40,11 +40,21 @@ def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
     return "\n".join(
         [
             *_head(plan),
+            *_verdict(plan),
             markdown_table(("KV cache", "bytes", "", ""), figure_rows, right=(1, 2)),
             markdown_table(("layers", "count", "which", "kept", "dtype", "share", "bytes"), share_rows, right=(1, 5, 6)),
             *_foot(plan, quiet=quiet),
         ]
     )
+
+
+def _verdict(plan: Plan) -> list[str]:
+    """Whether it starts, the pool, and what would help; nothing without a pool."""
+    if plan.fit is None or plan.pool is None:
+        return []
+    lines = [f"- {label}: {escaped(text)}\n" for label, text in pool_lines(plan)]
+    lines += [f"- try: `{one.flag}` ({escaped(one.effect)})\n" for one in plan.fit.suggestions]
+    return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 
 
 def explain_markdown(plan: Plan, *, quiet: bool = False) -> str:
@@ -59,6 +69,8 @@ def explain_markdown(plan: Plan, *, quiet: bool = False) -> str:
             name, *rest = steps(tensor)
             out.append(f"- `{tensor.name}`: {escaped(name)}\n" + "".join(f"  - {escaped(line)}\n" for line in rest))
         out += [f"{escaped(result(part, plan.cache.total_bytes))}\n", f"Source: {escaped(part.source)}\n"]
+    if plan.cache.groups:
+        out += ["#### groups that share the pool\n", *(f"{escaped(line)}\n" for line in group_lines(plan))]
     out += ["#### sum\n", *(f"{escaped(line)}\n" for line in total(plan, parts)), *_foot(plan, quiet=quiet)]
     return "\n".join(out)
 

@@ -212,7 +212,7 @@ def _from_files(context: Context, published: int | None, stages: tuple[int, ...]
 def _activation(context: Context, sequences: int, batched_tokens: int) -> BudgetPart:
     """The larger of one forward pass and one sampling; high is both, where neither reuses the other's memory.
 
-    8,192 tokens of Llama-3-8B: 2 x 8,192 x (4 x 4,096 + 3 x 14,336) = 973,078,528 bytes.
+    20,000 tokens of Llama-3-8B: 2 x 20,000 x (3 x 4,096 + 3 x 14,336) = 2,211,840,000 bytes.
     """
     model, request, profile = context.model, context.request, vllm_profile()
     hidden = model.hidden_size or 0
@@ -276,7 +276,7 @@ def _non_torch(request: Request, gpu: Gpu, profile: VllmProfile) -> tuple[Budget
 
 
 def _check_free(context: Context, total: int, requested: int) -> None:
-    """vLLM refuses to start when less is free than it asks for; its own context is no longer free by then."""
+    """A note where it may refuse to start: it does when less is free than it asks for; its own context is no longer free by then."""
     own = vllm_profile().estimate("context")
     if total - requested < own.expected:
         message = (

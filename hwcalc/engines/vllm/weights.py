@@ -9,7 +9,8 @@ speculative decoding only and are not counted here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,10 +51,19 @@ _REPLICATED: Final = frozenset(
         "class_embedding",
         "position_bias",
         "tid2eid",
+        "lambda_1",
+        "lambda_2",
+        "routed_expert_down_proj",
+        "routed_expert_up_proj",
+        "self_attention_res_proj",
+        "mlp_res_proj",
+        "output_attn_res_proj",
     }
 )
 """Modules of ReplicatedLinear and plain parameters, by the last part of their path."""
 _REPLICATED_INSIDE: Final = ("indexer", "compressor", "attn_hc", "ffn_hc", "hc_head", "router", "patch_embed")
+_REPLICATED_IN: Final = frozenset({("deepseek_v4", "kv_proj"), ("zamba2", "linear")})
+"""The same, of one family only: model type and module."""
 _ROW_PARALLEL: Final = frozenset(
     {
         "o_proj",
@@ -66,7 +76,9 @@ _ROW_PARALLEL: Final = frozenset(
         "fc2",
         "fc_out",
         "proj",
+        "linear_2",
         "linear_fc2",
+        "merge_linear_2",
         "wo",
         "w2",
         "2",
@@ -77,11 +89,12 @@ _KEYS_AND_VALUES: Final = frozenset({"k_proj", "v_proj"})
 _FUSED: Final = frozenset({"query_key_value", "qkv_proj", "Wqkv", "W_pack", "wqkv", "c_attn"})
 
 _FP32_ROUTER: Final = frozenset(
-    {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "step3p5", "hy_v3"}
+    {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}
 )
 """Families whose routing matrix stays in 32 bits (GateLinear with params_dtype float32)."""
 _CORRECTION_BIAS: Final = frozenset(
     {
+        "axk1",
         "deepseek_v3",
         "deepseek_v32",
         "deepseek_v4",
@@ -89,7 +102,10 @@ _CORRECTION_BIAS: Final = frozenset(
         "glm_moe_dsa",
         "kimi_k2",
         "kimi_k25",
+        "kimi_k3",
         "kimi_linear",
+        "lfm2_moe",
+        "mimo_v2_flash",
         "minimax_m2",
         "minimax_m3",
         "minimax_m3_vl",
@@ -98,9 +114,9 @@ _CORRECTION_BIAS: Final = frozenset(
 )
 """Families whose routers add a learned number per expert: a parameter in vLLM, a buffer (not counted) in transformers."""
 _SHARDED_NORMS: Final = frozenset({"minimax_m2"})
-_REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4"})
+_REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
 """Families whose towers are transformers' own modules, whole on every rank."""
-_REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "kimi_k25"})
+_REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "internvl", "kimi_k25", "kimi_k3"})
 _TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
 
 _TABLES_EVERYWHERE: Final = frozenset(
@@ -211,7 +227,7 @@ def encoder_width(model: ModelSpec, *, tp: int = 1) -> int | None:
     return _widest(model, {Part.VISION, Part.AUDIO, Part.ENCODER}, tp=tp, dp=1, ep=1, hidden_copies=4)
 
 
-def _widest(model: ModelSpec, parts: Set[Part], *, tp: int, dp: int, ep: int, hidden_copies: int = 0) -> int | None:
+def _widest(model: ModelSpec, parts: AbstractSet[Part], *, tp: int, dp: int, ep: int, hidden_copies: int = 0) -> int | None:
     if model.counted is None:
         return None
     rank = _Rank(model, tp=tp, dp=dp, ep=ep)
@@ -219,16 +235,23 @@ def _widest(model: ModelSpec, parts: Set[Part], *, tp: int, dp: int, ep: int, hi
     for block in model.counted.blocks:
         if block.part not in parts or block.kind in {"embedding", "head", "norm"}:
             continue
-        width = hidden = 0
+        width = inside = outside = hidden = 0
         for weight in block.weights:
             if weight.role not in {WeightRole.LINEAR, WeightRole.EXPERT} or len(weight.shape) != 2:
                 continue
             local = rank.cut(block, weight)
             copies = min(local.copies, weight.active or local.copies)
-            row_parallel = _module(weight) in _ROW_PARALLEL
-            width += copies * local.shape[1 if row_parallel else 0]
-            hidden = max(hidden, weight.shape[0 if row_parallel else 1])
-        widest = max(widest, width + hidden_copies * hidden)
+            last = _module(weight) in _ROW_PARALLEL
+            hidden = max(hidden, weight.shape[0 if last else 1])
+            if weight.copies > 1 and last:
+                # What chosen experts give shares memory with what their first projections give.
+                outside += copies * local.shape[0]
+                width += copies * local.shape[1]
+            elif weight.copies > 1:
+                inside += copies * local.shape[0]
+            else:
+                width += local.shape[1 if last else 0]
+        widest = max(widest, width + max(inside, outside) + hidden_copies * hidden)
     return widest
 
 
@@ -338,7 +361,7 @@ def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
         return model.model_type in _FP32_ROUTER and weight.shape[0] > 1
     if ".indexer.k_norm." in weight.path:
         return model.model_type in {"deepseek_v32", "glm_moe_dsa"}
-    if model.model_type == "kimi_linear":
+    if model.model_type in {"kimi_k3", "kimi_linear"}:
         return weight.role is WeightRole.CONV or name == "dt_bias"
     if model.model_type == "deepseek_v4":
         return name in {"sinks", "position_bias", "tid2eid"} or any(
@@ -443,13 +466,19 @@ class _Rank:
             return False
         if weight.role in _REPLICATED_ROLES or weight.role is WeightRole.EMBEDDING or name in _REPLICATED:
             return True
-        if self.model.model_type == "deepseek_v4" and name == "kv_proj":
+        family = self.model.model_type
+        if (family, name) in _REPLICATED_IN or (family == "internvl" and ".layer.attention." in weight.path):
             return True
+        if family.startswith("minimax_m3") and weight.path.endswith("indexer.q_proj.weight"):
+            return False
         return any(part in _REPLICATED_INSIDE for part in weight.path.split("."))
 
     def _is_whole(self, block: Block) -> bool:
         """Whether every rank has the whole of a tower or projector."""
         family = self.model.model_type
+        if family == "gpt_bigcode" and block.kind == "mlp":
+            # Run through the Transformers backend, whose plan for this family cuts attention only.
+            return True
         if block.part is Part.PROJECTOR:
             return family in _REPLICATED_PROJECTORS
         return block.part in _TOWERS and family in _REPLICATED_TOWERS
