@@ -8,10 +8,11 @@ from typing import ClassVar, Final
 
 from formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from formulas.attention import AttentionKind
-from hwcalc.engines.base import Context, Dtypes, Engine, Option, Request, StoredTensor, choice_option, integer_option
+from hwcalc.engines.base import Budget, Context, Dtypes, Engine, Option, Request, StoredTensor, choice_option, integer_option
 from hwcalc.engines.reference import named
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
+from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.pool import group_infos, plan_pool
 from hwcalc.engines.vllm.settings import Settings, read_settings
 from hwcalc.engines.vllm.specs import Spec
@@ -33,6 +34,7 @@ class Vllm(Engine):
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
     definition: ClassVar[str] = "engine"
+    pooled: ClassVar[bool] = True
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     options: ClassVar[Mapping[str, Option]] = MappingProxyType(
@@ -115,6 +117,10 @@ class Vllm(Engine):
         }
         return tuple(_extra(name, size) for name, size in parts.items() if size)
 
+    def rank_bytes(self, context: Context, total_bytes: int) -> int:
+        layout = self._plan(context)[1]
+        return context.batch * layout.total_blocks(context.tokens) * max(layout.stage_bytes, default=0)
+
     def groups(self, context: Context) -> tuple[PoolGroup, ...]:
         return group_infos(self._plan(context)[1], context.tokens)
 
@@ -122,6 +128,10 @@ class Vllm(Engine):
         settings, layout, _ = self._plan(context)
         length = context.tokens
         return plan_pool(layout, settings, budget_bytes, length, max(length, context.model.max_position_embeddings or 0))
+
+    def budget(self, context: Context) -> Budget | None:
+        settings = self._plan(context)[0]
+        return plan_budget(context, sequences=settings.sequences, batched_tokens=settings.batched_tokens)
 
     def _plan(self, context: Context) -> tuple[Settings, Layout, Held]:
         """Settings and layout of a context; the last one is kept, since a plan asks for it once per layer kind."""

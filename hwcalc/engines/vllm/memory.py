@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-from decimal import ROUND_CEILING, Decimal
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from formulas import Role
 from hwcalc.engines.base import Budget, BudgetPart, Context, Request
-from hwcalc.engines.vllm.weights import absorbed_bytes_rank, encoder_width, layer_width, param_bytes_rank
+from hwcalc.engines.vllm.shards import encoder_width, layer_width
+from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.model import ModelSpec, Note
 from hwcalc.units import GIB, MIB, human_bytes
 from profiles.engines import Estimate, VllmProfile, vllm_profile
@@ -42,8 +42,8 @@ def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Bud
     if total is None or weights is None:
         return None
     utilization = request.memory_utilization
-    share = Decimal(default_utilization(context.version) if utilization is None else repr(utilization))
-    requested = int((total * share).to_integral_value(rounding=ROUND_CEILING))
+    # In floating point, as vLLM reckons it.
+    requested = ceil(total * (float(default_utilization(context.version)) if utilization is None else utilization))
     parts = [
         *weights,
         _activation(context, sequences, batched_tokens),
@@ -69,10 +69,11 @@ def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
     From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
     """
     classes = vllm_profile().batch_classes
-    memory, name, capability = 80 * GIB, "h100", "9.0"
-    if gpu is not None:
-        known = total_bytes(gpu)
-        memory, name, capability = known or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
+    if gpu is None:
+        from profiles.gpus import find_gpu
+
+        gpu = find_gpu("h100-sxm5-80gb")
+    memory, name, capability = total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
     for entry in classes:
         excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
         if memory >= entry.least_gib * GIB and not excepted:

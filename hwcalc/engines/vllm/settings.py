@@ -10,18 +10,18 @@ from formulas.frozen import frozen
 from hwcalc.engines.base import Request
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture, sparse_word
+from hwcalc.engines.vllm.memory import batch_defaults
 from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
-from hwcalc.units import GIB, parse_tokens
+from hwcalc.units import parse_tokens
 from profiles.dtypes import find_dtype
 
-__all__ = ["Settings", "Speculation", "batch_defaults", "cached_kinds", "read_settings"]
+__all__ = ["Settings", "Speculation", "cached_kinds", "read_settings"]
 
 _BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
 # Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
 _DEAF: Final = frozenset({"FalconForCausalLM"})
-_HOPPER_BYTES: Final = 80 * GIB
 
 
 @frozen
@@ -109,27 +109,8 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return frozenset(kinds - {SharedCache})
 
 
-def batch_defaults(request: Request) -> tuple[int, int]:
-    """``max_num_seqs`` and ``max_num_batched_tokens`` of the API server for the GPU's class; an H100's without a GPU.
-
-    From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
-    Source: vLLM 0.33, engine/arg_utils.py, get_batch_defaults.
-    """
-    gpu = request.gpu
-    if gpu is None:
-        memory, name, small = _HOPPER_BYTES, "h100", False
-    else:
-        memory = (gpu.torch_total_mib or gpu.memory_total_mib or 0) * 1024**2
-        name, small = f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability == "12.1"
-    if memory >= 160 * GIB:
-        return 1024, 16384
-    if memory >= 70 * GIB and "a100" not in name and not small:
-        return 1024, 8192
-    return 256, 2048
-
-
 def _batches(request: Request) -> tuple[int, int]:
-    sequences, batched = batch_defaults(request)
+    sequences, batched = batch_defaults(request.gpu)
     own_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
     own_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = own_sequences or sequences

@@ -23,7 +23,7 @@ from typing import Final
 
 from hwcalc.errors import UnsupportedError, UsageError
 
-__all__ = ["NEWEST", "VERSIONS", "check_architecture", "default_utilization", "graphs_subtracted", "minor", "resolve"]
+__all__ = ["NEWEST", "VERSIONS", "check_architecture", "minor", "resolve"]
 
 NEWEST: Final = 33
 _OLDEST: Final = 7
@@ -31,7 +31,6 @@ VERSIONS: Final = tuple(f"0.{number}" for number in range(NEWEST, _OLDEST - 1, -
 
 PLAIN_LATENT_SINCE: Final = 8
 GROUP_AWARE_LOG_SINCE: Final = 21
-_GRAPHS_SINCE: Final = 21
 IN_FLIGHT_SINCE: Final = 24
 STATES_CHECKED_SINCE: Final = 19
 
@@ -97,16 +96,6 @@ def resolve(wanted: str) -> str:
         if version in VERSIONS:
             return version
     raise UsageError(f"--engine vllm@{wanted[:20]}: no rules for that version.", hint=f"Known: {VERSIONS[-1]} to {VERSIONS[0]}.")
-
-
-def default_utilization(version: str) -> str:
-    """The share of the GPU's memory that the engine takes when nobody says, as a decimal number."""
-    return "0.92" if minor(version) >= _GRAPHS_SINCE else "0.9"
-
-
-def graphs_subtracted(version: str) -> bool:
-    """Whether the memory of CUDA graphs comes off the pool."""
-    return minor(version) >= _GRAPHS_SINCE
 
 
 def check_architecture(architecture: str | None, version: str) -> None:
