@@ -214,6 +214,8 @@ class Engine(ABC):
     """Versions whose rules are known, newest first; an empty tuple if there is nothing to choose."""
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
     source: ClassVar[str]
+    pooled: ClassVar[bool] = False
+    """Whether it has a pool: only then parallel sizes, a GPU and a budget mean anything to it."""
 
     def version(self, wanted: str | None) -> str:
         """The known version whose rules hold for ``wanted`` (``5.14`` takes those of 5.14.x)."""
@@ -250,6 +252,10 @@ class Engine(ABC):
     @abstractmethod
     def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
         """What this engine stores for one layer of this kind. A kind without a rule is an error, never a guess."""
+
+    def rank_bytes(self, context: Context, total_bytes: int) -> int:
+        """What the GPU that holds most keeps of ``total_bytes`` of cache."""
+        return total_bytes
 
     def groups(self, context: Context) -> tuple[PoolGroup, ...]:
         """Layers that share a block table; none where every layer has memory of its own."""

@@ -17,9 +17,12 @@ from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import (
     SCHEMA_VERSION,
     CacheInfo,
+    FitInfo,
     LayerInfo,
+    MemoryInfo,
     ModelInfo,
     ParametersInfo,
+    PerGpu,
     Plan,
     RequestInfo,
     TensorInfo,
@@ -79,7 +82,11 @@ def plan_model(
     state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in _FIXED_ROLES)
     request = context.request
     definition = "assumed" if model.assumed else rules.definition
+    if not rules.pooled:
+        notes += _without_effect(rules, request)
     pool, fit = plan_pool(rules, context)
+    rank_bytes = rules.rank_bytes(context, total)
+    memory = plan_memory(model, weights, total, definition, notes)
     return Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -107,12 +114,12 @@ def plan_model(
             state_bytes_per_sequence=state,
             bytes_per_sequence=per_sequence,
             total_bytes=total,
-            per_gpu_bytes=total,
+            per_gpu_bytes=rank_bytes,
             tensors=tensors,
             groups=rules.groups(context),
             read_bytes_per_step=_read_bytes(stored),
         ),
-        memory=plan_memory(model, weights, total, definition, notes),
+        memory=replace(memory, per_gpu=_per_gpu(memory, request, fit, rank_bytes)),
         pool=pool,
         fit=fit,
         speed=None,
@@ -293,6 +300,27 @@ def _read_bytes(stored: list[Stored]) -> int:
         selected = limit is not None and tensor.role in _SELECTED_ROLES and tensor.positions > limit
         total += count * (tensor.bytes // tensor.positions * limit if selected and limit else tensor.bytes)
     return total
+
+
+def _per_gpu(memory: MemoryInfo, request: Request, fit: FitInfo | None, cache_bytes: int) -> PerGpu:
+    """The fullest GPU. Its weights are the engine's own where there is a budget, and not known for several GPUs without one."""
+    size = None if request.tp * request.pp * request.ep > 1 else memory.weights.bytes
+    if fit is not None and fit.budget is not None:
+        size = sum(part.expected for part in fit.budget.parts if part.name == "weights")
+    total = None if size is None else size + cache_bytes
+    return PerGpu(weights=size, cache=cache_bytes, activations=None, overhead=None, total=total)
+
+
+def _without_effect(engine: Engine, request: Request) -> list[Note]:
+    """Hardware that an engine without a pool knows nothing of."""
+    given = {name: getattr(request, name) > 1 for name in ("tp", "pp", "dp", "dcp", "ep")}
+    given |= {name: getattr(request, name) is not None for name in ("gpu", "kv_memory", "memory_utilization")}
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given)
+    if not flags:
+        return []
+    return [
+        Note(code="no-pool", message=f"{flags}: no effect with --engine {engine.name}, which has no pool. See: --engine vllm")
+    ]
 
 
 def _warnings(model: ModelSpec, request: Request) -> list[Note]:

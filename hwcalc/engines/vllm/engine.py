@@ -14,7 +14,7 @@ from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.pool import group_infos, plan_pool
-from hwcalc.engines.vllm.settings import Settings, read_settings
+from hwcalc.engines.vllm.settings import Settings, cached_kinds, read_settings
 from hwcalc.engines.vllm.specs import Spec
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
@@ -24,6 +24,7 @@ __all__ = ["Vllm"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
+_OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 _LAYOUT_KEYS: Final = ("seq", "dtype", "tp", "pp", "dcp", "gpu", "options")
 
@@ -72,7 +73,13 @@ class Vllm(Engine):
 
     def check(self, context: Context) -> None:
         model, request = context.model, context.request
-        versions.check_architecture(model.architecture, context.version)
+        cross = CrossAttention in cached_kinds(model)
+        versions.check_architecture(model.architecture, context.version, cross=cross)
+        if (model.architecture or "").startswith(_OWN_CACHES):
+            raise UnsupportedError(
+                f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
+                hint="Use: --engine reference",
+            )
         _check_ranks(model, request)
         if request.gpu is None:
             context.notes.append(

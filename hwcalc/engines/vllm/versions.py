@@ -32,6 +32,7 @@ VERSIONS: Final = tuple(f"0.{number}" for number in range(NEWEST, _OLDEST - 1, -
 PLAIN_LATENT_SINCE: Final = 8
 GROUP_AWARE_LOG_SINCE: Final = 21
 IN_FLIGHT_SINCE: Final = 24
+_CROSS_UNTIL: Final = 10
 STATES_CHECKED_SINCE: Final = 19
 
 # Last minor version that had the class. Dots1ForCausalLM left too, but runs on: vLLM takes the transformers class instead.
@@ -82,6 +83,29 @@ _REMOVED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+# Neither vLLM nor its way of running transformers' classes has these, by registry.py and the classes' own flags (5.23).
+_NEVER: Final = frozenset(
+    {
+        "BigBirdForCausalLM",
+        "CodeGenForCausalLM",
+        "CpmAntForCausalLM",
+        "GPTNeoForCausalLM",
+        "GPTNeoXJapaneseForCausalLM",
+        "MegatronBertForCausalLM",
+        "MiniMaxM3ForCausalLM",
+        "OpenAIGPTLMHeadModel",
+        "ReformerModelWithLMHead",
+        "RemBertForCausalLM",
+        "RoFormerForCausalLM",
+        "Step3p7FlashForCausalLM",
+        "XGLMForCausalLM",
+        "XLMWithLMHeadModel",
+        "XLNetLMHeadModel",
+    }
+)
+# Those with cross attention that are left since its second engine core.
+_CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
+
 
 def minor(version: str) -> int:
     """``0.33`` is 33."""
@@ -98,8 +122,14 @@ def resolve(wanted: str) -> str:
     raise UsageError(f"--engine vllm@{wanted[:20]}: no rules for that version.", hint=f"Known: {VERSIONS[-1]} to {VERSIONS[0]}.")
 
 
-def check_architecture(architecture: str | None, version: str) -> None:
-    """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` no longer has the model class."""
+def check_architecture(architecture: str | None, version: str, *, cross: bool) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not have the model class.
+
+    ``cross`` says that the model has cross attention.
+    """
+    lost = cross and minor(version) > _CROSS_UNTIL and not (architecture or "").startswith(_CROSS)
+    if architecture in _NEVER or (lost and architecture not in _REMOVED):
+        raise UnsupportedError(f"vLLM does not run {architecture}.", hint="Use: --engine transformers")
     last = _REMOVED.get(architecture or "")
     if last is None or minor(version) <= minor(last):
         return

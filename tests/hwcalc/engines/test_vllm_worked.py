@@ -267,6 +267,10 @@ def test_models_that_left() -> None:
     assert caught.value.exit_code == 3
     assert "vllm@0.23" in caught.value.hint
     assert pool("MiniMaxAI/MiniMax-Text-01", seq=8192, version="0.23", tp=8).fits
+    with pytest.raises(UnsupportedError, match="does not run GPTNeoForCausalLM"):
+        pool("EleutherAI/gpt-neo-2.7B", seq=2048)
+    with pytest.raises(UnsupportedError, match="does not know yet"):
+        pool("thinkingmachines/Inkling", seq=2048)
     with pytest.raises(UnsupportedError, match="does not run RWKV"):
         pool("RWKV/rwkv-5-world-3b", seq=8192)
 
