@@ -1,0 +1,129 @@
+"""What a user of ``--engine vllm`` sees: verdict, pool, flags that help, the command line, the document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hwcalc import plan
+from tests.hwcalc.command import Capture, run
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+GIB = 2**30
+PARAMETERS = {"--max-model-len": "seq", "--kv-cache-dtype": "dtype", "--tensor-parallel-size": "tp"}
+
+
+def document(capsys: Capture, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON document."""
+    code, out, _ = run(capsys, *words, "--engine", "vllm", "--json")
+    return code, json.loads(out)
+
+
+def test_a_gpu_that_is_too_small(capsys: Capture) -> None:
+    """Exit code 1; the document is valid, and pool, verdict and budget are there with their definitions."""
+    schema = json.loads(run(capsys, "schema", "plan")[1])
+    code, told = document(capsys, LLAMA, "--gpu", "l4")
+
+    jsonschema.validate(told, schema)
+    assert code == 1
+    assert told["pool"]["definition"] == "engine"
+    assert (told["fit"]["fits"], told["fit"]["gpu"]) == (False, "l4")
+    budget = told["fit"]["budget"]
+    assert budget["expected"] == budget["requested_bytes"] - sum(part["expected"] for part in budget["parts"])
+    assert budget["low"] < budget["expected"] < budget["high"]
+    assert all(part["source"] for part in budget["parts"])
+
+
+@pytest.mark.parametrize("gpu", ["l4", "t4", "a10"])
+def test_each_flag_that_is_offered_helps(gpu: str) -> None:
+    """Planned again with that flag alone it starts; one token more than the offered length does not."""
+    wanted: dict[str, Any] = {"engine": "vllm", "gpu": gpu, "seq": 131_072}
+    fit = plan(LLAMA, **wanted).fit
+
+    assert fit is not None
+    offered = [one.flag.split() for one in fit.suggestions]
+    assert offered
+    for flag, value in offered:
+        changed = plan(LLAMA, **{**wanted, PARAMETERS[flag]: value if flag == "--kv-cache-dtype" else int(value)}).fit
+        assert changed is not None
+        assert changed.fits, flag
+        if flag == "--max-model-len":
+            longer = plan(LLAMA, **{**wanted, "seq": int(value) + 1}).fit
+            assert longer is not None
+            assert not longer.fits
+
+
+def test_too_few_blocks_for_the_states_of_all_requests(capsys: Capture) -> None:
+    """A block of Qwen3-Next is 12 pages of 1,179,648 B: 10 GiB hold 758, and 1,024 requests need one each for their states."""
+    blocks = 10 * GIB // (12 * 1_179_648)
+    words = ["Qwen/Qwen3-Next-80B-A3B-Instruct", "--seq", "32k", "--kv-memory", "10GiB"]
+    code, told = document(capsys, *words)
+
+    assert (code, told["pool"]["blocks"], told["fit"]["limiting"]) == (0, blocks, "state blocks")
+    assert told["fit"]["suggestions"][0]["flag"] == f"--max-num-seqs {blocks}"
+    assert f"vLLM will start with --max-num-seqs {blocks}" in run(capsys, *words, "--engine", "vllm")[1]
+    _, limited = document(capsys, *words, "--engine-option", f"max_num_seqs={blocks}")
+    assert limited["fit"]["suggestions"] == []
+
+
+def test_the_command_line_of_the_plan(capsys: Capture) -> None:
+    """Every choice is a flag of ``vllm serve``."""
+    words = [LLAMA, "--engine", "vllm", "--seq", "32k", "--dtype", "fp8", "--tp", "2", "--kv-memory", "8GiB", "--emit", "vllm"]
+    _, out, _ = run(capsys, *words, "--engine-option", "enable_prefix_caching=false", "--engine-option", "block_size=32")
+
+    assert out.split() == [
+        *("vllm", "serve", LLAMA, "--max-model-len", "32768", "--kv-cache-dtype", "fp8", "--tensor-parallel-size", "2"),
+        *("--kv-cache-memory-bytes", str(8 * GIB), "--no-enable-prefix-caching", "--block-size", "32"),
+    ]
+
+
+def test_explain_shows_the_groups(capsys: Capture) -> None:
+    """gpt-oss-20b: 12 windowed and 12 full layers in two groups, 32,768 B a page."""
+    _, out, _ = run(capsys, "explain", "openai/gpt-oss-20b", "--engine", "vllm", "--seq", "32k")
+
+    assert "groups that share the pool" in out
+    assert f"{12 * 32_768:,} B a block" in out
+    _, told = document(capsys, "explain", "openai/gpt-oss-20b", "--seq", "32k")
+    assert [(group["count"], group["page_bytes"], group["block_size"]) for group in told["cache"]["groups"]] == [
+        (12, 32_768, 16)
+    ] * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--gpu", "no-such-gpu"], 2),
+        (["--tp", "3"], 2),
+        (["--tp", "0"], 2),
+        (["--memory-utilization", "1.5"], 2),
+        (["--kv-memory", "-1"], 2),
+        (["--dtype", "q8_0"], 2),
+        (["--dtype", "fp8_ds_mla"], 3),
+    ],
+)
+def test_wrong_use(capsys: Capture, words: list[str], code: int) -> None:
+    """A clear error and the documented exit code."""
+    status, told = document(capsys, LLAMA, *words)
+
+    assert status == code
+    assert told["error"]["hint"]
+
+
+def test_hardware_is_nothing_to_an_engine_without_a_pool(capsys: Capture) -> None:
+    """It is said, not dropped."""
+    _, out, _ = run(capsys, LLAMA, "--seq", "1k", "--tp", "2", "--gpu", "l4")
+
+    assert "--tp, --gpu: no effect with --engine reference" in out
+
+
+def test_the_fullest_gpu_holds_its_share() -> None:
+    """8 key/value heads over 16 ranks: each keeps one, so that a rank has an eighth, and all ranks together twice the whole."""
+    whole = plan(LLAMA, engine="vllm", seq=4_096).cache
+    shared = plan(LLAMA, engine="vllm", seq=4_096, tp=16).cache
+
+    assert whole.per_gpu_bytes == whole.total_bytes
+    assert shared.per_gpu_bytes * 8 == whole.total_bytes
+    assert shared.total_bytes == 2 * whole.total_bytes
