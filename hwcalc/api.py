@@ -84,16 +84,15 @@ def plan(
     for name, value in {"dtype": dtype, "engine": engine, "weights": weights}.items():
         if not isinstance(value, str) and (value is not None or name == "engine"):
             raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
-    return plan_model(
-        load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume),
-        seq=None if seq is None else parse_tokens(seq, "seq"),
-        batch=parse_tokens(batch, "batch"),
-        dtype=dtype,
-        engine=engine,
-        encoder_seq=None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
-        engine_options=_options(engine_options),
-        weights=weights,
-    )
+    # What is wrong by itself is said before the Hub is asked.
+    request: dict[str, Any] = {
+        "seq": None if seq is None else parse_tokens(seq, "seq"),
+        "batch": parse_tokens(batch, "batch"),
+        "encoder_seq": None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
+        "engine_options": _options(engine_options),
+    }
+    spec = load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume)
+    return plan_model(spec, dtype=dtype, engine=engine, weights=weights, **request)
 
 
 def _options(given: Mapping[str, object] | None) -> dict[str, str]:
