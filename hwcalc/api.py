@@ -90,28 +90,22 @@ def plan(
     >>> plan(config, seq="32k").cache.total_bytes
     4294967296
     """
-    for name, value in {"dtype": dtype, "engine": engine, "weights": weights}.items():
+    for name, value in {"dtype": dtype, "engine": engine, "weights": weights, "gpu": gpu}.items():
         if not isinstance(value, str) and (value is not None or name == "engine"):
             raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
-    return plan_model(
-        load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume),
-        seq=None if seq is None else parse_tokens(seq, "seq"),
-        batch=parse_tokens(batch, "batch"),
-        dtype=dtype,
-        engine=engine,
-        encoder_seq=None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
-        engine_options=_options(engine_options),
-        weights=weights,
-        gpu=gpu,
-        gpus=None if gpus is None else parse_tokens(gpus, "gpus"),
-        tp=parse_tokens(tp, "tp"),
-        pp=parse_tokens(pp, "pp"),
-        dp=parse_tokens(dp, "dp"),
-        dcp=parse_tokens(dcp, "dcp"),
-        ep=parse_tokens(ep, "ep"),
-        memory_utilization=_share(memory_utilization),
-        kv_memory=None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
-    )
+    # What is wrong by itself is said before the Hub is asked.
+    request: dict[str, Any] = {
+        "seq": None if seq is None else parse_tokens(seq, "seq"),
+        "batch": parse_tokens(batch, "batch"),
+        "encoder_seq": None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
+        "engine_options": _options(engine_options),
+        "gpus": None if gpus is None else parse_tokens(gpus, "gpus"),
+        **{name: parse_tokens(ranks, name) for name, ranks in {"tp": tp, "pp": pp, "dp": dp, "dcp": dcp, "ep": ep}.items()},
+        "memory_utilization": _share(memory_utilization),
+        "kv_memory": None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
+    }
+    spec = load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume)
+    return plan_model(spec, dtype=dtype, engine=engine, weights=weights, gpu=gpu, **request)
 
 
 def _share(value: float | str | None) -> float | None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json as json_module
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import PLANNING, Option, planned
+from hwcalc.cli.options import OUTPUT, PLANNING, Option, planned, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.planner.diff import Difference
 
 __all__ = ["OPTIONS", "run"]
 
@@ -23,11 +26,17 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
     from hwcalc.api import load_model
     from hwcalc.planner.diff import compare
+    from hwcalc.units import parse_tokens
 
-    if len(models or ()) != 2:
-        raise UsageError(f"diff compares two models (got {len(models or ())}).", hint="Write: kvplan diff A B --seq 32k")
-    reading = {name: options[name] for name in ("revision", "offline", "token", "endpoint", "assume")}
     names = models or []
+    if len(names) != 2:
+        raise UsageError(f"diff compares two models (got {len(names)}).", hint="Write: kvplan diff A B --seq 32k")
+    if names == ["-", "-"]:
+        raise UsageError("standard input can be only one of the two models.", hint="Write: kvplan diff - other.json < one.json")
+    view_of(**{option.name: options[option.name] for option in OUTPUT})
+    if options["seq"] is not None:
+        parse_tokens(options["seq"], "seq")
+    reading = {name: options[name] for name in ("revision", "offline", "token", "endpoint", "assume")}
     a, b = (load_model(name, **reading) for name in names)
     if options["seq"] is None:
         # One length for both, or the bytes would say nothing about the models.
@@ -35,10 +44,12 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
         if not shared:
             raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
         options["seq"] = str(min(shared))
-    (plan_a, view), (plan_b, _) = (planned(model=name, **options) for name in names)
+    (plan_a, view), (plan_b, _) = (planned(**options | {"model": model}) for model in (a, b))
     difference = compare(a, b, plan_a, plan_b)
     if view.format == "json":
         return answer(asdict(difference))
+    if view.format == "csv":
+        return Answer(text=_csv(difference, plan_a.request.seq))
     from hwcalc.report.rows import listing
     from hwcalc.report.text import clean
 
@@ -53,9 +64,25 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     )
     changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
     keys = listing(("key", "A", "B"), changed, format_=view.format, color=view.color, width=view.width) if changed else ""
-    head = "" if view.format == "csv" else f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
-    same = "" if changed or view.format == "csv" else "No key that bears on memory differs.\n"
+    head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
+    same = "" if changed else "No key that bears on memory differs.\n"
     return Answer(text=f"{head}{figures}\n{keys}{same}")
+
+
+def _csv(difference: Difference, seq: int) -> str:
+    """One table: what was planned, the figures as plain numbers (empty is unknown), the keys (empty is absent)."""
+    from hwcalc.report.rows import csv_text
+
+    rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, ""), ("request", "seq", seq, seq, 0)]
+    rows += (("figure", figure.name, figure.a, figure.b, figure.difference) for figure in difference.figures)
+    rows += (("key", key.key, _cell(key.in_a, key.a), _cell(key.in_b, key.b), "") for key in difference.keys)
+    return csv_text(("what", "name", "a", "b", "difference"), rows)
+
+
+def _cell(present: bool, value: Any) -> str:
+    if not present:
+        return ""
+    return value if isinstance(value, str) else json_module.dumps(value, default=str)
 
 
 def _number(value: int | None) -> str:

@@ -206,7 +206,7 @@ def _spec(
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),
-        bearing=top.bearing() | language.bearing(),
+        bearing=top.bearing() | language.bearing() | _of_the_weights(language, top, declared),
         assumed=assumed,
         notes=tuple(notes),
         readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
@@ -259,6 +259,19 @@ def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
         if isinstance(value, Mapping) and value:
             return value
     return None
+
+
+def _of_the_weights(language: Config, top: Config, dtype: str | None) -> dict[str, Any]:
+    """What says how the weights are stored, by dotted path: the dtype under its one name of today, and the quantisation."""
+    out: dict[str, Any] = {} if dtype is None else {"dtype": dtype.removeprefix("torch.")}
+    waiting: list[tuple[str, Any]] = [("quantization_config", _quantization(language, top) or {})]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += ((f"{path}.{key}", item) for key, item in value.items())
+        else:
+            out[path] = value
+    return out
 
 
 def _stack(layers: tuple[Layer, ...]) -> Stack:

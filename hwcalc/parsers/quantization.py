@@ -40,6 +40,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {
 
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _LAYER = re.compile(r"(^|\.)(layers|blocks|h|block)\.([0-9]{1,5})(?=\.|\*|$)")
+_FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
 _MOST_PATTERNS: Final = 100_000
 _MOST_FORMS: Final = 64
 
@@ -99,10 +100,11 @@ def uniform_scheme(name: str) -> Scheme | None:
     return None if chosen is None else Scheme(name=name, rules=(Rule(format=chosen),))
 
 
-def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
+def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme | None:
     """A ``quantization_config`` (or the ``quantization`` of an ``hf_quant_config.json``) as a scheme.
 
-    ``None`` is a scheme that is not understood; nothing is guessed about it.
+    ``expert_dtype`` is the config's key of that name: DeepSeek-V4 keeps its routed experts in MXFP4 beside fp8. ``None`` is a
+    scheme that is not understood; nothing is guessed about it.
     """
     inner = config.get("quantization")
     if isinstance(inner, Mapping) and "quant_method" not in config:
@@ -116,7 +118,15 @@ def read_scheme(config: Mapping[str, Any]) -> Scheme | None:
         return _grouped(config, never)
     reader = _METHODS.get(method)
     rule = reader(config) if reader is not None else None
-    return None if rule is None else Scheme(name=method, rules=(_with(rule, never),))
+    if rule is None:
+        return None
+    rules = (_with(rule, never),)
+    if method != "fp8" or expert_dtype in _FP8_EXPERTS:
+        return Scheme(name=method, rules=rules)
+    if expert_dtype != "fp4":
+        return None
+    experts = Rule(format=MXFP4, roles=(WeightRole.EXPERT,), never=never)
+    return Scheme(name="fp8, experts mxfp4", rules=(experts, *rules))
 
 
 def _with(rule: Rule, never: tuple[tuple[str, frozenset[int]], ...]) -> Rule:
@@ -133,16 +143,18 @@ def _fp8(config: Mapping[str, Any]) -> Rule | None:
 
 
 def _gptq(config: Mapping[str, Any]) -> Rule | None:
-    return _integers(GPTQ, config)
+    return _integers(GPTQ, config.get("bits"), config.get("group_size", 128))
 
 
 def _awq(config: Mapping[str, Any]) -> Rule | None:
-    return _integers(AWQ, config)
+    # transformers' AwqConfig has defaults, GPTQConfig has none for its bits.
+    return _integers(AWQ, config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size", 128)))
 
 
-def _integers(form: WeightFormat, config: Mapping[str, Any]) -> Rule | None:
-    bits, group = config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size", 128))
-    if bits not in (2, 3, 4, 8) or not (group == -1 or _is_size(group)):
+def _integers(form: WeightFormat, bits: Any, group: Any) -> Rule | None:
+    if not _is_size(bits) or bits not in (2, 3, 4, 8):
+        return None
+    if not (_is_size(group) or (type(group) is int and group == -1)):
         return None
     return Rule(format=_changed(form, bits=bits, zero_bits=bits, group=0 if group == -1 else group))
 
@@ -225,6 +237,8 @@ def _group(group: Any, outer: str) -> Rule | None:
 def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | None:
     bits, kind, size = weights.get("num_bits"), weights.get("type", "int"), weights.get("group_size")
     strategy = weights.get("strategy")
+    if not _is_size(bits):
+        return None
     if kind == "float" and bits == 8:
         if strategy == "channel":
             return FP8_CHANNEL

@@ -78,7 +78,9 @@ def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> Weights
         return _estimate(model.counted, None, _PLAIN[wanted])
     from hwcalc.parsers.quantization import read_scheme, uniform_scheme
 
-    scheme = uniform_scheme(wanted) if wanted is not None else read_scheme(model.quantization or {})
+    scheme = (
+        uniform_scheme(wanted) if wanted is not None else read_scheme(model.quantization or {}, model.config.get("expert_dtype"))
+    )
     if scheme is None:
         notes.append(
             Note(

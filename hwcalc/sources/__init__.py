@@ -119,6 +119,8 @@ def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
             notes = [note for miss in absent if (note := _remark(miss, answer)) is not None]
             return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
         absent.append(answer)
+        if answer.error is not None:  # once is enough
+            wanted = replace(wanted, offline=True)
     for miss in absent:
         if miss.error is not None:
             raise _with_way_out(miss.error, wanted)

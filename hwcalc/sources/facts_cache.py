@@ -1,23 +1,36 @@
 """What weight headers said, kept on this machine by commit: a commit's files never change, so one reading is enough.
 
 ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` where the variable is not set). It is a cache: what is
-missing, broken or not writable is read again, never an error.
+missing, broken or not writable is read again, never an error. That a commit has no such files, or damaged ones, is kept too, and so
+are the notes that belong to the reading.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from hwcalc.model import WeightFacts
+from formulas.frozen import frozen
+from hwcalc.model import Note, WeightFacts
 
-__all__ = ["cached_weights", "facts_folder", "keep_weights", "write_atomically"]
+__all__ = ["Kept", "cached_weights", "facts_folder", "keep_weights", "write_atomically"]
 
 _VERSION: Final = 1
 _LARGEST: Final = 64 * 1024
+_MOST_NOTES: Final = 8
+_LONGEST_NOTE: Final = 1000
+
+
+@frozen
+class Kept:
+    """One reading of a commit: ``facts`` is ``None`` where the commit has no weight files that can be read."""
+
+    facts: WeightFacts | None
+    notes: tuple[Note, ...] = ()
 
 
 def facts_folder() -> Path | None:
@@ -26,8 +39,8 @@ def facts_folder() -> Path | None:
     return Path(base) / "kvplan" / "headers" if os.path.isabs(base) else None
 
 
-def cached_weights(model_id: str, commit: str) -> WeightFacts | None:
-    """The facts of this commit, if they were kept."""
+def cached_weights(model_id: str, commit: str) -> Kept | None:
+    """What an earlier reading of this commit said, if it was kept."""
     path = _path(model_id, commit)
     try:
         with open(path or os.devnull, "rb") as file:
@@ -36,19 +49,22 @@ def cached_weights(model_id: str, commit: str) -> WeightFacts | None:
         return None
 
 
-def keep_weights(model_id: str, commit: str, facts: WeightFacts) -> None:
-    """Keep the facts of this commit, if that is possible."""
+def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: Iterable[Note] = ()) -> None:
+    """Keep what was read of this commit, if that is possible."""
     path = _path(model_id, commit)
     if path is None:
         return
-    document = {
-        "schema_version": _VERSION,
-        "bytes_by_dtype": dict(facts.bytes_by_dtype),
-        "elements_by_dtype": dict(facts.elements_by_dtype),
-        "files": facts.files,
-        "tensors": facts.tensors,
-        "source": facts.source,
-    }
+    document: dict[str, Any] = {"schema_version": _VERSION, "notes": [[note.code, note.message] for note in notes]}
+    if facts is None:
+        document["no_weights"] = True
+    else:
+        document |= {
+            "bytes_by_dtype": dict(facts.bytes_by_dtype),
+            "elements_by_dtype": dict(facts.elements_by_dtype),
+            "files": facts.files,
+            "tensors": facts.tensors,
+            "source": facts.source,
+        }
     with suppress(OSError):
         write_atomically(path, json.dumps(document).encode())
 
@@ -72,16 +88,31 @@ def _path(model_id: str, commit: str) -> Path | None:
     return None if folder is None else folder / model_id.replace("/", "--") / f"{commit}.json"
 
 
-def _read(document: Any) -> WeightFacts | None:
+def _read(document: Any) -> Kept | None:
     if not isinstance(document, dict) or document.get("schema_version") != _VERSION:
         return None
+    notes = _notes(document.get("notes", []))
+    if notes is None:
+        return None
+    if document.get("no_weights") is True:
+        return Kept(facts=None, notes=notes)
     sizes, elements = document.get("bytes_by_dtype"), document.get("elements_by_dtype")
     files, tensors, source = document.get("files"), document.get("tensors"), document.get("source")
     if not (_counts(sizes) and _counts(elements) and set(sizes) == set(elements)):
         return None
     if not (_count(files) and _count(tensors) and isinstance(source, str) and source.isprintable()):
         return None
-    return WeightFacts(bytes_by_dtype=sizes, elements_by_dtype=elements, files=files, tensors=tensors, source=source[:200])
+    facts = WeightFacts(bytes_by_dtype=sizes, elements_by_dtype=elements, files=files, tensors=tensors, source=source[:200])
+    return Kept(facts=facts, notes=notes)
+
+
+def _notes(rows: Any) -> tuple[Note, ...] | None:
+    if not isinstance(rows, list) or len(rows) > _MOST_NOTES:
+        return None
+    for row in rows:
+        if not (isinstance(row, list) and len(row) == 2 and all(isinstance(text, str) and text.isprintable() for text in row)):
+            return None
+    return tuple(Note(code=code[:64], message=message[:_LONGEST_NOTE]) for code, message in rows)
 
 
 def _counts(value: Any) -> TypeGuard[dict[str, int]]:

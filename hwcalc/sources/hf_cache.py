@@ -1,4 +1,4 @@
-"""The Hugging Face cache on this machine, read as it lies on disk: no huggingface_hub, no network, nothing written.
+"""The Hugging Face cache on this machine, read as it lies on disk. The Hub is asked only for weight headers that nobody has read yet.
 
 ``<cache>/models--<org>--<name>/refs/<branch>`` holds a commit, ``snapshots/<commit>/config.json`` (a link into ``blobs``)
 the file. Where the cache is: ``HF_HUB_CACHE``, else ``HUGGINGFACE_HUB_CACHE`` (its old name), else ``$HF_HOME/hub``, else
@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from hwcalc.model import Note, RawModel, WeightFacts
+from hwcalc.model import Note, RawModel
 from hwcalc.sources.wanted import Absent, Wanted, printable
 
 __all__ = ["cache_folder", "cached_config", "cached_ids", "find_cached"]
 
 _COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
+_WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
 
 
@@ -55,28 +57,36 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
     path, commit, remark = found
     notes = [Note(code="revision", message=remark)] if remark else []
     config = read_config(path, notes)
-    return RawModel(
+    raw = RawModel(
         id=wanted.id,
         config=config,
         source="hf-cache",
         location=f"Hugging Face cache, commit {commit[:12]}",
         revision=commit,
-        weights=_weights(wanted.id, path, commit, notes) if wanted.weights else None,
         notes=tuple(notes),
     )
+    return _with_weights(raw, wanted, path, commit) if wanted.weights else raw
 
 
-def _weights(model_id: str, config: Path, commit: str, notes: list[Note]) -> WeightFacts | None:
-    """From an earlier reading of this commit, else from the weight files, if they were downloaded."""
+def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> RawModel:
+    """From an earlier reading of this commit, else from the weight files if they were downloaded, else from the Hub."""
     from hwcalc.sources.facts_cache import cached_weights, keep_weights
     from hwcalc.sources.folder import weights_beside
 
-    kept = cached_weights(model_id, commit)
-    if kept is None:
-        kept = weights_beside(config, notes)
-        if kept is not None:
-            keep_weights(model_id, commit, kept)
-    return kept
+    kept = cached_weights(wanted.id, commit)
+    if kept is not None and kept.facts is not None:
+        return replace(raw, weights=kept.facts, notes=(*raw.notes, *kept.notes))
+    notes: list[Note] = []
+    facts = weights_beside(config, notes)
+    if facts is not None:
+        keep_weights(wanted.id, commit, facts)
+    elif kept is not None:
+        notes = list(kept.notes)
+    elif not wanted.offline and _WHOLE_COMMIT.fullmatch(commit):
+        from hwcalc.sources.hub import with_weights
+
+        return with_weights(raw, wanted, commit, params=config.name == "params.json")
+    return replace(raw, weights=facts, notes=(*raw.notes, *notes))
 
 
 def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:

@@ -7,7 +7,9 @@ too, the facts in kvplan's own. So the next plan of the model asks nobody. Nothi
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from formulas.frozen import frozen
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, KvplanError
@@ -23,10 +25,14 @@ from hwcalc.sources.wanted import Absent, Wanted, printable, shown
 from hwcalc.sources.weights import Part, read_weights
 from profiles.catalog import is_model_id
 
-__all__ = ["Listing", "Repository", "find_on_hub"]
+__all__ = ["Listing", "Repository", "find_on_hub", "with_weights"]
 
 _PARALLEL = 8
 _WHOLE_COMMIT = 40
+_STEMS: Final = {False: ("model",), True: ("consolidated", "model")}
+"""Names of the weight files, by whether the config is Mistral's ``params.json``."""
+_KEPT: Final = frozenset({"renamed", "weights"})
+"""Codes of the notes that stay true of a commit."""
 
 
 def find_on_hub(wanted: Wanted) -> RawModel | Absent:
@@ -42,6 +48,25 @@ def find_on_hub(wanted: Wanted) -> RawModel | Absent:
         return _read(client, wanted)
     except HubUnreachableError as error:
         return Absent(place=client.name, error=error)
+
+
+def with_weights(raw: RawModel, wanted: Wanted, commit: str, *, params: bool) -> RawModel:
+    """A model of the cache with what the Hub's weight headers say of its commit; a Hub that does not answer is only noted."""
+    notes: list[Note] = []
+    try:
+        client = HubClient(wanted.endpoint, wanted.token)
+    except KvplanError as error:
+        return replace(raw, notes=(*raw.notes, _unread(error)))
+    tell(f"asking {client.name}")
+    repository = Repository(client, None, wanted.id, commit)
+    facts, _ = _weights(repository, _STEMS[params], notes)
+    config: Mapping[str, Any] = raw.config
+    if facts is not None and may_be_quantized(facts) and not is_quantized(config):
+        documents: dict[str, bytes] = {}
+        config, more = _quantization(repository, dict(config), documents)
+        notes += more
+        keep_files(wanted.id, commit, commit, documents)
+    return replace(raw, config=config, weights=facts, notes=(*raw.notes, *notes))
 
 
 def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
@@ -87,12 +112,12 @@ class Repository:
 
     parallel = _PARALLEL
 
-    def __init__(self, client: HubClient, reply: Reply, model_id: str, revision: str) -> None:
+    def __init__(self, client: HubClient, reply: Reply | None, model_id: str, revision: str) -> None:
         whole = len(revision) == _WHOLE_COMMIT and all(letter in "0123456789abcdef" for letter in revision)
         self.client = client
         self.asked = model_id
-        self.id = reply.id or model_id
-        self.commit = reply.commit or (revision if whole else None)
+        self.id = (reply and reply.id) or model_id
+        self.commit = (reply and reply.commit) or (revision if whole else None)
         self.revision = self.commit or revision
 
     def whole(self, name: str, most: int) -> bytes | None:
@@ -106,7 +131,12 @@ class Repository:
         return None if reply is None else Part(data=reply.body, file_bytes=reply.file_bytes)
 
     def _file(self, name: str, most: int, first: int | None) -> Reply | None:
-        reply = self.client.file(self.id, self.revision, name, most=most, first=first)
+        try:
+            reply = self.client.file(self.id, self.revision, name, most=most, first=first)
+        except ValueError as error:  # huggingface_hub's own rule of what an id is
+            raise HubError(f"{self.client.name} has no {shown(self.asked)}.") from error
+        if reply.status == 404 and reply.code in {"RepoNotFound", "RevisionNotFound"}:
+            raise HubError(f"{self.client.name} has no {shown(self.asked)} at revision {shown(self.revision)}.")
         if reply.status == 404:
             return None
         if reply.status not in {200, 206}:
@@ -150,7 +180,7 @@ def _raw(repository: Repository, wanted: Wanted, config: dict[str, Any], documen
                 message="The address that was asked does not say which commit it gave: the plan cannot be repeated.",
             )
         )
-    stems = ("consolidated", "model") if "params.json" in documents else ("model",)
+    stems = _STEMS["params.json" in documents]
     facts, reached = (None, True) if not wanted.weights else _weights(repository, stems, notes)
     if facts is not None and may_be_quantized(facts) and not is_quantized(config):
         config, more = _quantization(repository, config, documents)
@@ -173,16 +203,24 @@ def _weights(repository: Repository, stems: tuple[str, ...], notes: list[Note]) 
     """The facts, and whether asking again later would be of no use. A plan does without them: the cache needs the config alone."""
     commit = repository.commit
     kept = None if commit is None else cached_weights(repository.asked, commit)
-    if kept is not None:
-        return kept, True
+    if kept is not None and kept.facts is not None:
+        said = {note.code for note in notes}
+        notes += (note for note in kept.notes if note.code not in said)
+        return kept.facts, True
+    facts = None
     try:
         facts = read_weights(repository, stems)
     except KvplanError as error:
-        notes.append(Note(code="weights", message=f"The weight files could not be read: {error.message}"))
-        return None, not isinstance(error, HubError) or isinstance(error, HubAccessError)
-    if facts is not None and commit is not None:
-        keep_weights(repository.asked, commit, facts)
+        notes.append(_unread(error))
+        if isinstance(error, HubError):
+            return None, isinstance(error, HubAccessError)
+    if commit is not None:
+        keep_weights(repository.asked, commit, facts, (note for note in notes if note.code in _KEPT))
     return facts, True
+
+
+def _unread(error: KvplanError) -> Note:
+    return Note(code="weights", message=f"The weight files could not be read: {error.message}")
 
 
 def _quantization(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -85,3 +87,71 @@ def test_two_models_are_needed(models: list[str], capsys: pytest.CaptureFixture[
     assert main(["diff", *models]) == 2
 
     assert "diff compares two models" in capsys.readouterr().err
+
+
+def test_a_dtype_and_a_quantisation_are_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both decide how many bytes a weight takes."""
+    document = difference(capsys, *files(tmp_path, torch_dtype="torch.float32"))
+    assert document["keys"] == [{"key": "dtype", "in_a": True, "in_b": True, "a": "bfloat16", "b": "float32"}]
+    by_name = {figure["name"]: figure for figure in document["figures"]}
+    assert by_name["memory.weights.bytes"]["b"] == 2 * by_name["memory.weights.bytes"]["a"]
+
+    quantised = {"quant_method": "awq", "bits": 4, "group_size": 128, "more": {"zero_point": True}}
+    document = difference(capsys, *files(tmp_path, quantization_config=quantised))
+    assert {change["key"]: change["b"] for change in document["keys"]} == {
+        "quantization_config.quant_method": "awq",
+        "quantization_config.bits": 4,
+        "quantization_config.group_size": 128,
+        "quantization_config.more.zero_point": True,
+    }
+    assert not any(change["in_a"] for change in document["keys"])
+
+
+def test_the_same_dtype_under_its_two_names_is_no_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``torch_dtype`` became ``dtype`` in transformers 5."""
+    a, b = files(tmp_path)
+    renamed = {("dtype" if key == "torch_dtype" else key): value for key, value in BASE.items()}
+    Path(b).write_text(json.dumps(renamed), encoding="utf-8")
+
+    assert difference(capsys, a, b)["keys"] == []
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_one_of_them_from_standard_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    """It can be read once, and is."""
+    a, b = files(tmp_path, num_key_value_heads=2)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(a).read_bytes())))
+    document = difference(capsys, *(("-", b) if order == 0 else (b, "-")), "--seq", "100")
+    heads = (8, 2) if order == 0 else (2, 8)
+
+    assert [(change["key"], change["a"], change["b"]) for change in document["keys"]] == [("num_key_value_heads", *heads)]
+
+
+def test_standard_input_is_one_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twice the same stream is wrong usage."""
+    assert main(["diff", "-", "-"]) == 2
+
+    assert "standard input can be only one of the two" in capsys.readouterr().err
+
+
+def test_csv_is_one_table_of_plain_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As many columns in each row, and digits alone."""
+    assert main(["diff", *files(tmp_path, num_key_value_heads=2, head_dim=64), "--format", "csv", "--seq", "1000"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    by_name = {row["name"]: row for row in rows}
+
+    assert all(None not in row and None not in row.values() for row in rows)
+    assert {row["what"] for row in rows} == {"model", "request", "figure", "key"}
+    figure = by_name["cache.total_bytes"]
+    assert int(figure["b"]) - int(figure["a"]) == int(figure["difference"]) == -1000 * 2 * 6 * 64 * 2 * 2
+    assert (figure["a"].isdecimal(), figure["difference"][0]) == (True, "-")
+    assert (by_name["num_key_value_heads"]["a"], by_name["num_key_value_heads"]["b"]) == ("8", "2")
+    assert (by_name["head_dim"]["a"], by_name["head_dim"]["b"]) == ("", "64")
+
+
+@pytest.mark.parametrize("wrong", [["--seq", "x"], ["--format", "x"]])
+def test_a_wrong_option_comes_before_the_models(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody is asked for a model then."""
+    assert main(["diff", "no-such/a", "no-such/b", *wrong]) == 2

@@ -139,6 +139,12 @@ def test_scheme(config: dict[str, Any], expected: int) -> None:
         {"quant_method": "aqlm"},
         {"quant_method": "gptq", "bits": 5},
         {"quant_method": "gptq", "bits": 4, "group_size": "all"},
+        {"quant_method": "gptq"},
+        {"quant_method": "gptq", "bits": 4.0},
+        {"quant_method": "awq", "w_bit": True},
+        {"quant_method": "awq", "bits": None},
+        {"quant_method": "awq", "bits": 4, "group_size": -1.0},
+        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4.0, "type": "int"}}}},
         {"quant_method": "fp8", "weight_block_size": [0, 128]},
         {"quant_method": "fp8", "weight_block_size": [128]},
         {"quant_method": "fp8", "modules_to_not_convert": ["re:(a+)+$"]},
@@ -152,6 +158,27 @@ def test_scheme(config: dict[str, Any], expected: int) -> None:
 def test_unknown_schemes_are_unknown(config: dict[str, Any]) -> None:
     """What is not understood is no number; a regular expression of another form is never run."""
     assert read_scheme(config) is None
+
+
+def test_experts_in_four_bits_beside_fp8() -> None:
+    """``expert_dtype``: half a byte a number and one a group of 32 for the routed experts, fp8 tiles for the rest."""
+    config = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+
+    assert 2 * (Q + 4 + EXPERTS // 2 + EXPERTS // 32 + ROUTER * 2) + HEAD * 2 == taken(read_scheme(config, "fp4"))
+    assert read_scheme(config, "fp8") == read_scheme(config)
+    assert read_scheme(config, "fp3") is None
+    assert read_scheme(config, ["fp4"]) is None
+
+
+def test_deepseek_v4_flash() -> None:
+    """43 layers of 256 experts, each of 3 x 4,096 x 2,048 numbers: 147.2 GB in MXFP4, where fp8 took 277.1 GB."""
+    numbers = 43 * 256 * 3 * 4096 * 2048
+    all_fp8 = 285_541_272_366
+
+    assert plan("deepseek-ai/DeepSeek-V4-Flash", seq=100).memory.weights.bytes == (
+        all_fp8 - (numbers + numbers // 128**2 * 4) + numbers // 2 + numbers // 32
+    )
+    assert plan("sgl-project/DeepSeek-V4-Pro-FP8", seq=100).memory.weights.bytes == 1_575_489_266_182
 
 
 def test_every_format_can_be_asked_for() -> None:

@@ -46,6 +46,7 @@ def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Bud
     requested = ceil(total * (float(default_utilization(context.version)) if utilization is None else utilization))
     parts = [
         *weights,
+        *_rotary(context.model),
         _activation(context, sequences, batched_tokens),
         *_encoder(context, batched_tokens),
         *_non_torch(request, gpu, profile),
@@ -208,6 +209,18 @@ def _from_files(context: Context, published: int | None, stages: tuple[int, ...]
             source=f"the weight files, shared out evenly; {estimate.source}",
         ),
     )
+
+
+def _rotary(model: ModelSpec) -> tuple[BudgetPart, ...]:
+    """The table of rotary embeddings: positions x rotated dimensions, which is 131,072 x 128 for Llama-3.1."""
+    dims = [group.kind.dims() for group in model.stack.groups]
+    widths = [one.get("qk_rope_head_dim", one.get("head_dim", 0)) for one in dims if "num_attention_heads" in one]
+    numbers = (model.max_position_embeddings or 0) * max(widths, default=0)
+    if not numbers:
+        return ()
+    each = vllm_profile().estimate("rotary_bytes")
+    low, expected, high = (int(numbers * size) for size in (each.low, each.expected, each.high))
+    return (BudgetPart(name="rotary table", low=low, expected=expected, high=high, source=each.source),)
 
 
 def _activation(context: Context, sequences: int, batched_tokens: int) -> BudgetPart:

@@ -7,6 +7,7 @@ own code where it lives with the model; names of tensors are those of its checkp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from formulas.frozen import frozen
 from formulas.weights import (
@@ -51,6 +52,14 @@ Switch = bool | str
 """Yes, no, or the config key that says so."""
 
 Weighed = tuple[Weight, ...]
+
+_TIED_BY_EITHER: Final = frozenset(
+    {
+        "glm4v", "glm4v_moe", "glm_ocr", "hunyuan_vl", "llava", "llava_next_video", "llava_onevision", "minimax_m3_vl",
+        "paddleocr_vl", "qwen2_5_vl", "qwen2_vl", "shieldgemma2", "video_llama_3",
+    }
+)  # fmt: skip
+_TIED_BY_TEXT: Final = frozenset({"vibevoice"})
 
 Layers = list[tuple[Weighed, int]]
 """Kinds of layer and how many layers are of each."""
@@ -147,12 +156,17 @@ def norm(kind: str, path: str, width: int) -> Weighed:
 
 
 def tied_head(config: Config, top: Config) -> bool:
-    """Whether input and output embeddings are one tensor: the whole model's key decides, then the language model's."""
-    for level in (top, config):
-        value = level.get("tie_word_embeddings")
-        if value is not None:
-            return bool(value)
-    return False
+    """Whether input and output embeddings are one tensor: the whole model's key decides, then the language model's.
+
+    A few classes forward the language model's key to the top: either of the two ties then, or the language model's alone.
+    """
+    own = config.get("tie_word_embeddings")
+    if top.model_type in _TIED_BY_TEXT:
+        return bool(own)
+    whole = top.get("tie_word_embeddings")
+    if top.model_type in _TIED_BY_EITHER:
+        return bool(whole) or bool(own)
+    return bool(own if whole is None else whole)
 
 
 def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:

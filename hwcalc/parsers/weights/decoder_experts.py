@@ -31,13 +31,14 @@ def blocks(config: Config, top: Config) -> tuple[Block, ...]:
 
 
 def _by_step(default: list[int]) -> Callable[[Config, int], list[bool]]:
-    """Qwen's rule: dense where ``mlp_only_layers`` says so, or off the ``decoder_sparse_step``."""
+    """Qwen's rule: dense where ``mlp_only_layers`` says so, off the ``decoder_sparse_step``, or for want of experts."""
 
     def dense(config: Config, count: int) -> list[bool]:
         listed = config.integers("mlp_only_layers")
         only = set(default if listed is None else listed)
         step = config.maybe_integer("decoder_sparse_step") or 1
-        return [i in only or (i + 1) % step != 0 for i in range(count)]
+        empty = config.maybe_integer("num_experts", minimum=0) == 0
+        return [empty or i in only or (i + 1) % step != 0 for i in range(count)]
 
     return dense
 

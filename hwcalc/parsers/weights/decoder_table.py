@@ -21,7 +21,7 @@ def blocks(config: Config, top: Config) -> tuple[Block, ...]:
 
 def _xielu(config: Config) -> tuple[Weight, ...]:
     """Apertus' activation has two learned numbers in each layer."""
-    if config.text("hidden_act") != "xielu":
+    if config.get("hidden_act", "xielu") != "xielu":
         return ()
     return parameter("mlp.act_fn.alpha_p", 1) + parameter("mlp.act_fn.alpha_n", 1)
 

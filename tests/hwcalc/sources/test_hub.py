@@ -210,7 +210,7 @@ def test_this_machine_answers_before_the_hub(hub: Path, loopback: Hub) -> None:
     loopback.add("org/name", MODEL)
     loopback.add(QWEN, MODEL)
 
-    assert (planned().source, planned(QWEN).source, loopback.asked) == ("hf-cache", "catalog", [])
+    assert (resolve("org/name").source, planned(QWEN).source, loopback.asked) == ("hf-cache", "catalog", [])
     assert planned(QWEN, revision="main").source == "hub"
     assert resolve("org/name", refresh=True).revision == COMMIT
     assert resolve("org/name").revision == COMMIT

@@ -200,6 +200,17 @@ def test_no_progress_in_a_pipe(hub: Path, loopback: Hub, capsys: Capture, monkey
     assert run(capsys, "org/name", "--json")[2] == ""
 
 
+@pytest.mark.parametrize("wrong", [("--seq", "x"), ("--batch", "0"), ("--encoder-seq", "-1"), ("--engine-option", "x")])
+def test_a_number_that_is_none_is_said_before_the_hub_is_asked(
+    hub: Path, loopback: Hub, capsys: Capture, wrong: tuple[str, str]
+) -> None:
+    """It would be wrong for any model."""
+    loopback.add("org/name", MODEL)
+
+    assert run(capsys, "org/name", *wrong)[0] == 2
+    assert loopback.asked == []
+
+
 def test_a_misspelt_command_is_still_guessed(hub: Path, loopback: Hub, capsys: Capture) -> None:
     """Though the Hub may be asked for it."""
     assert "kvplan engines" in run(capsys, "engine")[2]

@@ -1,0 +1,203 @@
+"""The memory equation: its arithmetic, its defaults, and what people's logs have shown of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import load_model
+from hwcalc.engines.base import Budget, BudgetPart, Context, Dtypes, Request
+from hwcalc.engines.vllm.memory import batch_defaults, default_utilization, graphs_subtracted, plan_budget, total_bytes
+from hwcalc.errors import UsageError
+from hwcalc.units import GIB, MIB
+from profiles.gpus import Gpu, find_gpu, list_gpus
+
+DTYPES: Final = Dtypes(kv="bf16", roles={})
+
+
+def context(name: str, gpu: str | Gpu, *, version: str = "0.33", **fields: Any) -> Context:
+    """A request as far as the equation reads it."""
+    card = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    request = Request(seq=8192, gpu=card, **fields)
+    return Context(model=load_model(name), request=request, version=version, dtypes=DTYPES, encoder_tokens=0, notes=[])
+
+
+def budget(name: str, gpu: str | Gpu, *, sequences: int = 256, batched_tokens: int = 2048, **fields: Any) -> Budget:
+    """The budget, which must be there."""
+    planned = plan_budget(context(name, gpu, **fields), sequences=sequences, batched_tokens=batched_tokens)
+    assert planned is not None
+    return planned
+
+
+def part(planned: Budget, name: str) -> BudgetPart:
+    """One term by its name."""
+    (found,) = (one for one in planned.parts if one.name == name)
+    return found
+
+
+def test_llama_on_an_l4() -> None:
+    """22,558 MiB x 0.92, less weights, the rotary table, 256 rows of logits of 10 bytes, and four estimates."""
+    planned = budget("meta-llama/Llama-3.1-8B", "l4")
+
+    assert planned.total_bytes == 22_558 * MIB
+    assert planned.requested_bytes == ceil(22_558 * MIB * 0.92)
+    assert part(planned, "weights").expected == 16_060_522_496
+    assert part(planned, "rotary table").expected == 131_072 * 128 * 2
+    # 256 x 128,256 x 10 is more than 2 x 2,048 x (3 x 4,096 + 3 x 14,336).
+    assert part(planned, "activations").expected == 256 * 128_256 * 10 > 2 * 2048 * 3 * (4096 + 14_336)
+    assert part(planned, "workspaces").expected == 4096 * 1024 * 2 + 16 * 1024 * 8
+    assert planned.expected == planned.requested_bytes - sum(one.expected for one in planned.parts)
+    assert planned.low == planned.requested_bytes - sum(one.high for one in planned.parts)
+    assert planned.high == planned.requested_bytes - sum(one.low for one in planned.parts)
+    assert planned.low < planned.expected < planned.high
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sequences", "tokens"),
+    [
+        ("h100", 1024, 8192),
+        ("h200", 1024, 8192),
+        ("rtx-pro-6000", 1024, 8192),
+        ("gh200-144gb", 1024, 8192),
+        ("b200", 1024, 16384),
+        ("gb300", 1024, 16384),
+        ("mi300x", 1024, 16384),
+        ("a100", 256, 2048),
+        ("a100-pcie", 256, 2048),
+        ("l40s", 256, 2048),
+        ("l4", 256, 2048),
+        ("4090", 256, 2048),
+        ("gb10", 256, 2048),
+    ],
+)
+def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
+    """From 160 GiB, from 70 GiB but for A100 and GB10, and the others."""
+    assert batch_defaults(find_gpu(gpu)) == (sequences, tokens)
+
+
+def test_versions() -> None:
+    """0.92 and graphs off the pool from 0.21 on, 0.9 and graphs beside it before."""
+    assert [default_utilization(version) for version in ("0.33", "0.21", "0.20", "0.7")] == ["0.92", "0.92", "0.9", "0.9"]
+    assert [graphs_subtracted(version) for version in ("0.33", "0.21", "0.20")] == [True, True, False]
+    names = {one.name for one in budget("meta-llama/Llama-3.1-8B", "h100", version="0.20").parts}
+    assert "CUDA graphs" not in names
+    assert budget("meta-llama/Llama-3.1-8B", "h100", version="0.20").requested_bytes == ceil(81_082 * MIB * 0.9)
+
+
+def test_totals() -> None:
+    """What torch was seen to see; else a share of the tool's total, or of the number on the box."""
+    assert total_bytes(find_gpu("h200")) == 143_156 * MIB
+    assert total_bytes(find_gpu("rtx-5080")) == int(16_303 * 0.994) * MIB
+    assert total_bytes(find_gpu("mi350x")) == 294_896 * MIB
+    assert total_bytes(find_gpu("gaudi3")) == int(128 * 1024 * 0.93) * MIB
+    assert total_bytes(Gpu(id="x", name="x", vendor="x")) is None
+    for gpu_id in list_gpus():
+        gpu = find_gpu(gpu_id)
+        total = total_bytes(gpu)
+        assert total is not None
+        assert total <= (gpu.memory_total_mib or (gpu.memory_marketing_gb or 0) * 1024) * MIB
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "fields", "name", "measured_gib"),
+    [
+        # vLLM issue 10517: RTX 3090, one prompt of 20,000 and of 29,000 tokens, 15.05 at 512; weights 14.9888 with the table.
+        ("meta-llama/Llama-3.1-8B", "3090", {"batched_tokens": 20_000, "sequences": 1}, "activations", 17.06 - 14.99),
+        ("meta-llama/Llama-3.1-8B", "3090", {"batched_tokens": 29_000, "sequences": 1}, "activations", 17.98 - 14.99),
+        # Pull request 10511: H100, 8,192 tokens, 256 requests.
+        ("meta-llama/Meta-Llama-3-8B", "h100", {"batched_tokens": 8192}, "activations", 1.26),
+        # Issue 13061: two 4090, DeepSeek-R1-Distill-Qwen-14B, 2,048 tokens; of the shape of Qwen2.5-14B.
+        ("Qwen/Qwen2.5-14B", "4090", {"tp": 2}, "activations", 0.19),
+        # Pull request 12126: H100.
+        ("meta-llama/Llama-3.1-8B", "h100", {}, "non-torch", 0.16),
+        # Runner pull request 251, vLLM 0.27; pull requests 30515 and 39559.
+        ("meta-llama/Llama-3.1-8B", "h100", {}, "CUDA graphs", 0.36),
+        ("meta-llama/Llama-3.1-8B", "h100", {}, "CUDA graphs", 0.26),
+        ("meta-llama/Llama-3.1-8B", "h100", {}, "CUDA graphs", 0.73),
+    ],
+)
+def test_what_logs_have_shown(model: str, gpu: str, fields: dict[str, Any], name: str, measured_gib: float) -> None:
+    """A measured part lies between low and high; logs have two decimals."""
+    found = part(budget(model, gpu, **fields), name)
+
+    assert found.low <= (measured_gib + 0.005) * GIB
+    assert (measured_gib - 0.005) * GIB <= found.high
+
+
+@pytest.mark.parametrize(("tokens", "measured_gib"), [(20_000, 2.07), (29_000, 2.99)])
+def test_activations_grow_with_tokens(tokens: int, measured_gib: float) -> None:
+    """Llama-3.1-8B: 110,592 bytes a token, 1 % from what an RTX 3090 showed."""
+    found = part(budget("meta-llama/Llama-3.1-8B", "3090", batched_tokens=tokens, sequences=1), "activations")
+
+    assert found.expected == tokens * 2 * 3 * (4096 + 14_336) == tokens * 110_592
+    assert found.expected == pytest.approx(measured_gib * GIB, rel=0.01)
+
+
+def test_several_gpus() -> None:
+    """Communication buffers only then; NVLink takes more than PCIe, and whole experts more again."""
+    one = {part.name for part in budget("Qwen/Qwen3-30B-A3B", "h100").parts}
+    linked = budget("Qwen/Qwen3-30B-A3B", "h100", tp=2)
+    assert "communication" not in one
+    assert part(linked, "communication").expected > part(budget("Qwen/Qwen3-30B-A3B", "4090", tp=2), "communication").expected
+    assert part(budget("Qwen/Qwen3-30B-A3B", "h100", tp=2, ep=2), "expert exchange").low == 3 * GIB
+
+
+def test_quantised_latent_attention_keeps_copies() -> None:
+    """DeepSeek-V3 as published is fp8: 61 layers x 16 heads x 256 x 512 x 2 bytes beside the weights; not in 16 bits."""
+    published = budget("deepseek-ai/DeepSeek-V3", "h200", tp=8)
+
+    assert part(published, "absorbed projections").expected == 61 * 16 * 256 * 512 * 2
+    plain = budget("deepseek-ai/DeepSeek-V3", "h200", tp=8, weights="bf16")
+    assert "absorbed projections" not in {one.name for one in plain.parts}
+    assert part(plain, "weights").expected == 169_560_743_936
+
+
+def test_recurrent_states_make_graphs_dear() -> None:
+    """35 graphs of 24 MiB, and up to 24 % of what is left."""
+    found = part(budget("Qwen/Qwen3-Next-80B-A3B-Instruct", "h200", tp=2), "CUDA graphs")
+
+    assert found.expected == 35 * 24 * MIB
+    assert found.high > 10 * GIB
+
+
+def test_towers_are_profiled() -> None:
+    """A model with an encoder pays for its profile run; four patches of a token, 2 x 4,304 + 4 x 1,152 numbers each."""
+    found = part(budget("google/gemma-3-27b-it", "a100"), "encoder profile")
+
+    assert found.expected == 2 * 2048 * 4 * (2 * 4304 + 4 * 1152)
+    assert "encoder profile" not in {one.name for one in budget("meta-llama/Llama-3.1-8B", "a100").parts}
+
+
+def test_notes() -> None:
+    """What is assumed is said."""
+    for gpu, share, code in [
+        ("rtx-5080", None, "gpu-memory-estimated"),
+        ("gb10", None, "unified-memory"),
+        ("h100", 0.999, "utilization-high"),
+    ]:
+        made = context("meta-llama/Llama-3.1-8B", gpu, memory_utilization=share)
+        assert plan_budget(made, sequences=256, batched_tokens=2048) is not None
+        assert code in {note.code for note in made.notes}
+
+
+def test_without_hardware_or_weights() -> None:
+    """No GPU, a GPU of unknown memory, a model that nobody counts: no budget, and a note."""
+    made = context("meta-llama/Llama-3.1-8B", Gpu(id="x", name="x", vendor="x"))
+    assert plan_budget(made, sequences=1, batched_tokens=1) is None
+    assert [note.code for note in made.notes] == ["gpu-memory-unknown"]
+    bare = replace(made, request=replace(made.request, gpu=None), notes=[])
+    assert plan_budget(bare, sequences=1, batched_tokens=1) is None
+    assert not bare.notes
+    uncounted = context("meta-llama/Llama-3.1-8B", "h100")
+    uncounted = replace(uncounted, model=replace(uncounted.model, counted=None, weights=None))
+    assert plan_budget(uncounted, sequences=1, batched_tokens=1) is None
+    assert [note.code for note in uncounted.notes] == ["weights-unknown"]
+
+
+def test_an_unknown_weight_format() -> None:
+    """The error of ``--weights``."""
+    with pytest.raises(UsageError, match="--weights"):
+        budget("meta-llama/Llama-3.1-8B", "h100", weights="fp7")

@@ -1,0 +1,70 @@
+"""Constants of engines: every number has a source and an order, and a broken file is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from profiles.catalog import ProfileError
+from profiles.engines import BUILT_IN, ESTIMATES, parse_vllm, vllm_profile
+from profiles.yaml_file import parse_yaml
+
+TEXT: Final = (BUILT_IN / "vllm.yaml").read_text(encoding="utf-8")
+
+
+def test_vllm() -> None:
+    """What the rest of the program relies on."""
+    profile = vllm_profile()
+
+    assert [(entry.since, entry.value) for entry in profile.utilization] == [((0, 21), "0.92"), ((0, 0), "0.9")]
+    assert profile.graphs_since == (0, 21)
+    assert [(one.least_gib, one.max_num_seqs, one.max_num_batched_tokens) for one in profile.batch_classes] == [
+        (160, 1024, 16384),
+        (70, 1024, 8192),
+        (0, 256, 2048),
+    ]
+    assert len(profile.estimates) == sum(max(1, len(names)) for names in ESTIMATES.values())
+    for estimate in profile.estimates.values():
+        assert 0 <= estimate.low <= estimate.expected <= estimate.high
+        assert estimate.source.strip()
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (("schema_version: 1", "schema_version: 2"), "schema_version"),
+        (("schema_version: 1", "schema_version: 1\nextra: 1"), "extra"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: 3,"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: -1,"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: .nan,"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: '0',"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {"), "rotary_bytes"),
+        (("  sm_90: {", "  sm_91: {"), "workspace"),
+        (("value: '0.92'", "value: 0.92"), "utilization.0.value"),
+        (("value: '0.92'", "value: '92'"), "utilization.0.value"),
+        (("since: '0.0'", "since: '0.1'"), "utilization"),
+        (("since: '0.21'", "since: new"), "utilization.0.since"),
+        (("graphs_since: {value: '0.21'", "graphs_since: {value: 0.21"), "graphs_since"),
+        (("least_gib: 0,", "least_gib: 1,"), "batch_classes"),
+        (("least_gib: 0,", "least_gib: -1,"), "batch_classes.2.least_gib"),
+        (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.2.max_num_seqs"),
+        (("except_names: [a100]", "except_names: a100"), "batch_classes.1.except_names"),
+    ],
+)
+def test_a_broken_file(change: tuple[str, str], key: str) -> None:
+    """Path, line and key."""
+    assert TEXT.count(change[0]) == 1
+    file = parse_yaml(TEXT.replace(*change), Path("vllm.yaml"))
+
+    with pytest.raises(ProfileError) as caught:
+        parse_vllm(file)
+    assert caught.value.key == key
+    assert caught.value.line is not None
+
+
+def test_a_missing_key() -> None:
+    """All sections must be there."""
+    with pytest.raises(ProfileError, match="is missing"):
+        parse_vllm(parse_yaml("schema_version: 1\nid: vllm\n", Path("vllm.yaml")))
