@@ -72,6 +72,7 @@ ESTIMATES: Final = {
     "graphs": ("attention", "state_graph", "state_graphs", "state_share"),
     "non_torch": ("process", "nvlink", "pcie", "expert_parallel"),
     "workspace": ("sm_90", "other"),
+    "rotary_bytes": (),
     "context": (),
     "uncounted_weights": (),
 }
