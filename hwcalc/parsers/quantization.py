@@ -6,7 +6,7 @@ makes the whole scheme unknown: nothing is left out of account.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -84,6 +84,11 @@ class Scheme:
             if not left:
                 break
         return size + len(left) * plain.bytes(weight)
+
+    def strangers(self, blocks: Iterable[Block]) -> tuple[str, ...]:
+        """Modules that the config leaves alone by a name that none of the model's has."""
+        modules = [(weight.path.removesuffix(".weight"), block.part) for block in blocks for weight in block.weights]
+        return tuple(dict.fromkeys(name for rule in self.rules[:1] for name in rule.never.strangers(modules)))
 
     @property
     def names_layers(self) -> bool:

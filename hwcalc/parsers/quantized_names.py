@@ -38,6 +38,7 @@ _FAMILIES: Final = (
     (Part.AUDIO, re.compile(r"(^|[._*])(audio|speech|sound)")),
     (Part.MTP, re.compile(r"(^|[._*])(mtp|nextn)")),
 )
+_NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
 Pattern = re.Pattern[str]
 
 
@@ -79,6 +80,24 @@ class Names:
             if number not in found and any(pattern.match(name) for pattern in self.by_number for name in names):
                 found.add(number)
         return frozenset(found)
+
+    def strangers(self, modules: Iterable[tuple[str, Part]]) -> tuple[str, ...]:
+        """Names of single matrices that none of ``modules`` has; norms, biases, routers and convolutions are no loss.
+
+        >>> read_names(["visual.blocks.0.attn.wqkv", "lm_head"]).strangers([("visual.blocks.attn.qkv", Part.VISION)])
+        ('attn.wqkv',)
+        """
+        listed = list(modules)
+        known: dict[Part, set[str]] = {}
+        for module, part in listed:
+            known.setdefault(part, set()).update(_windows(_inner(module)))
+        named = ((part, rest) for (part, _), (rests, _) in (self.numbered or {}).items() for rest in rests)
+        found = {rest for part, rest in named if rest and part in known and rest not in known[part]}
+        towers = {name for name in self.literal if _part(name) in known and _part(name) in (Part.VISION, Part.AUDIO)}
+        if towers:
+            spelled = {window for module, part in listed for name in _spellings(module, part, 0) for window in _windows(name)}
+            found |= towers - spelled
+        return tuple(sorted(name for name in found if not _NO_LOSS.search(name)))
 
     def _has(self, part: Part, number: int, inner: str, heads: set[str]) -> bool:
         entry = (self.numbered or {}).get((part, number))

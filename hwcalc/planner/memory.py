@@ -105,6 +105,15 @@ def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> Weights
                 f"known for {', '.join(spread)}: they are taken to be spread evenly.",
             )
         )
+    strangers = scheme.strangers(weights.blocks)
+    if strangers:
+        notes.append(
+            Note(
+                code="weights-approximate",
+                message=f"The config's quantization leaves {', '.join(name[:60] for name in strangers[:3])}"
+                f"{' and others' if len(strangers) > 3 else ''} alone: no module is known by that name, so none is left out.",
+            )
+        )
     return _estimate(weights, scheme if scheme.rules else None, plain)
 
 

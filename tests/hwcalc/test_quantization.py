@@ -255,6 +255,16 @@ def test_kimi_keeps_its_experts() -> None:
     assert 0 <= moe.bytes - nv(numbers, 60 * 384 * 3) - nv(59 * shared // 60, 59 * 3) - shared // 60 * 2 - router * 2 < 10**6
 
 
+def test_names_of_no_module_are_told() -> None:
+    """A module that is left alone under a name that the model does not have is named; a norm is no loss."""
+    blocks = (Block(kind="layer", weights=linear("visual.blocks.attn.qkv", 8, 24), part=Part.VISION, count=2),)
+    names = ["visual.blocks.0.attn.wqkv", "visual.blocks.0.norm1", "visual.blocks.1.attn.qkv", "vision_tower.resampler"]
+    scheme = read_scheme({"quant_method": "fp8", "modules_to_not_convert": names})
+
+    assert scheme is not None
+    assert scheme.strangers(blocks) == ("attn.wqkv", "vision_tower.resampler")
+
+
 def test_many_names_are_cheap_or_unknown() -> None:
     """Layers listed one by one are looked up; more patterns than any quantiser writes are not read."""
     listed = [f"model.layers.{i}.mlp.experts.{j}.up_proj" for i in range(100) for j in range(500)]
