@@ -22,6 +22,7 @@ __all__ = [
     "INT4",
     "INT8",
     "MXFP4",
+    "MXFP8",
     "NVFP4",
     "WeightFormat",
 ]
@@ -87,6 +88,8 @@ FP8_BLOCK = WeightFormat(name="fp8_block", bits=8, block=(128, 128), scale_bytes
 """e4m3 with one fp32 scale for each 128 x 128 tile: DeepSeek-V3, arXiv:2412.19437, section 3.3.2."""
 MXFP4 = WeightFormat(name="mxfp4", bits=4, group=32, scale_bytes=1)
 """OCP Microscaling Formats 1.0: 32 e2m1 numbers and an e8m0 scale, 4.25 bits a number."""
+MXFP8 = WeightFormat(name="mxfp8", bits=8, group=32, scale_bytes=1)
+"""OCP Microscaling Formats 1.0: 32 e4m3 numbers and an e8m0 scale, 8.25 bits a number."""
 NVFP4 = WeightFormat(name="nvfp4", bits=4, group=16, scale_bytes=1, tensor_bytes=8)
 """16 e2m1 numbers and an e4m3 scale, 4.5 bits a number; fp32 scales of the weights and of their inputs once a tensor."""
 INT8 = WeightFormat(name="int8", bits=8, row_bytes=2)

@@ -85,12 +85,13 @@ class Weight:
 
 @frozen
 class Block:
-    """Tensors that belong together, and how many layers have them."""
+    """Tensors that belong together, how many layers have them, and the numbers of those layers where they are known."""
 
     kind: str
     weights: tuple[Weight, ...]
     part: Part = Part.LANGUAGE
     count: int = 1
+    layers: tuple[int, ...] | None = None
 
     @property
     def elements(self) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
-from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.sources.refresh import Refreshed
 
 __all__ = ["OPTIONS", "run"]
 
@@ -73,14 +76,43 @@ def run(
 
 
 def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
-    """Each model is written as soon as it is read: what fails later does not undo it."""
+    """Each model is written as soon as it is read: what fails before or after does not undo it. The status is the first failure's."""
     from hwcalc.sources.refresh import refresh
 
     if not ids:
         raise UsageError("--refresh needs the id of a model.", hint="Write: kvplan models --refresh org/name")
-    paths = {model_id: str(refresh(model_id, **hub)) for model_id in ids}
+    done: dict[str, Refreshed] = {}
+    failed: dict[str, KvplanError] = {}
+    for model_id in dict.fromkeys(ids):
+        try:
+            done[model_id] = refresh(model_id, **hub)
+        except KvplanError as error:
+            failed[model_id] = error
+    if len(failed) == 1 and not done:
+        raise next(iter(failed.values()))
+    status = next((error.exit_code for error in failed.values()), 0)
     if view.format == "json":
-        from hwcalc.planner.result import SCHEMA_VERSION
+        from dataclasses import replace
 
-        return answer({"schema_version": SCHEMA_VERSION, "refreshed": [{"id": key, "path": path} for key, path in paths.items()]})
-    return Answer(text="".join(f"{model_id}  {path}\n" for model_id, path in paths.items()))
+        return replace(answer(_document(done, failed)), status=status)
+    text = "".join(f"{model_id}  {written.path}\n" for model_id, written in done.items())
+    notes = [] if view.quiet else [f"{model_id}: {note.message}" for model_id, new in done.items() for note in new.notes]
+    hints = [f"{model_id}: {error.message} {'' if view.quiet else error.hint}".rstrip() for model_id, error in failed.items()]
+    return Answer(text=text, remarks=(*notes, *hints), status=status)
+
+
+def _document(done: Mapping[str, Refreshed], failed: Mapping[str, KvplanError]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from hwcalc.planner.result import SCHEMA_VERSION
+
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "refreshed": [
+            {"id": key, "path": str(new.path), "notes": [asdict(note) for note in new.notes]} for key, new in done.items()
+        ],
+        "failed": [
+            {"id": key, "code": error.exit_code, "type": error.type, "message": error.message, "hint": error.hint}
+            for key, error in failed.items()
+        ],
+    }

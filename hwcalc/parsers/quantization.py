@@ -1,16 +1,13 @@
 """What a config's ``quantization_config`` does to each weight: which format it has, and which it is left alone.
 
-Every quantiser names its exceptions in its own way: module names, endings, globs, or regular expressions behind ``re:``. Names
-are compared with the layer number left out, and a name that lists layers one by one excludes that share of them. A regular
-expression is never run: the few forms that occur are turned into globs, and another one makes the whole scheme unknown.
+Every quantiser names its exceptions in its own way; :mod:`hwcalc.parsers.quantized_names` reads them. What is not understood
+makes the whole scheme unknown: nothing is left out of account.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
-from itertools import product
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from formulas.formats import (
@@ -25,52 +22,47 @@ from formulas.formats import (
     INT4,
     INT8,
     MXFP4,
+    MXFP8,
     NVFP4,
     WeightFormat,
 )
 from formulas.frozen import frozen
-from formulas.weights import Block, Weight, WeightRole
+from formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.parsers.quantized_names import MOST_NAMES, Names, read_names
 
 __all__ = ["FORMATS", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {
-    item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
+    item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
 }
 """Quantised formats by the name that ``--weights`` takes."""
 
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
-_LAYER = re.compile(r"(^|\.)(layers|blocks|h|block)\.([0-9]{1,5})(?=\.|\*|$)")
+_NAMED_ROLES: Final = (*_QUANTISED_ROLES, WeightRole.HEAD)
 _FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
-_MOST_PATTERNS: Final = 100_000
-_MOST_FORMS: Final = 64
 
 
 @frozen
 class Rule:
-    """One format and the weights that get it.
-
-    ``only`` limits it to modules that match one of these globs; ``never`` excludes: glob -> the layers it names, empty for
-    all of them. ``head`` includes the output head.
-    """
+    """One format and the weights that get it: of these roles, among the modules ``only`` names, and none that ``never`` does."""
 
     format: WeightFormat
     roles: tuple[WeightRole, ...] = _QUANTISED_ROLES
-    only: tuple[str, ...] = ()
-    never: tuple[tuple[str, frozenset[int]], ...] = ()
+    only: Names | None = None
+    never: Names = Names()
 
-    def share(self, module: str, weight: Weight, layers: int) -> tuple[int, int]:
-        """How many of ``layers`` equal layers get this format, as (these, of all)."""
+    def taken(self, weight: Weight, part: Part, layers: Sequence[int]) -> frozenset[int]:
+        """Those of ``layers`` in which the weight gets this format."""
         if weight.role not in self.roles or len(weight.shape) < 2:
-            return 0, layers
-        if self.only and not any(_matches(module, glob) for glob in self.only):
-            return 0, layers
-        excluded: set[int] = set()
-        for glob, named in self.never:
-            if _matches(module, glob):
-                if not named:
-                    return 0, layers
-                excluded |= named
-        return max(0, layers - len(excluded)), layers
+            return frozenset()
+        module = weight.path.removesuffix(".weight")
+        found = frozenset(layers) if self.only is None else self.only.layers(module, part, layers)
+        return found - self.never.layers(module, part, layers)
+
+    @property
+    def names_layers(self) -> bool:
+        """Whether it tells one layer from another."""
+        return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
 @frozen
@@ -81,17 +73,27 @@ class Scheme:
     rules: tuple[Rule, ...]
 
     def bytes(self, block: Block, weight: Weight, plain: WeightFormat) -> int:
-        """Bytes of one tensor in all layers of its block."""
-        module = weight.path.removesuffix(".weight")
-        left, size = block.count, 0
+        """Bytes of one tensor in all layers of its block. Where the block has no layer numbers, they count from 0."""
+        left: Sequence[int] = range(block.count) if block.layers is None else block.layers
+        size = 0
         for rule in self.rules:
-            taken, _ = rule.share(module, weight, block.count)
-            taken = min(taken, left)
-            size += taken * rule.format.bytes(weight)
-            left -= taken
+            taken = rule.taken(weight, block.part, left)
+            rest = [number for number in left if number not in taken] if taken else left
+            size += (len(left) - len(rest)) * rule.format.bytes(weight)
+            left = rest
             if not left:
                 break
-        return size + left * plain.bytes(weight)
+        return size + len(left) * plain.bytes(weight)
+
+    def strangers(self, blocks: Iterable[Block]) -> tuple[str, ...]:
+        """Modules that the config leaves alone by a name that none of the model's has."""
+        modules = [(weight.path.removesuffix(".weight"), block.part) for block in blocks for weight in block.weights]
+        return tuple(dict.fromkeys(name for rule in self.rules[:1] for name in rule.never.strangers(modules)))
+
+    @property
+    def names_layers(self) -> bool:
+        """Whether a layer's number matters."""
+        return any(rule.names_layers for rule in self.rules)
 
 
 def uniform_scheme(name: str) -> Scheme | None:
@@ -110,17 +112,18 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
     if isinstance(inner, Mapping) and "quant_method" not in config:
         config = {"quant_method": "modelopt", **inner}
     method = str(config.get("quant_method", "")).lower().replace("_", "-")
-    names = _strings(config, "modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
-    never = _never(names)
+    never = _never(config)
     if never is None:
         return None
     if method in ("compressed-tensors", "modelopt") or "config_groups" in config or "quant_algo" in config:
         return _grouped(config, never)
+    if method == "bitsandbytes" and not config.get("load_in_8bit") and not config.get("load_in_4bit"):
+        return Scheme(name=method, rules=())
     reader = _METHODS.get(method)
     rule = reader(config) if reader is not None else None
     if rule is None:
         return None
-    rules = (_with(rule, never),)
+    rules = (replace(rule, never=never),)
     if method != "fp8" or expert_dtype in _FP8_EXPERTS:
         return Scheme(name=method, rules=rules)
     if expert_dtype != "fp4":
@@ -129,8 +132,21 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
     return Scheme(name="fp8, experts mxfp4", rules=(experts, *rules))
 
 
-def _with(rule: Rule, never: tuple[tuple[str, frozenset[int]], ...]) -> Rule:
-    return Rule(format=rule.format, roles=rule.roles, only=rule.only, never=never)
+def _never(config: Mapping[str, Any]) -> Names | None:
+    """The modules that are left alone, under every key that lists them."""
+    names: list[str] = []
+    for key in ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers"):
+        value = config.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, (list, tuple)) or len(value) > MOST_NAMES or not all(isinstance(item, str) for item in value):
+            return None
+        names += value
+    dynamic = config.get("dynamic") or {}
+    # GPTQModel: "-:" leaves modules alone, "+:" or nothing gives them other settings.
+    if not isinstance(dynamic, Mapping) or not all(isinstance(key, str) and key.startswith("-:") for key in dynamic):
+        return None
+    return read_names([*names, *(f"re:{key[2:]}" for key in dynamic)])
 
 
 def _fp8(config: Mapping[str, Any]) -> Rule | None:
@@ -138,12 +154,22 @@ def _fp8(config: Mapping[str, Any]) -> Rule | None:
     if size is None:
         return Rule(format=FP8)
     if isinstance(size, (list, tuple)) and len(size) == 2 and all(_is_size(part) for part in size):
-        return Rule(format=_changed(FP8_BLOCK, block=(size[0], size[1])))
+        return Rule(format=replace(FP8_BLOCK, block=(size[0], size[1])))
     return None
 
 
 def _gptq(config: Mapping[str, Any]) -> Rule | None:
-    return _integers(GPTQ, config.get("bits"), config.get("group_size", 128))
+    rule = _integers(GPTQ, config.get("bits"), config.get("group_size", 128))
+    inside = config.get("modules_in_block_to_quantize")
+    if rule is None or (inside is not None and not isinstance(inside, (list, tuple))):
+        return None
+    if inside:
+        named = [name for group in inside for name in (group if isinstance(group, (list, tuple)) else [group])]
+        only = read_names(named) if all(isinstance(name, str) for name in named) else None
+        rule = None if only is None else replace(rule, only=only)
+    if rule is not None and config.get("lm_head") is True:
+        rule = replace(rule, roles=(*_QUANTISED_ROLES, WeightRole.HEAD))
+    return rule
 
 
 def _awq(config: Mapping[str, Any]) -> Rule | None:
@@ -156,7 +182,7 @@ def _integers(form: WeightFormat, bits: Any, group: Any) -> Rule | None:
         return None
     if not (_is_size(group) or (type(group) is int and group == -1)):
         return None
-    return Rule(format=_changed(form, bits=bits, zero_bits=bits, group=0 if group == -1 else group))
+    return Rule(format=replace(form, bits=bits, zero_bits=bits, group=0 if group == -1 else group))
 
 
 def _bitsandbytes(config: Mapping[str, Any]) -> Rule | None:
@@ -173,7 +199,7 @@ def _mxfp4(config: Mapping[str, Any]) -> Rule | None:
 
 
 def _fbgemm(config: Mapping[str, Any]) -> Rule | None:
-    return Rule(format=_changed(FP8_CHANNEL, row_bytes=4))
+    return Rule(format=replace(FP8_CHANNEL, row_bytes=4))
 
 
 _METHODS: Final = {
@@ -186,24 +212,36 @@ _METHODS: Final = {
 }
 
 
-def _grouped(config: Mapping[str, Any], never: tuple[tuple[str, frozenset[int]], ...]) -> Scheme | None:
+_ALGORITHMS: Final = {
+    "FP8": FP8,
+    "FP8_PB_WO": FP8_BLOCK,
+    "FP8_PER_CHANNEL_PER_TOKEN": replace(FP8_CHANNEL, row_bytes=4),
+    "MXFP8": MXFP8,
+    "NVFP4": NVFP4,
+    "W4A16_AWQ": AWQ,
+    "W4A8_AWQ": AWQ,
+}
+
+
+def _grouped(config: Mapping[str, Any], never: Names) -> Scheme | None:
     """compressed-tensors and ModelOpt: groups, each with its format and its targets."""
     algorithm = str(config.get("quant_algo") or "").upper()
     groups = config.get("config_groups")
     rules: list[Rule] = []
     if isinstance(groups, Mapping) and groups:
         for group in groups.values():
-            rule = _group(group, str(config.get("format") or ""))
-            if rule is None:
+            found = _group(group, str(config.get("format") or ""))
+            if found is None:
                 return None
-            rules.append(_with(rule, never))
-    elif algorithm == "FP8":
-        rules.append(Rule(format=FP8, never=never))
-    elif algorithm == "NVFP4":
-        rules.append(Rule(format=NVFP4, never=never))
-    elif algorithm in ("W4A16_AWQ", "W4A8_AWQ"):
-        rules.append(Rule(format=AWQ, never=never))
-    else:
+            rules += (replace(rule, never=never) for rule in found)
+    elif algorithm in _ALGORITHMS:
+        rules.append(Rule(format=_ALGORITHMS[algorithm], never=never))
+    elif algorithm == "MIXED_PRECISION":
+        found = _by_module(config.get("quantized_layers"))
+        if found is None:
+            return None
+        rules += (replace(rule, never=never) for rule in found)
+    elif algorithm or config.get("quant_algo", "") is not None:
         return None
     method = str(config.get("quant_method") or "modelopt")
     if method == "fp8" and algorithm == "MIXED_PRECISION":
@@ -215,23 +253,41 @@ def _grouped(config: Mapping[str, Any], never: tuple[tuple[str, frozenset[int]],
     return Scheme(name=method, rules=tuple(rules))
 
 
-def _group(group: Any, outer: str) -> Rule | None:
+def _by_module(listed: Any) -> list[Rule] | None:
+    """ModelOpt's ``quantized_layers``: module -> its algorithm."""
+    if not isinstance(listed, Mapping) or not listed or len(listed) > MOST_NAMES:
+        return None
+    modules: dict[str, list[str]] = {}
+    for module, entry in listed.items():
+        algorithm = entry.get("quant_algo") if isinstance(entry, Mapping) else None
+        if not isinstance(module, str) or not isinstance(algorithm, str) or algorithm.upper() not in _ALGORITHMS:
+            return None
+        modules.setdefault(algorithm.upper(), []).append(module)
+    rules = [(_ALGORITHMS[algorithm], read_names(names)) for algorithm, names in modules.items()]
+    if any(names is None for _, names in rules):
+        return None
+    return [Rule(format=form, roles=_NAMED_ROLES, only=names) for form, names in rules]
+
+
+def _group(group: Any, outer: str) -> list[Rule] | None:
     if not isinstance(group, Mapping):
         return None
     weights = group.get("weights")
     targets = group.get("targets", ["Linear"])
-    if not isinstance(weights, Mapping) or not isinstance(targets, (list, tuple)) or len(targets) > _MOST_PATTERNS:
+    if not isinstance(weights, Mapping) or not isinstance(targets, (list, tuple)) or len(targets) > MOST_NAMES:
         return None
     form = _tensor_format(weights, str(group.get("format") or outer))
-    if form is None:
+    if form is None or not all(isinstance(target, str) for target in targets):
         return None
-    named = [target for target in targets if isinstance(target, str) and target != "Linear"]
-    if not named:
-        return Rule(format=form)
-    globs = _never(named)
-    if globs is None:
+    named = [target for target in targets if target != "Linear"]
+    rules = [Rule(format=form)] if len(named) < len(targets) or not named else []
+    # Another class of modules, such as "Embedding", is not known here.
+    if any(name[:1].isupper() and "." not in name for name in named):
         return None
-    return Rule(format=form, roles=(*_QUANTISED_ROLES, WeightRole.HEAD), only=tuple(dict.fromkeys(glob for glob, _ in globs)))
+    only = read_names(named)
+    if only is None:
+        return None
+    return [*rules, Rule(format=form, roles=_NAMED_ROLES, only=only)] if named else rules
 
 
 def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | None:
@@ -244,86 +300,19 @@ def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | Non
             return FP8_CHANNEL
         block = weights.get("block_structure")
         if strategy == "block" and isinstance(block, (list, tuple)) and len(block) == 2 and all(map(_is_size, block)):
-            return _changed(FP8_BLOCK, block=(block[0], block[1]))
+            return replace(FP8_BLOCK, block=(block[0], block[1]))
         return FP8 if strategy in (None, "tensor") else None
     if kind == "float" and bits == 4:
         return MXFP4 if outer.startswith("mxfp4") or size == 32 else NVFP4
     if kind == "int" and bits in (4, 8):
-        base = _changed(INT4, bits=bits)
+        base = replace(INT4, bits=bits)
         if strategy == "channel" or size in (None, -1):
-            return _changed(base, group=0)
+            return replace(base, group=0)
         # An asymmetric group keeps a zero point of as many bits.
         zero = 0 if weights.get("symmetric", True) else bits
-        return _changed(base, group=size, zero_bits=zero) if _is_size(size) else None
+        return replace(base, group=size, zero_bits=zero) if _is_size(size) else None
     return None
-
-
-def _changed(form: WeightFormat, **changes: Any) -> WeightFormat:
-    from dataclasses import replace
-
-    return replace(form, **changes)
 
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 65_536
-
-
-def _strings(config: Mapping[str, Any], *keys: str) -> list[str]:
-    out: list[str] = []
-    for key in keys:
-        value = config.get(key)
-        if isinstance(value, (list, tuple)):
-            out += [item for item in value[:_MOST_PATTERNS] if isinstance(item, str) and len(item) <= 500]
-    return out
-
-
-def _never(names: Iterable[str]) -> tuple[tuple[str, frozenset[int]], ...] | None:
-    """Names as globs without layer numbers, each with the layers it stood for; ``None`` if one is not understood."""
-    found: dict[str, set[int]] = {}
-    everywhere: set[str] = set()
-    for name in names:
-        globs = _from_regex(name[3:]) if name.startswith("re:") else [name]
-        if globs is None:
-            return None
-        for glob in globs:
-            match = _LAYER.search(glob)
-            # Everything up to the layer number is the model's own prefix.
-            rest = glob[match.end() :].removeprefix(".") if match else glob
-            if match and rest in ("", "*"):
-                rest = "*"
-            if match and not glob[: match.start()].startswith(("mtp", "vision", "visual", "model.visual", "model.vision")):
-                found.setdefault(rest, set()).add(int(match[3]))
-            elif not match:
-                everywhere.add(rest)
-    return (
-        *((glob, frozenset()) for glob in sorted(everywhere)),
-        *((glob, frozenset(layers)) for glob, layers in sorted(found.items()) if glob not in everywhere),
-    )
-
-
-def _from_regex(pattern: str) -> list[str] | None:
-    r"""The forms of regular expressions that quantisers write, as globs: ``.*``, ``\.``, ``(a|b)``, ``^`` and ``$``.
-
-    >>> _from_regex(r".*mlp\.(gate|up)_proj.*")
-    ['*mlp.gate_proj*', '*mlp.up_proj*']
-    """
-    text = pattern.strip().removeprefix("^").removesuffix("$")
-    parts: list[list[str]] = []
-    for piece in re.split(r"(\([a-z0-9_|]+\))", text):
-        if piece.startswith("(") and piece.endswith(")"):
-            parts.append(piece[1:-1].split("|"))
-        else:
-            plain = piece.replace(r"\d+", "*").replace(".*", "*").replace(r"\.", ".")
-            if re.search(r"[\\()|+?^${}]", plain):
-                return None
-            parts.append([plain])
-    forms = list(product(*parts)) if len(parts) < 12 else []
-    return ["".join(form) for form in forms] if 0 < len(forms) <= _MOST_FORMS else None
-
-
-def _matches(module: str, glob: str) -> bool:
-    """Whether a module of one layer is named: itself, a part it belongs to, its ending, or by a glob over its whole name."""
-    if "*" in glob or "?" in glob:
-        full = f"model.layers.0.{module}"
-        return any(fnmatchcase(name, form) for name in (module, full) for form in (glob, f"{glob}.*"))
-    return f".{glob}." in f".{module}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from formulas.formats import BF16, FP16, FP32, WeightFormat
@@ -18,6 +19,8 @@ __all__ = ["format_name", "plan_memory", "weight_formats"]
 
 _PLAIN: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 _SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
+_PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
+"""Sources whose ids are names that a publisher gave."""
 
 
 def weight_formats() -> tuple[str, ...]:
@@ -73,7 +76,11 @@ def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> Weights
         return _unknown()
     plain = _PLAIN.get(model.dtype or "", BF16)
     if wanted is None and model.quantization is None:
-        return _estimate(model.counted, None, plain)
+        word = _quantised_by_name(model)
+        if word is None:
+            return _estimate(model.counted, None, plain)
+        notes.append(word)
+        return _unknown()
     if wanted is not None and wanted in _PLAIN:
         return _estimate(model.counted, None, _PLAIN[wanted])
     from hwcalc.parsers.quantization import read_scheme, uniform_scheme
@@ -90,7 +97,55 @@ def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> Weights
             )
         )
         return _unknown()
-    return _estimate(model.counted, scheme, plain)
+    weights, spread = _numbered(model.counted)
+    if spread and scheme.names_layers:
+        notes.append(
+            Note(
+                code="weights-approximate",
+                message="The config's quantization names layers by number, and which of the model's unlike layers those are is not "
+                f"known for {', '.join(spread)}: they are taken to be spread evenly.",
+            )
+        )
+    strangers = scheme.strangers(weights.blocks)
+    if strangers:
+        notes.append(
+            Note(
+                code="weights-approximate",
+                message=f"The config's quantization leaves {', '.join(name[:60] for name in strangers[:3])}"
+                f"{' and others' if len(strangers) > 3 else ''} alone: no module is known by that name, so none is left out.",
+            )
+        )
+    return _estimate(weights, scheme if scheme.rules else None, plain)
+
+
+def _numbered(weights: Weights) -> tuple[Weights, tuple[str, ...]]:
+    """The weights with a number for each layer of the language model, and the kinds whose numbers are not known."""
+    depth = max((block.count for block in weights.blocks if block.part is Part.LANGUAGE), default=0)
+    spread: dict[str, None] = {}
+    blocks = []
+    for block in weights.blocks:
+        if block.part is Part.LANGUAGE and block.layers is None and 1 < block.count < depth:
+            if any(len(weight.shape) > 1 for weight in block.weights):
+                spread[block.kind] = None
+            blocks.append(replace(block, layers=tuple(i * depth // block.count for i in range(block.count))))
+        else:
+            blocks.append(block)
+    return Weights(blocks=tuple(blocks)), tuple(spread)
+
+
+def _quantised_by_name(model: ModelSpec) -> Note | None:
+    """Why a published model's config cannot be taken at its word: its name says a format that it does not state."""
+    from hwcalc.parsers.named_format import named_format
+
+    found = named_format(model.id) if model.source in _PUBLISHED else None
+    if found is None:
+        return None
+    word, name = found
+    return Note(
+        code="weights-unknown",
+        message=f"The name {model.id} says {word}, but its config does not say how the weights are quantised: they are not "
+        f"counted. Give a format: --weights {name}.",
+    )
 
 
 def _unknown() -> WeightsInfo:

@@ -73,11 +73,23 @@ class HubClient:
     """
 
     def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
-        from huggingface_hub import constants, get_token
+        try:
+            from huggingface_hub import constants, get_token
+        except ValueError:
+            raise UsageError(
+                "huggingface_hub cannot be set up: one of its variables is not a number.",
+                hint="Check HF_HUB_DOWNLOAD_TIMEOUT and HF_HUB_ETAG_TIMEOUT.",
+            ) from None
 
         self.endpoint = _checked_endpoint(endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT)
         if not token:
-            token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+            try:
+                token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
+            except (OSError, ValueError):
+                raise UsageError(
+                    f"the stored Hub token cannot be read: {printable(str(constants.HF_TOKEN_PATH))} is no text file, or not yours.",
+                    hint="Check HF_HOME and HF_TOKEN_PATH, or sign in anew: hf auth login",
+                ) from None
         if token is not None and not _TOKEN.fullmatch(token):
             raise UsageError(
                 "the Hub token is not one: it has characters that no token has.",

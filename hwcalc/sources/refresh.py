@@ -9,40 +9,80 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
-from hwcalc.model import RawModel
+from formulas.frozen import frozen
+from hwcalc.errors import HubError, HubUnreachableError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.model import Note, RawModel
 from hwcalc.parsers import parse
 from hwcalc.sources import resolve
 from hwcalc.sources.facts_cache import write_atomically
-from hwcalc.sources.wanted import printable
-from profiles.catalog import SCHEMA_VERSION, parse_entry, user_folder
+from hwcalc.sources.wanted import printable, shown
+from profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
 
-__all__ = ["refresh"]
+__all__ = ["Refreshed", "refresh"]
 
 
-def refresh(model_id: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None) -> Path:
-    """Read a model from the Hub and write ``<user folder>/<org>/<name>.json``; gives the path.
+@frozen
+class Refreshed:
+    """A file that was written, and what a reader should know of it."""
 
-    The model must be one that kvplan reads: what no parser knows is not kept. Raises a subclass of
-    :class:`~hwcalc.errors.KvplanError`; the file is written whole or not at all.
+    path: Path
+    notes: tuple[Note, ...]
+
+
+def refresh(model_id: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None) -> Refreshed:
+    """Read a model from the Hub and write ``<user folder>/<org>/<name>.json``.
+
+    The model must be one that kvplan reads: what no parser knows is not kept. Weight bytes that an entry has are not replaced by
+    none because the files could not be read. Raises a subclass of :class:`~hwcalc.errors.KvplanError`; the file is written whole
+    or not at all.
     """
     folder = user_folder()
     if folder is None:
         raise UsageError("there is no folder for your own catalog: the system names no home.", hint="Set XDG_CONFIG_HOME.")
     raw = resolve(model_id, revision=revision, offline=False, token=token, endpoint=endpoint, weights=True, refresh=True)
-    if raw.source != "hub":
-        raise ModelNotFoundError(
-            f"{printable(model_id)} was not read from the Hub, but from {printable(raw.location)}: nothing was written.",
-            hint="Check the network and HF_HUB_OFFLINE, and try again.",
-        )
+    _check(raw, model_id)
     path = folder / f"{raw.id}.json"
     text = json.dumps(_entry(raw), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     parse_entry(text, path)
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise KvplanError(f"{printable(str(path))} cannot be written: {error.strerror}.") from error
-    return path
+        raise KvplanError(
+            f"{printable(str(path))} cannot be written: {error.strerror}.",
+            hint="Check who may write there, or name another folder for your own catalog: XDG_CONFIG_HOME.",
+        ) from error
+    return Refreshed(path=path, notes=raw.notes)
+
+
+def _check(raw: RawModel, model_id: str) -> None:
+    """Nothing is written that is not the Hub's, or that says less than what is known already."""
+    if raw.source in {"local", "stdin"}:
+        raise UsageError(
+            f"--refresh reads models from the Hub, and {shown(model_id)} is a file or folder here: nothing was written.",
+            hint="Give an id, org/name. A folder or config.json is planned as it is: kvplan PATH",
+        )
+    for note in raw.notes:
+        if note.code == "hub-unreachable":
+            reason = note.message.partition(" Planned from:")[0]
+            raise HubUnreachableError(f"{reason} Nothing was written.", hint="Check the network and the address, and try again.")
+    if raw.source != "hub":
+        raise ModelNotFoundError(
+            f"{printable(model_id)} was not read from the Hub, but from {printable(raw.location)}: nothing was written.",
+            hint="Check the network and HF_HUB_OFFLINE, and try again.",
+        )
+    unread = [note.message for note in raw.notes if note.code == "weights"]
+    if unread and raw.weights is None and _has_weights(raw.id):
+        raise HubError(
+            f"{unread[0]} Nothing was written: the catalog's entry has exact weight bytes, and stays.", hint="Try again later."
+        )
+
+
+def _has_weights(model_id: str) -> bool:
+    try:
+        entry = find_entry(model_id)
+    except ProfileError:
+        return False
+    return entry is not None and bool(entry.data.get("weight_bytes"))
 
 
 def _entry(raw: RawModel) -> dict[str, Any]:

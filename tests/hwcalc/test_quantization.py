@@ -22,7 +22,7 @@ from formulas.formats import (
     NVFP4,
     WeightFormat,
 )
-from formulas.weights import Block, Weight, WeightRole, Weights, experts, gated_mlp, linear
+from formulas.weights import Block, Part, Weight, WeightRole, Weights, experts, gated_mlp, linear
 from hwcalc import plan
 from hwcalc.errors import UsageError
 from hwcalc.parsers.quantization import Scheme, read_scheme, uniform_scheme
@@ -120,7 +120,7 @@ def nv(numbers: int, tensors: int) -> int:
         ),
         (
             {"quant_method": "modelopt", "config_groups": {"g": GROUP | {"targets": ["lm_head", "model.layers.0.mlp.experts"]}}},
-            2 * (Q * 2 + nv(EXPERTS, 12) + ROUTER * 2) + nv(HEAD, 1),
+            2 * (Q * 2 + ROUTER * 2) + nv(EXPERTS, 12) + EXPERTS * 2 + nv(HEAD, 1),
         ),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True},
@@ -158,6 +158,120 @@ def test_scheme(config: dict[str, Any], expected: int) -> None:
 def test_unknown_schemes_are_unknown(config: dict[str, Any]) -> None:
     """What is not understood is no number; a regular expression of another form is never run."""
     assert read_scheme(config) is None
+
+
+NVIDIA = {"quant_method": "modelopt", "quant_algo": "NVFP4"}
+KEPT = {"quant_method": "modelopt", "quant_algo": None, "kv_cache_quant_algo": "FP8"}
+MIXED = {
+    "quant_method": "modelopt",
+    "quant_algo": "MIXED_PRECISION",
+    "quantized_layers": {
+        "model.layers.0.self_attn.q_proj": {"quant_algo": "FP8"},
+        **{
+            f"model.layers.1.mlp.experts.{i}.{name}_proj": {"quant_algo": "NVFP4"}
+            for i in range(4)
+            for name in ("gate", "up", "down")
+        },
+    },
+}
+REST = 2 * ROUTER * 2 + HEAD * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (MIXED, Q + 4 + Q * 2 + EXPERTS * 2 + nv(EXPERTS, 12) + REST),
+        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO"}, 2 * (Q + 4 + EXPERTS + 12 * 4) + REST),
+        ({"quant_method": "modelopt", "quant_algo": "MXFP8"}, 2 * (Q + Q // 32 + EXPERTS + EXPERTS // 32) + REST),
+        (KEPT, 2 * (Q + EXPERTS) * 2 + REST),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": False, "load_in_8bit": False}, 2 * (Q + EXPERTS) * 2 + REST),
+        (NVIDIA | {"ignore": [r"re:.*layers\.1\..*"]}, nv(Q, 1) + nv(EXPERTS, 12) + (Q + EXPERTS) * 2 + REST),
+        (NVIDIA | {"ignore": [r"re:.*layers\.[1-3]\..*"]}, nv(Q, 1) + nv(EXPERTS, 12) + (Q + EXPERTS) * 2 + REST),
+        (NVIDIA | {"ignore": ["model.layers.1*"]}, nv(Q, 1) + nv(EXPERTS, 12) + (Q + EXPERTS) * 2 + REST),
+        (NVIDIA | {"ignore": ["model.layers.1?.mlp*"]}, 2 * (nv(Q, 1) + nv(EXPERTS, 12)) + REST),
+        (NVIDIA | {"ignore": ["re:.*self_attn$"]}, 2 * (nv(Q, 1) + nv(EXPERTS, 12)) + REST),
+        (NVIDIA | {"ignore": [r"re:.*mlp\.experts\.\d+\.(gate|up)_proj$"]}, 2 * (nv(Q, 1) + nv(Q * 4, 4) + Q * 16) + REST),
+    ],
+)
+def test_named_layers(config: dict[str, Any], expected: int) -> None:
+    """Layers by number, by regular expression and by glob; and what quantises nothing but the cache."""
+    assert expected == taken(read_scheme(config))
+
+
+def test_gptq_head_and_exceptions() -> None:
+    """``lm_head`` takes the head along, "-:" leaves modules alone, and other settings for some are not read."""
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}
+
+    def packed(rows: int, tensors: int = 1) -> int:
+        return tensors * (rows * 128 // 2 + rows * 2 + rows // 2 + 128 * 4)
+
+    assert 2 * (packed(128) + packed(128, 12) + ROUTER * 2) + packed(256) == taken(read_scheme(config))
+    assert 2 * (Q * 2 + packed(128, 12) + ROUTER * 2) + packed(256) == taken(
+        read_scheme(config | {"dynamic": {r"-:.*self_attn.*": {}}})
+    )
+    assert read_scheme(config | {"dynamic": {r"+:.*self_attn.*": {"bits": 8}}}) is None
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["visual.blocks.0.attn.qkv", "model.visual.blocks.1.attn.qkv"],
+        ["model.visual"],
+        ["re:visual.*"],
+        ["re:.*visual.*"],
+        ["visual*"],
+        [r"re:model\.visual\.blocks\.\d+\.attn\.qkv"],
+    ],
+)
+def test_towers_are_left_alone(names: list[str]) -> None:
+    """A tower by its layers, by its name and by pattern; a language model's layer of that number is another."""
+    scheme = read_scheme({"quant_method": "fp8", "modules_to_not_convert": names})
+    (weight,) = linear("visual.blocks.attn.qkv", 128, 384)
+    (query,) = linear("self_attn.q_proj", 128, 128)
+
+    assert scheme is not None
+    assert 2 * 2 * 128 * 384 == scheme.bytes(Block(kind="layer", weights=(weight,), part=Part.VISION, count=2), weight, BF16)
+    assert 2 * (Q + 4) == scheme.bytes(Block(kind="layer", weights=(query,), count=2), query, BF16)
+
+
+def test_a_layer_of_another_block() -> None:
+    """Leaving alone the MLP of layers 0 and 1, which are dense, costs the experts of layers 2 and 3 nothing."""
+    never = ["model.layers.0.mlp", "model.layers.1.mlp"]
+    scheme = read_scheme({"quant_method": "fp8", "modules_to_not_convert": never})
+    (dense,) = linear("mlp.up_proj", 128, 128)
+    (expert,) = experts(linear("mlp.experts.up_proj", 128, 128), 4, 2)
+
+    assert scheme is not None
+    assert 2 * Q * 2 == scheme.bytes(Block(kind="mlp", weights=(dense,), count=2, layers=(0, 1)), dense, BF16)
+    assert 2 * 4 * (Q + 4) == scheme.bytes(Block(kind="moe", weights=(expert,), count=2, layers=(2, 3)), expert, BF16)
+
+
+def test_kimi_keeps_its_experts() -> None:
+    """Layer 0 of Kimi-K2.6 is dense: leaving it alone leaves all 60 layers of 384 experts in NVFP4."""
+    result = plan("nvidia/Kimi-K2.6-NVFP4", seq=100).memory.weights
+    (moe,) = (part for part in result.parts if part.kind == "moe")
+    numbers, shared, router = 60 * 384 * 3 * 7168 * 2048, 60 * 3 * 7168 * 2048, 60 * 384 * 7168
+
+    assert 0 <= moe.bytes - nv(numbers, 60 * 384 * 3) - nv(59 * shared // 60, 59 * 3) - shared // 60 * 2 - router * 2 < 10**6
+
+
+def test_names_of_no_module_are_told() -> None:
+    """A module that is left alone under a name that the model does not have is named; a norm is no loss."""
+    blocks = (Block(kind="layer", weights=linear("visual.blocks.attn.qkv", 8, 24), part=Part.VISION, count=2),)
+    names = ["visual.blocks.0.attn.wqkv", "visual.blocks.0.norm1", "visual.blocks.1.attn.qkv", "vision_tower.resampler"]
+    scheme = read_scheme({"quant_method": "fp8", "modules_to_not_convert": names})
+
+    assert scheme is not None
+    assert scheme.strangers(blocks) == ("attn.wqkv", "vision_tower.resampler")
+
+
+def test_many_names_are_cheap_or_unknown() -> None:
+    """Layers listed one by one are looked up; more patterns than any quantiser writes are not read."""
+    listed = [f"model.layers.{i}.mlp.experts.{j}.up_proj" for i in range(100) for j in range(500)]
+
+    assert read_scheme(NVIDIA | {"ignore": listed}) is not None
+    assert read_scheme(NVIDIA | {"ignore": [f"re:.*a{i}.*" for i in range(5_000)]}) is None
+    assert read_scheme(NVIDIA | {"ignore": [7]}) is None
 
 
 def test_experts_in_four_bits_beside_fp8() -> None:

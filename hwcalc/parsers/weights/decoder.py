@@ -255,21 +255,22 @@ def head_block(config: Config, *, tied: bool, bias: bool = False, width: int | N
 def _mlp_blocks(config: Config, spec: Decoder, count: int) -> list[Block]:
     if spec.mlps is not None:
         return [_mlp_block(weights, number) for weights, number in spec.mlps(config, spec, count)]
-    sparse = 0
-    out = []
+    plain = [True] * count
     if spec.experts is not None:
-        dense = spec.experts.dense
-        sparse = count - (sum(dense(config, count)) if dense is not None else 0)
-        if sparse:
-            out.append(_mlp_block(moe_weights(config, spec.experts), sparse))
-    if sparse < count:
-        out.append(_mlp_block(mlp_weights(config, spec), count - sparse))
+        plain = [False] * count if spec.experts.dense is None else list(spec.experts.dense(config, count))
+    dense = tuple(i for i, flag in enumerate(plain) if flag)
+    sparse = tuple(i for i, flag in enumerate(plain) if not flag)
+    out = []
+    if spec.experts is not None and sparse:
+        out.append(_mlp_block(moe_weights(config, spec.experts), len(sparse), sparse))
+    if dense:
+        out.append(_mlp_block(mlp_weights(config, spec), len(dense), dense))
     return out
 
 
-def _mlp_block(weights: Weighed, count: int) -> Block:
+def _mlp_block(weights: Weighed, count: int, layers: tuple[int, ...] | None = None) -> Block:
     sparse = any(weight.role is WeightRole.EXPERT for weight in weights)
-    return Block(kind="moe" if sparse else "mlp", weights=weights, count=count)
+    return Block(kind="moe" if sparse else "mlp", weights=weights, count=count, layers=layers)
 
 
 def build(config: Config, top: Config, spec: Decoder) -> tuple[Block, ...]:

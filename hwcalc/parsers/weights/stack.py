@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
@@ -39,12 +38,18 @@ def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: P
 
     Two Mamba layers and one of attention, each with an MLP: Mamba x 2, MLP x 3, attention x 1.
     """
-    counts: Counter[Named] = Counter()
-    for layer, count in Counter(layers).items():
+    places: dict[K, list[int]] = {}
+    for number, layer in enumerate(layers):
+        places.setdefault(layer, []).append(number)
+    found: dict[Named, list[int]] = {}
+    for layer, numbers in places.items():
         for kind, weights in weigh(layer):
             if weights:
-                counts[kind, weights] += count
-    return [Block(kind=kind, weights=weights, part=part, count=count) for (kind, weights), count in counts.items()]
+                found.setdefault((kind, weights), []).extend(numbers)
+    return [
+        Block(kind=kind, weights=weights, part=part, count=len(numbers), layers=tuple(sorted(numbers)))
+        for (kind, weights), numbers in found.items()
+    ]
 
 
 def ends(config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str = "model.norm") -> list[Block]:

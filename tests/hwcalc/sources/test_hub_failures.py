@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from hwcalc.errors import (
 )
 from tests.hub.repositories import COMMIT, CONFIG, MODEL, TEXT, File, sharded
 from tests.hub.server import Hub
+from tests.hwcalc.command import REPOSITORY, python
 from tests.hwcalc.sources.given import cached, planned, refused
 
 QWEN = "Qwen/Qwen3-8B"
@@ -242,3 +244,19 @@ def test_a_mirror_that_lists_no_files(hub: Path, loopback: Hub) -> None:
 
     assert planned().source == "hub"
     assert isinstance(refused("org/other"), ModelNotFoundError)
+
+
+@pytest.mark.parametrize("wrong", ["HF_HOME", "folder", "bytes", "HF_HUB_DOWNLOAD_TIMEOUT"])
+def test_settings_that_are_none(hub: Path, loopback: Hub, tmp_path: Path, wrong: str) -> None:
+    """Of huggingface_hub's own: wrong usage with a way out, in a process that reads them."""
+    (tmp_path / "bytes").write_bytes(b"hf_\xff\xfe")
+    (tmp_path / "folder").mkdir()
+    more = {
+        "HF_HOME": {"HF_HOME": str(tmp_path / "bytes")},
+        "HF_HUB_DOWNLOAD_TIMEOUT": {"HF_HUB_DOWNLOAD_TIMEOUT": "abc"},
+    }.get(wrong, {"HF_TOKEN_PATH": str(tmp_path / wrong)})
+    done = python("-m", "hwcalc", "no/such", env=dict(os.environ) | {"PYTHONPATH": str(REPOSITORY), "PYTHONUTF8": "1"} | more)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ("HF_HUB_DOWNLOAD_TIMEOUT" if wrong.endswith("TIMEOUT") else "HF_TOKEN_PATH") in done.stderr
+    assert loopback.asked == []

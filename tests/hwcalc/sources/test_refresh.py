@@ -12,6 +12,7 @@ from hwcalc.cli import main
 from profiles.catalog import find_entry, user_folder
 from tests.hub.repositories import COMMIT, CONFIG, MODEL
 from tests.hub.server import Hub
+from tests.hwcalc.command import Capture, run
 
 
 def test_facts_are_kept_and_used(hub: Path, loopback: Hub, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,3 +67,82 @@ def test_unknown_architectures_are_not_kept(hub: Path, loopback: Hub) -> None:
 
     assert main(["models", "--refresh", "org/new"]) == 3
     assert find_entry("org/new") is None
+
+
+def test_a_hub_that_is_down_is_the_reason(hub: Path, loopback: Hub, capsys: Capture) -> None:
+    """Also where cache or catalog know the model: it is not they who were asked."""
+    loopback.fail(status=503)
+    status, out, err = run(capsys, "models", "--refresh", "Qwen/Qwen3-8B")
+
+    assert (status, out) == (4, "")
+    assert "out of order (status 503). Nothing was written." in err
+    assert "Planned from" not in err
+
+
+def test_known_weight_bytes_are_not_lost(hub: Path, loopback: Hub, capsys: Capture) -> None:
+    """Weight files that cannot be read leave the entry as it was; a model without one is kept without bytes, with a note."""
+    loopback.add("org/name", MODEL)
+    loopback.add("org/new", MODEL)
+    assert run(capsys, "models", "--refresh", "org/name")[0] == 0
+    entry = find_entry("org/name")
+    for path in (hub.parent / "home").rglob(f"{COMMIT}.json"):
+        path.unlink()
+    loopback.fail("model.safetensors", status=503)
+    status, out, err = run(capsys, "models", "--refresh", "org/name")
+
+    assert (status, out) == (4, "")
+    assert "The weight files could not be read" in err
+    assert find_entry("org/name") == entry
+    status, out, err = run(capsys, "models", "--refresh", "org/new")
+    assert (status, out.split()[0]) == (0, "org/new")
+    assert "org/new: The weight files could not be read" in err
+    new = find_entry("org/new")
+    assert new is not None
+    assert new.data["weight_bytes"] is None
+
+
+@pytest.mark.parametrize("ids", [("org/name", "no/such"), ("no/such", "org/name")])
+def test_each_model_by_itself(hub: Path, loopback: Hub, capsys: Capture, ids: tuple[str, str]) -> None:
+    """What was written is said, what failed too, in either order."""
+    loopback.add("org/name", MODEL)
+    status, out, err = run(capsys, "models", "--refresh", *ids)
+
+    assert (status, out.split()[0], out.count("\n")) == (4, "org/name", 1)
+    assert "no/such" in err
+    status, out, err = run(capsys, "models", "--refresh", *ids, "--json")
+    document = json.loads(out)
+    assert (status, err) == (4, "")
+    assert [row["id"] for row in document["refreshed"]] == ["org/name"]
+    assert [(row["id"], row["code"]) for row in document["failed"]] == [("no/such", 4)]
+
+
+def test_the_first_failure_gives_the_status(hub: Path, loopback: Hub, capsys: Capture) -> None:
+    """Of two that fail, both are said."""
+    loopback.add("org/new", {**MODEL, "config.json": b'{"model_type": "new", "num_hidden_layers": 1}'})
+    for ids, expected in ((("org/new", "no/such"), 3), (("no/such", "org/new"), 4)):
+        status, out, err = run(capsys, "models", "--refresh", *ids)
+        assert (status, out) == (expected, "")
+        assert all(model_id in err for model_id in ids)
+
+
+def test_a_folder_that_cannot_be_written_has_a_way_out(
+    hub: Path, loopback: Hub, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hint names the variable."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file" / "below"))
+    loopback.add("org/name", MODEL)
+    status, _, err = run(capsys, "models", "--refresh", "org/name")
+
+    assert status == 2
+    assert "cannot be written" in err
+    assert "XDG_CONFIG_HOME" in err
+
+
+def test_a_path_is_no_id(hub: Path, loopback: Hub, capsys: Capture, tmp_path: Path) -> None:
+    """Only the Hub's models are kept."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    status, _, err = run(capsys, "models", "--refresh", str(tmp_path / "config.json"))
+
+    assert status == 2
+    assert "kvplan PATH" in err

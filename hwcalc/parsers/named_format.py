@@ -1,0 +1,42 @@
+"""Quantised formats by the name of a checkpoint: some publish how they are quantised in another file than their config."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["named_format"]
+
+_FORMATS: Final = {
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "mxfp4": "mxfp4",
+    "mxfp8": "mxfp8",
+    "fp8": "fp8",
+    "w8a8": "int8",
+    "w8a16": "int8",
+    "int8": "int8",
+    "8bit": "int8",
+    "w4a16": "int4",
+    "w4a8": "int4",
+    "int4": "int4",
+    "4bit": "int4",
+    "awq": "awq",
+    "gptq": "gptq",
+    "bnb": "bnb4",
+}
+"""Word of a name -> the format that ``--weights`` takes and that comes next to it."""
+_WORD: Final = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
+
+
+def named_format(model_id: str) -> tuple[str, str] | None:
+    """The first word of a model's name that says a quantised format, and that format for ``--weights``.
+
+    >>> named_format("nvidia/GLM-5-NVFP4")
+    ('NVFP4', 'nvfp4')
+    >>> named_format("nvidia/GLM-5") is None
+    True
+    """
+    name = model_id.rpartition("/")[2]
+    word = _WORD.search(name.lower())
+    return None if word is None else (name[word.start() : word.end()], _FORMATS[word[0]])

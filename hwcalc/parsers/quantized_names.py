@@ -1,0 +1,240 @@
+"""Which modules a quantiser names: literally, by ending, by glob, or by a regular expression behind ``re:``.
+
+A name that spells out a layer's number concerns that layer alone, and is looked up rather than compared with every module. The
+others are matched against the names that a module may have in its checkpoint. Of regular expressions only a subset is read,
+without nested repetition, and compiled so that matching takes linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import translate
+from functools import lru_cache
+from itertools import product
+from typing import Final
+
+from formulas.frozen import frozen
+from formulas.weights import Part
+
+__all__ = ["MOST_NAMES", "Names", "read_names"]
+
+MOST_NAMES: Final = 200_000
+"""More names than this are not read; nor are more than a few thousand globs and regular expressions."""
+_MOST_PATTERNS: Final = 4_096
+_MOST_GENERAL: Final = 256
+_MOST_BY_NUMBER: Final = 128
+_MOST_FORMS: Final = 64
+_LONGEST: Final = 500
+_CONTAINER: Final = "layers|blocks|layer|block|resblocks|h"
+_LAYER: Final = re.compile(rf"(^|[.*])({_CONTAINER})\.([0-9]{{1,5}})(\.|$)")
+_LAYER_IN_REGEX: Final = re.compile(rf"^((?:\^|\.\*|\\\.|[\w.])*?)(?<!\w)({_CONTAINER})\\?\.([0-9]{{1,5}})(\\?\.|\$|$)")
+_IN_TOWER: Final = re.compile(rf"(^|\.)({_CONTAINER})\.")
+_EXPERT: Final = re.compile(r"(^|\.)experts\.[0-9]+(?=\.|$)")
+_IN_LAYER: Final = ("model.layers", "model.language_model.layers", "language_model.model.layers", "transformer.h")
+_OUTER: Final = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
+_FAMILIES: Final = (
+    (Part.VISION, re.compile(r"(^|[._*])(vision|visual|vit|image|img)")),
+    (Part.AUDIO, re.compile(r"(^|[._*])(audio|speech|sound)")),
+    (Part.MTP, re.compile(r"(^|[._*])(mtp|nextn)")),
+)
+_NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
+Pattern = re.Pattern[str]
+
+
+@frozen
+class Names:
+    """Modules by name. ``numbered``: (part, layer) -> names and patterns of what follows the layer's number."""
+
+    literal: frozenset[str] = frozenset()
+    numbered: Mapping[tuple[Part, int], tuple[frozenset[str], tuple[Pattern, ...]]] | None = None
+    general: tuple[Pattern, ...] = ()
+    by_number: tuple[Pattern, ...] = ()
+    """Patterns whose answer may depend on the layer's number."""
+
+    @property
+    def names_layers(self) -> bool:
+        """Whether a layer is told from another."""
+        return bool(self.numbered or self.by_number)
+
+    def layers(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
+        """Those of ``numbers`` in which the module is named; a module that stands once has one number.
+
+        >>> names = read_names(["model.layers.1.mlp", "re:.*layers.[3-4].*"])
+        >>> sorted(names.layers("mlp.up_proj", Part.LANGUAGE, range(6)))
+        [1, 3, 4]
+        """
+        if not numbers:
+            return frozenset()
+        first = _spellings(module, part, numbers[0])
+        if self.literal and any(not self.literal.isdisjoint(_windows(name)) for name in first):
+            return frozenset(numbers)
+        if any(pattern.match(name) for pattern in self.general for name in first):
+            return frozenset(numbers)
+        inner = _inner(module)
+        parts = inner.split(".")
+        heads = {".".join(parts[:i]) for i in range(len(parts) + 1)}
+        found = {number for number in numbers if self._has(part, number, inner, heads)}
+        for number in numbers if self.by_number else ():
+            names = _spellings(module, part, number)
+            if number not in found and any(pattern.match(name) for pattern in self.by_number for name in names):
+                found.add(number)
+        return frozenset(found)
+
+    def strangers(self, modules: Iterable[tuple[str, Part]]) -> tuple[str, ...]:
+        """Names of single matrices that none of ``modules`` has; norms, biases, routers and convolutions are no loss.
+
+        >>> read_names(["visual.blocks.0.attn.wqkv", "lm_head"]).strangers([("visual.blocks.attn.qkv", Part.VISION)])
+        ('attn.wqkv',)
+        """
+        listed = list(modules)
+        known: dict[Part, set[str]] = {}
+        for module, part in listed:
+            known.setdefault(part, set()).update(_windows(_inner(module)))
+        named = ((part, rest) for (part, _), (rests, _) in (self.numbered or {}).items() for rest in rests)
+        found = {rest for part, rest in named if rest and part in known and rest not in known[part]}
+        towers = {name for name in self.literal if _part(name) in known and _part(name) in (Part.VISION, Part.AUDIO)}
+        if towers:
+            spelled = {window for module, part in listed for name in _spellings(module, part, 0) for window in _windows(name)}
+            found |= towers - spelled
+        return tuple(sorted(name for name in found if not _NO_LOSS.search(name)))
+
+    def _has(self, part: Part, number: int, inner: str, heads: set[str]) -> bool:
+        entry = (self.numbered or {}).get((part, number))
+        if entry is None:
+            return False
+        return not heads.isdisjoint(entry[0]) or any(pattern.match(inner) for pattern in entry[1])
+
+
+def read_names(names: Iterable[str]) -> Names | None:
+    """Names as a quantiser writes them; ``None`` if one is not understood or there are too many."""
+    literal: dict[str, None] = {}
+    texts: dict[tuple[Part, int], set[str]] = {}
+    patterns: dict[tuple[Part, int], dict[Pattern, None]] = {}
+    general: dict[Pattern, None] = {}
+    by_number: dict[Pattern, None] = {}
+    wild = 0
+    for count, name in enumerate(names):
+        regex = name.startswith("re:")
+        plain = not regex and not any(sign in name for sign in "*?[")
+        wild += not plain
+        if count >= MOST_NAMES or wild > _MOST_PATTERNS or len(name) > _LONGEST:
+            return None
+        text = name[3:].strip() if regex else name
+        match = (_LAYER_IN_REGEX.match if regex else _LAYER.search)(text)
+        if match:
+            rest = text[match.end() :]
+            key = (_part(text[: match.start(3)]), int(match[3]))
+            if plain:
+                texts.setdefault(key, set()).add(_EXPERT.sub(r"\1experts", rest))
+                continue
+            compiled = (_regex if regex or not rest else _glob)(rest)
+            if None in compiled:
+                return None
+            patterns.setdefault(key, {}).update(dict.fromkeys(filter(None, compiled)))
+        elif plain:
+            literal[_EXPERT.sub(r"\1experts", text)] = None
+        else:
+            compiled = (_regex if regex else _glob)(text)
+            if None in compiled:
+                return None
+            (by_number if re.search(r"[0-9?[]|\\d(?!\+)", text) else general).update(dict.fromkeys(filter(None, compiled)))
+    if len(general) > _MOST_GENERAL or len(by_number) > _MOST_BY_NUMBER:
+        return None
+    numbered = {key: (frozenset(texts.get(key, ())), tuple(patterns.get(key, ()))) for key in (*texts, *patterns)}
+    return Names(literal=frozenset(literal), numbered=numbered, general=tuple(general), by_number=tuple(by_number))
+
+
+def _part(prefix: str) -> Part:
+    """Whose layer it is, by what stands before its number."""
+    return next((part for part, sign in _FAMILIES if sign.search(prefix)), Part.LANGUAGE)
+
+
+def _inner(module: str) -> str:
+    """A module's path inside its layer."""
+    match = _IN_TOWER.search(module)
+    return module[match.end() :] if match else module
+
+
+@lru_cache(maxsize=8192)
+def _spellings(module: str, part: Part, number: int) -> tuple[str, ...]:
+    """Names that a module may have in its checkpoint."""
+    match = _IN_TOWER.search(module)
+    here = f"{module[: match.end()]}{number}.{module[match.end() :]}" if match else module
+    names = [module, here, *(f"{prefix}{here}" for prefix in _OUTER)]
+    if part is Part.MTP:
+        names += [f"mtp.{module}", f"mtp.layers.{number}.{module}"]
+    elif part in (Part.LANGUAGE, Part.ENCODER) and not module.startswith(("lm_head", "model.")):
+        names += [f"{prefix}.{number}.{module}" for prefix in _IN_LAYER]
+    names += [name.replace("experts.", "experts.0.", 1) for name in names if ".experts." in f".{name}"]
+    return tuple(dict.fromkeys(names))
+
+
+@lru_cache(maxsize=8192)
+def _windows(name: str) -> frozenset[str]:
+    """Every run of a name's parts.
+
+    >>> sorted(_windows("a.b"))
+    ['a', 'a.b', 'b']
+    """
+    parts = name.split(".")
+    return frozenset(".".join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1))
+
+
+@lru_cache(maxsize=1024)
+def _glob(text: str) -> tuple[Pattern | None, ...]:
+    """A glob over a whole name, or over the name of something that the module is part of."""
+    return re.compile(translate(text)), re.compile(translate(f"{text}.*"))
+
+
+_TOKEN: Final = re.compile(
+    r"(?P<star>\.\*\??)|(?P<plus>\.\+\??)|(?P<digits>(?:\\d|\[0-9\])\+)|(?P<one>\\d|\[[0-9a-zA-Z_-]+\](?![+*?{])|\.(?![+*?{]))"
+    r"|(?P<plain>\\[./_-]|[\w/-])(?![+*?{])"
+)
+_GROUP: Final = re.compile(r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])")
+
+
+@lru_cache(maxsize=1024)
+def _regex(text: str) -> tuple[Pattern | None, ...]:
+    r"""The expression's alternatives, each as a pattern for the beginning of a name; ``None`` for what is not read.
+
+    >>> [bool(form.match("x.mlp.up_proj")) for form in _regex(r".*mlp\.(gate|up)_proj.*")]
+    [False, True]
+    >>> _regex("(a+)+$")
+    (None,)
+    """
+    parts = _GROUP.split(text.removeprefix("^"))
+    choices = [part.split("|") if i % 2 else [part] for i, part in enumerate(parts)]
+    size = 1
+    for choice in choices:
+        size *= len(choice)
+        if size > _MOST_FORMS:
+            return (None,)
+    return tuple(_linear("".join(form)) for form in product(*choices))
+
+
+def _linear(text: str) -> Pattern | None:
+    """One alternative. What stands between two ``.*`` is of one length but for runs of digits, so its first place will do."""
+    closed = text.endswith("$")
+    text = text.removesuffix("$")
+    segments, after_digits, at = [""], False, 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            return None
+        kind, at = match.lastgroup, match.end()
+        if after_digits and (kind in ("digits", "one", "plus") or (kind == "plain" and match[0].isdigit())):
+            return None
+        after_digits = kind == "digits"
+        if kind in ("star", "plus"):
+            segments[-1] += "." if kind == "plus" else ""
+            segments.append("")
+        else:
+            segments[-1] += "[0-9]++" if kind == "digits" else match[0]
+    first, *rest = segments
+    last = rest.pop() if rest and closed else ""
+    body = first + "".join(f"(?>.*?{segment})" for segment in rest)
+    try:
+        return re.compile(body + (rf"(?:.*{last})\Z" if closed and len(segments) > 1 else r"\Z" if closed else ""))
+    except re.error:
+        return None
