@@ -20,13 +20,13 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     """
     from hwcalc.sources.wanted import printable
     from profiles.catalog import ProfileError
-    from profiles.gpus import UnknownGpuError, find_gpu
+    from profiles.gpus import UnknownGpuError, find_gpu, list_gpus
 
     try:
         gpu = find_gpu(name)
     except UnknownGpuError as error:
-        near = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
-        raise UsageError(f"--gpu {name[:40]!r} is not known.", hint=f"{near}See: kvplan gpus") from error
+        hint = f"Perhaps {', '.join(error.nearest)}?" if error.nearest else f"Known: {', '.join(list_gpus())}."
+        raise UsageError(f"--gpu {printable(name)[:40]!r} is not known.", hint=hint) from error
     except ProfileError as error:
         raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
     if gpu.user:
