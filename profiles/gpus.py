@@ -193,11 +193,13 @@ def _resolve(name: str) -> tuple[Path, bool] | None:
     if _SPOKEN.fullmatch(text) is None:
         return None
     own = user_folder()
-    if _is_id(text):
-        if own is not None and os.path.lexists(own / f"{text}.yaml"):
-            return own / f"{text}.yaml", True
-        if os.path.exists(BUILT_IN / f"{text}.yaml"):
-            return BUILT_IN / f"{text}.yaml", False
+    for gpu_id in (text, _aliases().get(text, "")):
+        if not _is_id(gpu_id):
+            continue
+        if own is not None and os.path.lexists(own / f"{gpu_id}.yaml"):
+            return own / f"{gpu_id}.yaml", True
+        if os.path.exists(BUILT_IN / f"{gpu_id}.yaml"):
+            return BUILT_IN / f"{gpu_id}.yaml", False
     paths, wanted = _paths(), _squashed(text)
     if not wanted:
         return None

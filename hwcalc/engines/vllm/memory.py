@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from formulas import Role
 from hwcalc.engines.base import Budget, BudgetPart, Context, Request
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from profiles.gpus import Gpu
 
 __all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes"]
+
+T = TypeVar("T")
 
 _UNCOUNTED_WIDTH: Final = 12
 """Hidden widths in the widest layer of a model whose weights are not counted: a gated MLP of four times the hidden width."""
@@ -62,6 +65,21 @@ def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Bud
         expected=requested - sum(part.expected for part in parts),
         high=requested - sum(part.low for part in parts),
     )
+
+
+_last: tuple[ModelSpec, dict[tuple[object, ...], Any]] | None = None
+
+
+def _remembered(model: ModelSpec, key: tuple[object, ...], make: Callable[[], T]) -> T:
+    """What was made for the same key and the model that was asked for last: a sweep asks the same of one model at every length."""
+    global _last  # noqa: PLW0603 - one tuple, replaced whole
+    if _last is None or _last[0] is not model:
+        _last = (model, {})
+    made = _last[1]
+    if key not in made:
+        made[key] = make()
+    found: T = made[key]
+    return found
 
 
 def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
@@ -146,7 +164,9 @@ def _weights(context: Context) -> tuple[BudgetPart, ...] | None:
     wanted = format_name(request.weights)
     plain = wanted if wanted in {"fp32", "fp16", "bf16"} else _running_dtype(request)
     scheme, known = _scheme(model, wanted)
-    stages = param_bytes_rank(model, plain, **ranks, scheme=scheme)
+    stages = _remembered(
+        model, ("weights", plain, wanted, *ranks.values()), lambda: param_bytes_rank(model, plain, **ranks, scheme=scheme)
+    )
     published = None if model.weights is None else model.weights.total_bytes
     source = "parameters by vLLM's own sharding"
     if stages is None or not known:
@@ -230,7 +250,8 @@ def _activation(context: Context, sequences: int, batched_tokens: int) -> Budget
     """
     model, request, profile = context.model, context.request, vllm_profile()
     hidden = model.hidden_size or 0
-    width = layer_width(model, tp=request.tp, dp=request.dp, ep=request.ep)
+    ranks = request.tp, request.dp, request.ep
+    width = _remembered(model, ("layer", *ranks), lambda: layer_width(model, tp=ranks[0], dp=ranks[1], ep=ranks[2]))
     width = _UNCOUNTED_WIDTH * hidden // request.tp if width is None else width
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     element = 4 if _running_dtype(request) == "fp32" else 2
@@ -248,7 +269,8 @@ def _activation(context: Context, sequences: int, batched_tokens: int) -> Budget
 
 def _encoder(context: Context, batched_tokens: int) -> tuple[BudgetPart, ...]:
     """The profile run of a tower with the largest input that a batch holds; none without a tower."""
-    width = encoder_width(context.model, tp=context.request.tp)
+    model, tp = context.model, context.request.tp
+    width = _remembered(model, ("encoder", tp), lambda: encoder_width(model, tp=tp))
     if not width:
         return ()
     patches = vllm_profile().estimate("activation.encoder_patches")
