@@ -24,9 +24,18 @@ def run(*, emit: str | None, **options: Any) -> Answer:
     if emit is not None:
         from hwcalc.report.emit import emitted
 
-        return Answer(text=emitted(plan, emit) + "\n", status=status)
+        return Answer(text=emitted(plan, emit) + "\n", status=status, remarks=_verdict(plan) if status else ())
     answered = _answer(plan, view)
     return replace(answered, status=status)
+
+
+def _verdict(plan: Plan) -> tuple[str, ...]:
+    """Why the command line would not do, and what would, for standard error."""
+    from hwcalc.report.summary import verdict
+
+    if plan.fit is None:
+        return ()
+    return (verdict(plan), plan.fit.message, *(f"try {one.flag}" for one in plan.fit.suggestions))
 
 
 def _answer(plan: Plan, view: View) -> Answer:

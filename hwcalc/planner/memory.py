@@ -15,7 +15,7 @@ from hwcalc.planner.result import CacheShare, MemoryInfo, PerGpu, WeightPart, We
 if TYPE_CHECKING:
     from hwcalc.parsers.quantization import Scheme
 
-__all__ = ["format_name", "plan_memory", "weight_formats"]
+__all__ = ["format_name", "plan_memory", "planned_scheme", "weight_formats"]
 
 _PLAIN: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 _SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
@@ -57,6 +57,18 @@ def format_name(wanted: str | None) -> str | None:
     if name not in known:
         raise UsageError(f"--weights {wanted[:40]!r} is not a known weight format.", hint=f"Known: {', '.join(known)}.")
     return name
+
+
+def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
+    """The quantisation that is planned, ``None`` for plain weights, and whether it is understood. ``wanted`` is a format's name."""
+    from hwcalc.parsers.quantization import read_scheme, uniform_scheme
+
+    if wanted is not None:
+        return (None if wanted in _PLAIN else uniform_scheme(wanted)), True
+    if model.quantization is None:
+        return None, _quantised_by_name(model) is None
+    scheme = read_scheme(model.quantization, model.config.get("expert_dtype"))
+    return scheme, scheme is not None
 
 
 def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> WeightsInfo:

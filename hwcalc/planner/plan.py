@@ -59,7 +59,7 @@ def plan_model(
     """Plan ``batch`` sequences of ``seq`` tokens on one GPU. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
     notes = list(model.notes)
     rules, wanted = find_engine(engine)
-    parallel = Parallel(tp=tp if gpus is None or tp > 1 else gpus, pp=pp, dp=dp, dcp=dcp, ep=ep)
+    parallel = _parallel(gpus, Parallel(tp=tp, pp=pp, dp=dp, dcp=dcp, ep=ep))
     context = make_context(
         model,
         rules,
@@ -142,6 +142,19 @@ class Parallel:
         for name, value in vars(self).items():
             if not 1 <= value <= _MOST_RANKS:
                 raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {_MOST_RANKS:,}.")
+
+
+def _parallel(gpus: int | None, given: Parallel) -> Parallel:
+    """``gpus`` alone is tensor parallel; beside other sizes it must be their product."""
+    ranks = given.tp * given.pp * given.dp
+    if gpus is None or gpus == ranks:
+        return given
+    if ranks == 1:
+        return replace(given, tp=gpus)
+    raise UsageError(
+        f"gpus is {gpus:,}, but tp {given.tp} x pp {given.pp} x dp {given.dp} = {ranks:,}.",
+        hint="Leave out --gpus, or make them equal.",
+    )
 
 
 def _hardware(

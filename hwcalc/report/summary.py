@@ -188,6 +188,10 @@ def verdict(plan: Plan) -> str:
         if plan.pool is not None and plan.pool.requires:
             return f"{engine} will start{where} with {' '.join(one.flag for one in plan.pool.requires)}"
         return f"{engine} will start{where}" + ("" if plan.fit.certain else " (tight: the low end of the estimate does not fit)")
+    if plan.pool is not None and plan.pool.fits:
+        return (
+            f"{engine} will start{where}, but holds {plan.pool.max_requests or 0:,} of {plan.request.batch:,} sequences at once"
+        )
     return f"{engine} will not start{where}" + ("" if plan.fit.certain else " (tight: the high end of the estimate would fit)")
 
 

@@ -11,6 +11,7 @@ from formulas.attention import AttentionKind
 from hwcalc.engines.base import Budget, Context, Dtypes, Engine, Option, Request, StoredTensor, choice_option, integer_option
 from hwcalc.engines.reference import named
 from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm.blocks import gpu_architecture
 from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.pool import group_infos, plan_pool
@@ -26,6 +27,9 @@ _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
 _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
+_VENDORS: Final = ("nvidia", "amd")
+_OLDEST_ARCHITECTURE: Final = 70
+"""Compute capability 7.0, as vLLM's installation page asks for."""
 _LAYOUT_KEYS: Final = ("seq", "dtype", "tp", "pp", "dcp", "gpu", "options")
 
 
@@ -81,12 +85,20 @@ class Vllm(Engine):
                 hint="Use: --engine reference",
             )
         _check_ranks(model, request)
+        if context.version != versions.VERSIONS[0]:
+            message = "Flags and KV dtypes are taken to be those of 0.33; what kvplan knows to differ is applied."
+            context.notes.append(Note(code="older-version", message=message))
         if request.gpu is None:
             context.notes.append(
                 Note(
                     code="default-gpu",
                     message="No GPU given: block sizes and batches are those of an H100. Set it with --gpu.",
                 )
+            )
+        elif request.gpu.vendor.lower() not in _VENDORS or 0 < gpu_architecture(request.gpu) < _OLDEST_ARCHITECTURE:
+            raise UnsupportedError(
+                f"vLLM's rules for {request.gpu.name} are not known.",
+                hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
             )
         elif request.gpu.vendor.lower() != "nvidia":
             context.notes.append(
@@ -133,6 +145,12 @@ class Vllm(Engine):
 
     def pool(self, context: Context, budget_bytes: int) -> PoolInfo:
         settings, layout, _ = self._plan(context)
+        if settings.override is not None and settings.override * max(layout.stage_bytes, default=0) > budget_bytes:
+            message = (
+                f"num_gpu_blocks_override={settings.override:,} is more than the budget holds: vLLM's check passes over it, "
+                "and the allocation runs out of memory."
+            )
+            context.notes.append(Note(code="override-beyond-budget", message=message))
         length = context.tokens
         return plan_pool(layout, settings, budget_bytes, length, max(length, context.model.max_position_embeddings or 0))
 
@@ -195,6 +213,11 @@ def _check_ranks(model: ModelSpec, request: Request) -> None:
                 f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {request.tp}.",
                 hint="Use a tp that divides the number of heads.",
             )
+    if request.ep not in (1, request.tp * request.dp):
+        raise UsageError(
+            f"ep {request.ep} is not tp x dp: vLLM deals experts out over all {request.tp * request.dp} ranks.",
+            hint=f"Use --ep {request.tp * request.dp}, or leave it out.",
+        )
     if request.dcp == 1:
         return
     if request.tp % request.dcp:

@@ -20,7 +20,6 @@ from hwcalc.units import GIB, MIB, human_bytes
 from profiles.engines import Estimate, VllmProfile, vllm_profile
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
     from profiles.gpus import Gpu
 
 __all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes"]
@@ -157,13 +156,13 @@ def _exact(name: str, size: int, source: str) -> BudgetPart:
 
 def _weights(context: Context) -> tuple[BudgetPart, ...] | None:
     """Weights of the stage that holds most, and what quantised latent attention keeps beside them."""
-    from hwcalc.planner.memory import format_name
+    from hwcalc.planner.memory import format_name, planned_scheme
 
     model, request = context.model, context.request
     ranks = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
     wanted = format_name(request.weights)
     plain = wanted if wanted in {"fp32", "fp16", "bf16"} else _running_dtype(request)
-    scheme, known = _scheme(model, wanted)
+    scheme, known = planned_scheme(model, wanted)
     stages = _remembered(
         model, ("weights", plain, wanted, *ranks.values()), lambda: param_bytes_rank(model, plain, **ranks, scheme=scheme)
     )
@@ -185,18 +184,6 @@ def _running_dtype(request: Request) -> str | None:
     return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
         wanted or ""
     )
-
-
-def _scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
-    """The quantisation that is planned, and whether it is understood."""
-    from hwcalc.parsers.quantization import read_scheme, uniform_scheme
-
-    if wanted is not None:
-        return uniform_scheme(wanted), True
-    if model.quantization is None:
-        return None, True
-    scheme = read_scheme(model.quantization)
-    return scheme, scheme is not None
 
 
 def _from_files(context: Context, published: int | None, stages: tuple[int, ...] | None) -> tuple[BudgetPart, ...] | None:

@@ -80,10 +80,19 @@ def param_bytes_rank(
         for block, weights in blocks:
             count = count_on_stage(model, block, stage, pp)
             if count:
-                local = replace(block, count=count, weights=weights)
+                local = replace(block, count=count, layers=_layers_on_stage(model, block, count, stage, pp), weights=weights)
                 size += sum(_bytes(model, local, weight, scheme, plain) for weight in weights)
         totals.append(size)
     return tuple(totals)
+
+
+def _layers_on_stage(model: ModelSpec, block: Block, count: int, stage: int, pp: int) -> tuple[int, ...] | None:
+    """The numbers of the block's layers on a stage; ``None`` where they are not known."""
+    if block.layers is None or count == block.count:
+        return block.layers
+    held = layers_of_stages(len(model.stack_for("vllm").layers), pp)[stage]
+    numbers = tuple(number for number in block.layers if number in held)
+    return numbers if len(numbers) == count else None
 
 
 def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
@@ -124,8 +133,9 @@ def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
         yield block
         return
     table = Weight(path="mlp.gate.tid2eid", shape=(model.vocab_size, chosen), role=WeightRole.OTHER)
-    yield replace(block, kind=HASHED, count=hashed, weights=(*block.weights, table))
-    yield replace(block, count=block.count - hashed)
+    first, rest = (None, None) if block.layers is None else (block.layers[:hashed], block.layers[hashed:])
+    yield replace(block, kind=HASHED, count=hashed, layers=first, weights=(*block.weights, table))
+    yield replace(block, count=block.count - hashed, layers=rest)
 
 
 def _unties(model: ModelSpec) -> bool:

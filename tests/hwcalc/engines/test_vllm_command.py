@@ -102,6 +102,10 @@ def test_explain_shows_the_groups(capsys: Capture) -> None:
         (["--kv-memory", "-1"], 2),
         (["--dtype", "q8_0"], 2),
         (["--dtype", "fp8_ds_mla"], 3),
+        (["--gpu", "apple-m4"], 3),
+        (["--gpu", "p100-pcie-16gb"], 3),
+        (["--gpu", "l4", "--tp", "8", "--gpus", "2"], 2),
+        (["--gpu", "l4", "--ep", "7"], 2),
     ],
 )
 def test_wrong_use(capsys: Capture, words: list[str], code: int) -> None:
@@ -127,3 +131,36 @@ def test_the_fullest_gpu_holds_its_share() -> None:
     assert whole.per_gpu_bytes == whole.total_bytes
     assert shared.per_gpu_bytes * 8 == whole.total_bytes
     assert shared.total_bytes == 2 * whole.total_bytes
+
+
+def test_a_batch_that_does_not_fit_at_once_is_no_failed_start(capsys: Capture) -> None:
+    """131,072 B a token: 2 GiB hold one sequence of 8,192 tokens (1 GiB) beside the null block. It starts, and the rest waits."""
+    words = [LLAMA, "--engine", "vllm", "--seq", "8k", "--kv-memory", "2GiB", "--batch", "2"]
+    code, out, _ = run(capsys, *words)
+
+    assert code == 1
+    assert "vLLM will start, but holds 1 of 2 sequences at once" in out
+
+
+def test_a_command_line_that_would_fail_says_so(capsys: Capture) -> None:
+    """The command goes to standard output, the verdict and what helps to standard error."""
+    code, out, err = run(capsys, LLAMA, "--engine", "vllm", "--gpu", "l4", "--emit", "vllm")
+
+    assert (code, out) == (1, f"vllm serve {LLAMA} --max-model-len 131072\n")
+    assert "will not start" in err
+    assert "try --max-model-len" in err
+
+
+def test_an_override_beyond_memory_is_told(capsys: Capture) -> None:
+    """VLLM's own check believes the override; the allocation does not."""
+    _, out, _ = run(capsys, LLAMA, "--engine", "vllm", "--gpu", "l4", "--engine-option", "num_gpu_blocks_override=1000000")
+
+    assert "the allocation runs out of memory" in " ".join(out.split())
+
+
+def test_a_quantised_name_without_its_format_has_no_budget(capsys: Capture) -> None:
+    """The config of NVIDIA's NVFP4 DeepSeek does not say how the weights are kept: no verdict rather than a wrong one."""
+    _, told = document(capsys, "nvidia/DeepSeek-V3.1-NVFP4", "--gpu", "h200-sxm-141gb", "--tp", "8", "--seq", "8k")
+
+    assert (told["pool"], told["fit"]) == (None, None)
+    assert any("--kv-memory" in note["message"] for note in told["notes"])

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.engines.vllm.shards import encoder_width, layer_width
 from hwcalc.engines.vllm.stages import layers_of_stages
 from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.parsers.quantization import uniform_scheme
+from hwcalc.planner.memory import planned_scheme
 from tests.hwcalc.engines.vllm_rows import rows
 
 DTYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
@@ -183,3 +184,19 @@ def test_ranks_together_hold_the_model(tp: int) -> None:
         assert mine is not None
         assert whole[0] <= mine[0] * tp
         assert mine[0] <= whole[0]
+
+
+def test_a_quantised_models_ranks_and_stages_add_up() -> None:
+    """DeepSeek-V4-Flash keeps routed experts in four bits. Cut into stages, its layers are counted once: the head alone may differ."""
+    model = load_model("deepseek-ai/DeepSeek-V4-Flash")
+    scheme, known = planned_scheme(model, None)
+    whole = param_bytes_rank(model, scheme=scheme)
+    cut = param_bytes_rank(model, pp=4, scheme=scheme)
+
+    assert known
+    assert whole is not None
+    assert cut is not None
+    weights = plan(model, seq=1).memory.weights.bytes
+    assert weights is not None
+    assert abs(whole[0] - weights) < weights * 0.005
+    assert abs(sum(cut) - whole[0]) < whole[0] * 0.005
