@@ -23,6 +23,12 @@ _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose ids are names that a publisher gave."""
 
 
+_UNKNOWN_SCHEME: Final = Note(
+    code="weights-unknown",
+    message="The config's quantization is of a form that kvplan does not know: weights are not counted. Give a format with --weights.",
+)
+
+
 def weight_formats() -> tuple[str, ...]:
     """What ``--weights`` takes."""
     from hwcalc.parsers.quantization import FORMATS
@@ -61,13 +67,15 @@ def format_name(wanted: str | None) -> str | None:
 
 def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
     """The quantisation that is planned, ``None`` for plain weights, and whether it is understood. ``wanted`` is a format's name."""
+    if wanted in _PLAIN:
+        return None, True
+    if wanted is None and model.quantization is None:
+        return None, _quantised_by_name(model) is None
     from hwcalc.parsers.quantization import read_scheme, uniform_scheme
 
     if wanted is not None:
-        return (None if wanted in _PLAIN else uniform_scheme(wanted)), True
-    if model.quantization is None:
-        return None, _quantised_by_name(model) is None
-    scheme = read_scheme(model.quantization, model.config.get("expert_dtype"))
+        return uniform_scheme(wanted), True
+    scheme = read_scheme(model.quantization or {}, model.config.get("expert_dtype"))
     return scheme, scheme is not None
 
 
@@ -86,29 +94,14 @@ def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> Weights
     if model.counted is None:
         notes.append(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
         return _unknown()
-    plain = _PLAIN.get(model.dtype or "", BF16)
-    if wanted is None and model.quantization is None:
-        word = _quantised_by_name(model)
-        if word is None:
-            return _estimate(model.counted, None, plain)
-        notes.append(word)
+    scheme, known = planned_scheme(model, wanted)
+    if not known:
+        named = _quantised_by_name(model) if model.quantization is None else None
+        notes.append(named or _UNKNOWN_SCHEME)
         return _unknown()
-    if wanted is not None and wanted in _PLAIN:
-        return _estimate(model.counted, None, _PLAIN[wanted])
-    from hwcalc.parsers.quantization import read_scheme, uniform_scheme
-
-    scheme = (
-        uniform_scheme(wanted) if wanted is not None else read_scheme(model.quantization or {}, model.config.get("expert_dtype"))
-    )
+    plain = _PLAIN.get(wanted or "") or _PLAIN.get(model.dtype or "", BF16)
     if scheme is None:
-        notes.append(
-            Note(
-                code="weights-unknown",
-                message="The config's quantization is of a form that kvplan does not know: weights are not counted. "
-                "Give a format with --weights.",
-            )
-        )
-        return _unknown()
+        return _estimate(model.counted, None, plain)
     weights, spread = _numbered(model.counted)
     if spread and scheme.names_layers:
         notes.append(
