@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from formulas.attention import AttentionKind, FullAttention
     from formulas.compressed import CompressedAttention
     from formulas.cross import CrossAttention
-    from formulas.hybrid import Group, Layer, Stack, ranges
+    from formulas.hybrid import Group, Layer, Stack, pipeline_stages, ranges
     from formulas.kind import KINDS, MAX_DIMENSION, LayerKind
     from formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
     from formulas.linear import (
@@ -87,6 +87,7 @@ __all__ = [
     "Stack",
     "Strided",
     "Window",
+    "pipeline_stages",
     "ranges",
 ]
 
@@ -94,7 +95,7 @@ _MODULES = {
     "attention": "AttentionKind FullAttention",
     "compressed": "CompressedAttention",
     "cross": "CrossAttention",
-    "hybrid": "Group Layer Stack ranges",
+    "hybrid": "Group Layer Stack pipeline_stages ranges",
     "kind": "KINDS LayerKind MAX_DIMENSION",
     "latent": "ExpandedLatentAttention LatentAttention SparseIndexer",
     "linear": "GatedDeltaNet KimiDeltaAttention LightningAttention MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",

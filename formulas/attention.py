@@ -37,6 +37,8 @@ def key_value_tensors(
 class AttentionKind(LayerKind):
     """What all softmax attention has: query heads that share key/value heads."""
 
+    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads", "num_key_value_heads")
+
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int

@@ -40,6 +40,7 @@ class CompressedAttention(LayerKind):
     name: ClassVar[str] = "compressed_attention"
     title: ClassVar[str] = "compressed sparse attention"
     source: ClassVar[str] = "transformers 5.23, modeling_deepseek_v4.py"
+    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
 
     num_attention_heads: int
     head_dim: int

@@ -13,7 +13,7 @@ from functools import cached_property
 from formulas.frozen import frozen
 from formulas.kind import LayerKind
 
-__all__ = ["Group", "Layer", "Stack", "ranges"]
+__all__ = ["Group", "Layer", "Stack", "pipeline_stages", "ranges"]
 
 Layer = tuple[LayerKind, ...]
 """What one layer keeps: its kinds, in the order the layer applies them."""
@@ -31,6 +31,21 @@ def ranges(indices: Iterable[int]) -> str:
             parts.append(str(start) if start == last else f"{start}-{last}")
         start = last = index
     return ",".join(parts)
+
+
+def pipeline_stages(layers: int, stages: int) -> tuple[range, ...]:
+    """The layers of each pipeline stage. What does not divide goes one each to the stages before the last, from the back.
+
+    >>> [len(stage) for stage in pipeline_stages(80, 3)]
+    [27, 27, 26]
+
+    80 = 3 x 26 + 2: the last stage has the head besides, so the two that are left over go to those before it.
+    """
+    sizes = [layers // stages] * stages
+    for extra in range(layers % stages):
+        sizes[-2 - extra] += 1
+    starts = [sum(sizes[:stage]) for stage in range(stages)]
+    return tuple(range(start, start + size) for start, size in zip(starts, sizes, strict=True))
 
 
 @frozen

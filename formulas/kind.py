@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import ClassVar, TypeVar
+from dataclasses import fields, replace
+from typing import ClassVar, Self, TypeVar
 
 from formulas.frozen import frozen
 from formulas.tensor import CacheTensor
@@ -30,6 +30,8 @@ class LayerKind:
     """The paper or the file that defines what is kept."""
     _minimum: ClassVar[dict[str, int]] = {}
     """Smallest allowed value of a field where it is not 1."""
+    _divided: ClassVar[tuple[str, ...]] = ()
+    """Fields that tensor parallelism divides; what is not named is the same on every rank."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -43,6 +45,23 @@ class LayerKind:
     def tensors(self) -> tuple[CacheTensor, ...]:
         """What is kept, tensor by tensor, for one sequence."""
         raise NotImplementedError
+
+    def shard(self, ranks: int) -> Self:
+        """The layer as the fullest of ``ranks`` tensor-parallel ranks has it.
+
+        Heads and channels are divided, and what does not divide is rounded up: a key/value head is never cut, so that with more
+        ranks than heads each rank has a copy of one. A latent is shared by all heads and is whole on every rank.
+
+        >>> from formulas.attention import FullAttention
+        >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
+        >>> [kind.shard(ranks).num_key_value_heads for ranks in (1, 2, 3, 8, 16)]
+        [8, 4, 3, 1, 1]
+
+        Source: Shoeybi et al. 2019, arXiv:1909.08053 (heads divided); Pope et al. 2022, arXiv:2211.05102 (heads repeated).
+        """
+        if ranks == 1 or not self._divided:
+            return self
+        return replace(self, **{name: -(-getattr(self, name) // ranks) for name in self._divided})
 
     def dims(self) -> dict[str, int]:
         """The numbers of this kind, as they stand in JSON; unset ones are left out."""

@@ -32,6 +32,7 @@ class LatentAttention(LayerKind):
     title: ClassVar[str] = "latent attention (MLA)"
     source: ClassVar[str] = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
     _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "kv_lora_rank": 0}
+    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
 
     num_attention_heads: int
     kv_lora_rank: int
@@ -84,6 +85,7 @@ class ExpandedLatentAttention(LayerKind):
     title: ClassVar[str] = "latent attention, expanded per head"
     source: ClassVar[str] = "transformers 5.14, modeling_deepseek_v3.py"
     _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
+    _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
 
     num_attention_heads: int
     qk_nope_head_dim: int

@@ -40,6 +40,7 @@ class GatedDeltaNet(LayerKind):
     name: ClassVar[str] = "gated_delta_net"
     title: ClassVar[str] = "gated delta net"
     source: ClassVar[str] = "Yang et al. 2024, arXiv:2412.06464"
+    _divided: ClassVar[tuple[str, ...]] = ("num_key_heads", "num_value_heads")
 
     num_key_heads: int
     num_value_heads: int
@@ -78,6 +79,7 @@ class KimiDeltaAttention(LayerKind):
     name: ClassVar[str] = "kimi_delta_attention"
     title: ClassVar[str] = "Kimi delta attention"
     source: ClassVar[str] = "Kimi Team 2025, arXiv:2510.26692"
+    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
     num_heads: int
     head_dim: int
@@ -110,6 +112,7 @@ class LightningAttention(LayerKind):
     name: ClassVar[str] = "lightning_attention"
     title: ClassVar[str] = "lightning attention"
     source: ClassVar[str] = "MiniMax 2025, arXiv:2501.08313"
+    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
     num_heads: int
     head_dim: int
@@ -133,6 +136,7 @@ class RealGatedLRU(LayerKind):
     name: ClassVar[str] = "real_gated_lru"
     title: ClassVar[str] = "RG-LRU"
     source: ClassVar[str] = "De et al. 2024, arXiv:2402.19427"
+    _divided: ClassVar[tuple[str, ...]] = ("lru_width",)
 
     lru_width: int
     d_conv: int
@@ -164,6 +168,7 @@ class Rwkv4(LayerKind):
     name: ClassVar[str] = "rwkv4"
     title: ClassVar[str] = "RWKV-4"
     source: ClassVar[str] = "Peng et al. 2023, arXiv:2305.13048"
+    _divided: ClassVar[tuple[str, ...]] = ("attention_hidden_size",)
 
     hidden_size: int
     attention_hidden_size: int
@@ -192,6 +197,7 @@ class RwkvMatrix(LayerKind):
     name: ClassVar[str] = "rwkv_matrix"
     title: ClassVar[str] = "RWKV"
     source: ClassVar[str] = "Peng et al. 2024, arXiv:2404.05892"
+    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
     hidden_size: int
     num_heads: int
@@ -220,6 +226,7 @@ class MatrixLSTM(LayerKind):
     name: ClassVar[str] = "matrix_lstm"
     title: ClassVar[str] = "mLSTM"
     source: ClassVar[str] = "Beck et al. 2024, arXiv:2405.04517"
+    _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
     num_heads: int
     qk_head_dim: int
@@ -254,6 +261,7 @@ class ShortConvolution(LayerKind):
     name: ClassVar[str] = "short_convolution"
     title: ClassVar[str] = "short convolution"
     source: ClassVar[str] = "transformers, modeling_lfm2.py"
+    _divided: ClassVar[tuple[str, ...]] = ("channels",)
 
     channels: int
     d_conv: int

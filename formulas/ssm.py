@@ -41,6 +41,7 @@ class Mamba1(LayerKind):
     name: ClassVar[str] = "mamba1"
     title: ClassVar[str] = "Mamba-1"
     source: ClassVar[str] = "Gu and Dao 2023, arXiv:2312.00752"
+    _divided: ClassVar[tuple[str, ...]] = ("d_inner",)
 
     d_inner: int
     d_state: int
@@ -73,6 +74,7 @@ class Mamba2(LayerKind):
     title: ClassVar[str] = "Mamba-2"
     source: ClassVar[str] = "Dao and Gu 2024, arXiv:2405.21060"
     _minimum: ClassVar[dict[str, int]] = {"n_groups": 0}
+    _divided: ClassVar[tuple[str, ...]] = ("num_heads", "n_groups")
 
     num_heads: int
     head_dim: int

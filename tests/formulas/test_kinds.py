@@ -152,6 +152,50 @@ def test_worked_example(kind: LayerKind, expected: int) -> None:
         assert f"{expected:,}" in stated
 
 
+ON_A_RANK: Final[tuple[tuple[LayerKind, int, int], ...]] = (
+    # Eight key/value heads over 4 ranks are two each; over 16, one each, twice over.
+    (FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128), 4, 4 * 2 * 256 * 2),
+    (FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128), 16, 4 * 1 * 256 * 2),
+    # Five heads over two ranks: three and two.
+    (SlidingAttention(num_attention_heads=5, num_key_value_heads=5, head_dim=64, v_head_dim=64, window=3), 2, 3 * 3 * 128 * 2),
+    # A latent is everyone's.
+    (
+        LatentAttention(num_attention_heads=128, kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128),
+        8,
+        4 * 576 * 2,
+    ),
+    # Spelled out per head it is not.
+    (
+        ExpandedLatentAttention(num_attention_heads=128, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128),
+        8,
+        4 * 16 * 320 * 2,
+    ),
+    (SparseIndexer(index_n_heads=64, index_head_dim=128), 8, 4 * 132),
+    (Mamba1(d_inner=8192, d_state=16, d_conv=4), 2, 4096 * 16 * 4 + 4096 * 3 * 2),
+    # One group of B and C goes to both ranks.
+    (
+        Mamba2(num_heads=128, head_dim=64, d_state=128, n_groups=1, d_conv=4),
+        2,
+        64 * 64 * 128 * 4 + (64 * 64 + 2 * 128) * 3 * 2,
+    ),
+    (
+        GatedDeltaNet(num_key_heads=16, num_value_heads=32, key_head_dim=128, value_head_dim=128, d_conv=4),
+        4,
+        8 * 128 * 128 * 4 + (2 * 4 * 128 + 8 * 128) * 3 * 2,
+    ),
+    # Token shifts are as wide as the hidden vector, which every rank has whole.
+    (RwkvMatrix(hidden_size=2560, num_heads=40, head_dim=64), 4, 10 * 64 * 64 * 4 + 2 * 2560 * 2),
+    (Rwkv4(hidden_size=4096, attention_hidden_size=4096), 2, 2 * 4096 * 2 + 3 * 2048 * 4),
+)
+
+
+@pytest.mark.parametrize(("kind", "ranks", "expected"), ON_A_RANK, ids=lambda value: getattr(value, "name", None))
+def test_on_a_rank(kind: LayerKind, ranks: int, expected: int) -> None:
+    """Heads and channels are divided, rounded up; what all heads share is not."""
+    assert bytes_of(kind.shard(ranks), 4) == expected
+    assert kind.shard(1) == kind
+
+
 def test_every_kind_has_a_worked_example() -> None:
     """No kind without one."""
     assert {kind.name for kind, _ in AFTER_FOUR_TOKENS} == set(KINDS)

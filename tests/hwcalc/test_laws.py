@@ -82,6 +82,14 @@ def test_layers_add_up(some: list[LayerKind], others: list[LayerKind], tokens: i
     assert total(*some, *others, **request) == sum(total(layer, **request) for layer in (*some, *others))
 
 
+@given(kinds(), TOKENS, st.integers(1, 64), DTYPES)
+def test_a_rank_never_holds_less_than_its_share(kind: LayerKind, tokens: int, ranks: int, dtype: str) -> None:
+    """All ranks together hold at least the whole, and none holds more than it; a rank more never makes a rank fuller."""
+    whole, rank = total(kind, seq=tokens, dtype=dtype), total(kind.shard(ranks), seq=tokens, dtype=dtype)
+    assert rank <= whole <= rank * ranks
+    assert total(kind.shard(ranks + 1), seq=tokens, dtype=dtype) <= rank
+
+
 @given(STACKS, TOKENS, BATCH)
 def test_sequences_add_up(layers: list[LayerKind], tokens: int, batch: int) -> None:
     """The reference is linear in the batch."""
