@@ -6,19 +6,18 @@ set), comes first: a file there replaces the accelerator of the same id, or adds
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from formulas.frozen import frozen
 from profiles.catalog import ProfileError
-from profiles.yaml_file import YamlFile, read_yaml
+from profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
+from profiles.visible import VisibleMemory, usable_mib, visible_memory
+from profiles.yaml_file import read_yaml
 
 __all__ = [
     "ALIASES",
@@ -29,25 +28,21 @@ __all__ = [
     "TFLOPS",
     "Gpu",
     "UnknownGpuError",
+    "VisibleMemory",
     "find_gpu",
     "gpu_aliases",
     "list_gpus",
     "nearest",
     "parse_gpu",
+    "usable_mib",
     "user_folder",
+    "visible_memory",
 ]
 
-SCHEMA_VERSION: Final = 1
 BUILT_IN: Final = Path(__file__).with_name("gpus")
 ALIASES: Final = Path(__file__).with_name("gpu_aliases.yaml")
-MEMORY_FIELDS: Final = ("memory_marketing_gb", "memory_total_mib", "torch_total_mib")
-TFLOPS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 
-_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-_LONGEST_ID = 64
 _SPOKEN = re.compile(r"[a-z0-9 _-]{1,64}", re.ASCII)
-_DATE = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
-_CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 
 
 class UnknownGpuError(LookupError):
@@ -57,56 +52,6 @@ class UnknownGpuError(LookupError):
         super().__init__(f"{wanted!r} is not a known accelerator")
         self.wanted = wanted
         self.nearest = near
-
-
-@frozen
-class Gpu:
-    """One accelerator. ``None`` is unknown, never zero. Budgets use ``torch_total_mib``.
-
-    The three memory figures mean three things: what is sold (``memory_marketing_gb``, of 1,024 MiB), what the vendor's tool
-    reports (``memory_total_mib``, nvidia-smi for NVIDIA) and what a program can see (``torch_total_mib``). An H100 is sold with
-    80, reports 81,559 MiB and shows torch 81,082 of them.
-    """
-
-    id: str
-    name: str
-    vendor: str
-    architecture: str | None = None
-    compute_capability: str | None = None
-    """CUDA's ``9.0`` and the like; ``None`` elsewhere."""
-    memory_marketing_gb: int | None = None
-    memory_total_mib: int | None = None
-    torch_total_mib: int | None = None
-    """The lowest reading, so that a plan never promises what some driver withholds."""
-    memory_bandwidth_gbps: float | None = None
-    fp8_kv: str | None = None
-    """``native``: in the attention hardware; ``storage``: kept in 8 bits, converted on read; ``no``."""
-    source: str = ""
-    """Where the numbers come from, in words."""
-    category: str | None = None
-    released: int | None = None
-    memory_type: str | None = None
-    memory_options_gb: tuple[int, ...] = ()
-    memory_total_basis: str | None = None
-    torch_total_mib_seen: tuple[int, int] | None = None
-    torch_total_basis: str | None = None
-    tflops_dense: Mapping[str, float | None] = field(default_factory=lambda: MappingProxyType({}))
-    interconnect: Mapping[str, str | float | None] = field(default_factory=lambda: MappingProxyType({}))
-    tdp_w: float | None = None
-    devices_per_package: int | None = None
-    confidence: str | None = None
-    note: str | None = None
-    path: Path | None = None
-    user: bool = False
-    """Whether the file is the user's own."""
-
-    @property
-    def capability(self) -> tuple[int, int] | None:
-        """CUDA compute capability as two numbers."""
-        if self.compute_capability is None:
-            return None
-        major, _, minor = self.compute_capability.partition(".")
-        return int(major), int(minor)
 
 
 def user_folder() -> Path | None:
@@ -126,7 +71,7 @@ def find_gpu(name: str) -> Gpu:
     """
     found = _resolve(name)
     if found is None:
-        raise UnknownGpuError(name[:_LONGEST_ID], nearest(name))
+        raise UnknownGpuError(name[:LONGEST_ID], nearest(name))
     path, user = found
     return _load(path, user)
 
@@ -149,7 +94,7 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     """
     from difflib import SequenceMatcher
 
-    wanted = _squashed(text[:_LONGEST_ID])
+    wanted = _squashed(text[:LONGEST_ID])
     if not wanted:
         return ()
     names = {**{name: name for name in _paths()}, **_aliases()}
@@ -182,7 +127,7 @@ def _paths() -> dict[str, tuple[Path, bool]]:
         raise ProfileError(own, f"cannot be read ({error.strerror})") from error
     for name in names:
         stem = name.removesuffix(".yaml")
-        if stem != name and _is_id(stem):
+        if stem != name and is_id(stem):
             found[stem] = (own / name, True)
     return found
 
@@ -194,7 +139,7 @@ def _resolve(name: str) -> tuple[Path, bool] | None:
         return None
     own = user_folder()
     for gpu_id in (text, _aliases().get(text, "")):
-        if not _is_id(gpu_id):
+        if not is_id(gpu_id):
             continue
         if own is not None and os.path.lexists(own / f"{gpu_id}.yaml"):
             return own / f"{gpu_id}.yaml", True
@@ -213,7 +158,7 @@ def _resolve(name: str) -> tuple[Path, bool] | None:
 def _aliases() -> Mapping[str, str]:
     file = read_yaml(ALIASES)
     for alias, gpu_id in file.data.items():
-        if not isinstance(alias, str) or not _is_id(alias) or not isinstance(gpu_id, str):
+        if not isinstance(alias, str) or not is_id(alias) or not isinstance(gpu_id, str):
             raise ProfileError(ALIASES, "must be an id", line=file.line(str(alias)), key=str(alias))
     return MappingProxyType(dict(file.data))
 
@@ -230,141 +175,3 @@ def _load(path: Path, user: bool) -> Gpu:
     except OSError as error:
         raise ProfileError(path, f"cannot be read ({error.strerror})") from error
     return _read(path, user, changed)
-
-
-def _is_id(text: str) -> bool:
-    return len(text) <= _LONGEST_ID and _ID.fullmatch(text) is not None
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40
-
-
-def _number(value: Any) -> bool:
-    return _count(value) or (isinstance(value, float) and math.isfinite(value) and 0 < value < 2**40)
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_count(item) for item in value)
-
-
-def _range(value: Any) -> bool:
-    return _counts(value) and len(value) == 2 and value[0] <= value[1]
-
-
-def _rates(value: Any) -> bool:
-    return isinstance(value, dict) and all(key in TFLOPS and (rate is None or _number(rate)) for key, rate in value.items())
-
-
-def _link(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and set(value) <= {"kind", "gbps_bidirectional", "host"}
-        and all(value.get(key) is None or _text(value[key]) for key in ("kind", "host"))
-        and (value.get("gbps_bidirectional") is None or _number(value["gbps_bidirectional"]))
-    )
-
-
-def _sources(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(_text(key) and _text(text) for key, text in value.items())
-
-
-def _one_of(*choices: str) -> Callable[[Any], bool]:
-    return lambda value: value in choices
-
-
-def _matching(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, str) and pattern.fullmatch(value) is not None
-
-
-_CATEGORIES: Final = ("datacenter", "workstation", "consumer", "laptop", "unified", "tpu", "neuron")
-_MIB = "a positive whole number of MiB"
-
-# Key, check, what is allowed, whether it may be absent or null. The order is the order in the file.
-_FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
-    ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
-    ("id", lambda value: isinstance(value, str) and _is_id(value), "small letters, digits and hyphens", False),
-    ("name", _text, "words", False),
-    ("vendor", _text, "a word", False),
-    ("category", _one_of(*_CATEGORIES), f"one of {', '.join(_CATEGORIES)}", True),
-    ("released", _count, "a year", True),
-    ("recorded", _matching(_DATE), "a date, YYYY-MM-DD, in quotes", True),
-    ("architecture", _text, "a word", True),
-    ("compute_capability", _matching(_CAPABILITY), 'CUDA\'s, in quotes: "9.0"', True),
-    ("memory_type", _text, "words", True),
-    ("memory_marketing_gb", _count, "a positive whole number: the number on the box", True),
-    ("memory_options_gb", _counts, "a list of positive whole numbers", True),
-    ("memory_total_mib", _count, _MIB, True),
-    ("memory_total_basis", _text, "words", True),
-    ("torch_total_mib", _count, _MIB, True),
-    ("torch_total_mib_seen", _range, "two numbers of MiB, the lower first", True),
-    ("torch_total_basis", _text, "words", True),
-    ("memory_bandwidth_gbps", _number, "a positive number", True),
-    ("tflops_dense", _rates, f"positive numbers or null by {', '.join(TFLOPS)}", True),
-    ("interconnect", _link, "kind, gbps_bidirectional and host", True),
-    ("tdp_w", _number, "a positive number", True),
-    ("devices_per_package", _count, "a positive whole number", True),
-    ("fp8_kv", _one_of("native", "storage", "no"), "native, storage or 'no' in quotes", True),
-    ("confidence", _one_of("high", "medium", "low"), "high, medium or low", True),
-    ("note", _text, "words", True),
-    ("source", _sources, "a name and words for each source; it holds for every number of the file", False),
-)
-
-FIELDS: Final = tuple(name for name, *_ in _FIELDS)
-"""The keys of a file, in their order."""
-
-
-def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
-    """Check the content of one file; its stem must be the id. Raises :class:`~profiles.catalog.ProfileError` with line and key."""
-    data, path = file.data, file.path
-    for key in data:
-        if key not in FIELDS:
-            raise ProfileError(path, f"is not known. Allowed: {', '.join(FIELDS)}", line=file.line(str(key)), key=str(key))
-    for key, good, allowed, optional in _FIELDS:
-        if optional and data.get(key) is None:
-            continue
-        if key not in data:
-            raise ProfileError(path, f"is missing: it must be {allowed}", key=key)
-        if not good(data[key]):
-            raise ProfileError(path, f"must be {allowed}", line=file.line(key), key=key)
-    if path.stem != data["id"]:
-        raise ProfileError(path, f"is {data['id']}, but the file is named {path.name}", line=file.line("id"), key="id")
-    _check_memory(file)
-    seen = data.get("torch_total_mib_seen")
-    return Gpu(
-        **{key: data[key] for key in _SAME if data.get(key) is not None},
-        memory_options_gb=tuple(data.get("memory_options_gb") or ()),
-        torch_total_mib_seen=None if seen is None else (seen[0], seen[1]),
-        tflops_dense=MappingProxyType(dict(data.get("tflops_dense") or {})),
-        interconnect=MappingProxyType(dict(data.get("interconnect") or {})),
-        source="; ".join(data["source"].values()),
-        path=path,
-        user=user,
-    )
-
-
-_SAME: Final = tuple(
-    name
-    for name in FIELDS
-    if name
-    not in {"schema_version", "recorded", "memory_options_gb", "torch_total_mib_seen", "tflops_dense", "interconnect", "source"}
-)
-"""Fields of a file that :class:`Gpu` has under the same name and as they are."""
-
-
-def _check_memory(file: YamlFile) -> None:
-    """What a program sees is at most what the tool reports, and that at most what is sold."""
-    largest: int | None = None
-    for key in MEMORY_FIELDS:
-        value = file.data.get(key)
-        if value is None:
-            continue
-        size = value * 1024 if key == "memory_marketing_gb" else value
-        if largest is not None and size > largest:
-            problem = f"is {size:,} MiB, more than the {largest:,} MiB that stand above it"
-            raise ProfileError(file.path, problem, line=file.line(key), key=key)
-        largest = size

@@ -16,7 +16,7 @@ from hwcalc.engines.base import Budget, BudgetPart, Context, Request
 from hwcalc.engines.vllm.shards import encoder_width, layer_width
 from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.model import ModelSpec, Note
-from hwcalc.units import GIB, MIB, human_bytes
+from hwcalc.units import GIB, human_bytes
 from profiles.engines import Estimate, VllmProfile, vllm_profile
 
 if TYPE_CHECKING:
@@ -115,19 +115,11 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def total_bytes(gpu: Gpu) -> int | None:
-    """Memory that torch sees, in bytes: read, or a share of what the vendor's tool reports or of what is sold.
+    """Memory that torch sees, in bytes: read, or estimated (:func:`profiles.gpus.visible_memory`)."""
+    from profiles.gpus import visible_memory
 
-    An NVIDIA card of which nvidia-smi is known to report 24,564 MiB, and no more is, counts as 0.994 of that.
-    """
-    if gpu.torch_total_mib is not None:
-        return gpu.torch_total_mib * MIB
-    profile = vllm_profile()
-    if gpu.memory_total_mib is not None:
-        share = profile.estimate("total_share.of_tool_amd" if gpu.vendor == "amd" else "total_share.of_tool")
-        return int(gpu.memory_total_mib * share.expected) * MIB
-    if gpu.memory_marketing_gb is not None:
-        return int(gpu.memory_marketing_gb * 1024 * profile.estimate("total_share.of_marketing").expected) * MIB
-    return None
+    visible = visible_memory(gpu)
+    return None if visible is None else visible.expected_bytes
 
 
 def _total(gpu: Gpu, notes: list[Note]) -> int | None:
