@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +14,18 @@ from profiles.catalog import ProfileError
 from profiles.estimate import Estimate, parse_estimate, parse_source, wrong
 from profiles.yaml_file import YamlFile, read_yaml
 
-__all__ = ["BUILT_IN", "BatchClass", "Estimate", "Since", "VllmProfile", "parse_vllm", "vllm_profile"]
+__all__ = [
+    "BUILT_IN",
+    "BatchClass",
+    "Estimate",
+    "RuntimeProfile",
+    "Since",
+    "VllmProfile",
+    "parse_runtime",
+    "parse_vllm",
+    "runtime_profile",
+    "vllm_profile",
+]
 
 BUILT_IN: Final = Path(__file__).with_name("engines")
 SCHEMA_VERSION: Final = 1
@@ -56,17 +69,52 @@ class VllmProfile:
         return self.estimates[name]
 
 
+@frozen
+class RuntimeProfile:
+    """``runtime.yaml``, checked. Estimates go by dotted name: ``communication.nvlink``."""
+
+    margin: Fraction
+    """Share of the GPU that is left alone by default."""
+    estimates: dict[str, Estimate]
+
+    def estimate(self, name: str) -> Estimate:
+        """An estimate by its dotted name."""
+        return self.estimates[name]
+
+
 ESTIMATES: Final = {
-    "activation": ("hidden_copies", "logit_bytes", "encoder_patches"),
+    "activation": ("logit_bytes", "encoder_patches"),
     "graphs": ("attention", "state_graph", "state_graphs", "state_share"),
-    "non_torch": ("process", "nvlink", "pcie", "expert_parallel"),
+    "non_torch": ("process",),
+}
+"""Sections of estimates of ``vllm.yaml`` and what each holds; one without parts is an estimate itself."""
+RUNTIME_ESTIMATES: Final = {
+    "context": ("cuda", "rocm", "other"),
+    "kernels": (),
     "workspace": ("sm_90", "other"),
+    "communication": ("nvlink", "pcie", "expert_parallel"),
+    "activation": ("hidden_copies", "logit_bytes", "chunk_tokens"),
     "rotary_bytes": (),
-    "context": (),
     "uncounted_weights": (),
 }
-"""Sections of estimates and what each holds; one without parts is an estimate itself."""
+"""The same of ``runtime.yaml``."""
 _OTHER_KEYS: Final = ("schema_version", "id", "recorded", "utilization", "graphs_since", "batch_classes")
+
+
+@lru_cache(maxsize=1)
+def runtime_profile() -> RuntimeProfile:
+    """The constants of any process. Raises :class:`~profiles.catalog.ProfileError` with path, line and key if the file is broken."""
+    return parse_runtime(read_yaml(BUILT_IN / "runtime.yaml"))
+
+
+def parse_runtime(file: YamlFile) -> RuntimeProfile:
+    """Check the content of ``runtime.yaml``. Raises :class:`~profiles.catalog.ProfileError`."""
+    _check_keys(file, ("schema_version", "id", "recorded", "margin", *RUNTIME_ESTIMATES))
+    margin = file.data["margin"]
+    value = margin.get("value") if isinstance(margin, dict) else None
+    if not isinstance(value, str) or set(margin) != {"value", "source"} or _SHARE.fullmatch(value) is None:
+        raise wrong(file, "margin", 'must have value ("0.05", in quotes: it is exact) and source')
+    return RuntimeProfile(margin=Fraction(value), estimates=_estimates(file, RUNTIME_ESTIMATES))
 
 
 @lru_cache(maxsize=1)
@@ -77,7 +125,19 @@ def vllm_profile() -> VllmProfile:
 
 def parse_vllm(file: YamlFile) -> VllmProfile:
     """Check the content of ``vllm.yaml``. Raises :class:`~profiles.catalog.ProfileError`."""
-    known = (*_OTHER_KEYS, *ESTIMATES)
+    _check_keys(file, (*_OTHER_KEYS, *ESTIMATES))
+    graphs = file.data["graphs_since"]
+    if not isinstance(graphs, dict) or set(graphs) != {"value", "source"}:
+        raise wrong(file, "graphs_since", "must have value and source")
+    return VllmProfile(
+        utilization=_utilization(file),
+        graphs_since=_version(file, "graphs_since", graphs["value"]),
+        batch_classes=_batch_classes(file),
+        estimates=_estimates(file, ESTIMATES),
+    )
+
+
+def _check_keys(file: YamlFile, known: tuple[str, ...]) -> None:
     for key in file.data:
         if key not in known:
             raise wrong(file, str(key), f"is not known. Allowed: {', '.join(known)}")
@@ -86,8 +146,11 @@ def parse_vllm(file: YamlFile) -> VllmProfile:
             raise ProfileError(file.path, "is missing", key=key)
     if file.data["schema_version"] != SCHEMA_VERSION or file.data["id"] != file.path.stem:
         raise wrong(file, "schema_version", f"must be {SCHEMA_VERSION}, and id the file's stem")
+
+
+def _estimates(file: YamlFile, sections: Mapping[str, tuple[str, ...]]) -> dict[str, Estimate]:
     estimates: dict[str, Estimate] = {}
-    for section, names in ESTIMATES.items():
+    for section, names in sections.items():
         content = file.data[section]
         if not names:
             estimates[section] = parse_estimate(file, section, content)
@@ -96,15 +159,7 @@ def parse_vllm(file: YamlFile) -> VllmProfile:
             raise wrong(file, section, f"must have exactly {', '.join(names)}")
         for name in names:
             estimates[f"{section}.{name}"] = parse_estimate(file, f"{section}.{name}", content[name])
-    graphs = file.data["graphs_since"]
-    if not isinstance(graphs, dict) or set(graphs) != {"value", "source"}:
-        raise wrong(file, "graphs_since", "must have value and source")
-    return VllmProfile(
-        utilization=_utilization(file),
-        graphs_since=_version(file, "graphs_since", graphs["value"]),
-        batch_classes=_batch_classes(file),
-        estimates=estimates,
-    )
+    return estimates
 
 
 def _version(file: YamlFile, key: str, text: Any) -> tuple[int, int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from math import prod
+from dataclasses import field, replace
+from math import ceil, prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,7 +18,11 @@ from hwcalc.planner.result import PoolGroup, PoolInfo
 from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu
+    from fractions import Fraction
+
+    from hwcalc.engines.lora import Lora
+    from hwcalc.parsers.quantization import Scheme
+    from profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
     "Budget",
@@ -27,6 +32,7 @@ __all__ = [
     "Engine",
     "Option",
     "Request",
+    "Section",
     "StoredTensor",
     "choice_option",
     "integer_option",
@@ -53,8 +59,32 @@ class Request:
     memory_utilization: float | None = None
     kv_memory: int | None = None
     """Bytes that each GPU gives to the cache, where the user says so."""
+    margin: Fraction | None = None
+    """Share of the GPU that is left alone, where the user says so."""
     weights: str | None = None
+    lora: Lora | None = None
+    draft: ModelSpec | None = None
+    """A small model whose guesses the planned one checks; it is loaded beside it."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def replica_batch(self) -> int:
+        """Sequences of the data-parallel replica that has most."""
+        return -(-self.batch // self.dp)
+
+
+class Section(enum.StrEnum):
+    """Which line of the whole equation a part belongs to."""
+
+    WEIGHTS = "weights"
+    ACTIVATIONS = "activations"
+    OVERHEAD = "overhead"
 
 
 @frozen
@@ -62,6 +92,7 @@ class BudgetPart:
     """One term of the memory equation, in bytes per GPU: low, expected, high, and where it comes from."""
 
     name: str
+    section: Section
     low: int
     expected: int
     high: int
@@ -70,14 +101,35 @@ class BudgetPart:
 
 @frozen
 class Budget:
-    """What is left for the cache on the GPU that has least: total x utilisation minus the parts."""
+    """What is left for the cache on the GPU that has least: the bytes that may be used minus the parts.
+
+    ``total_bytes`` is what programs see of the GPU, ``requested_bytes`` what of it may be used, ``margin_bytes`` what is left alone on
+    purpose. ``low`` takes every part at its high end.
+    """
 
     total_bytes: int
     requested_bytes: int
+    margin_bytes: int
     parts: tuple[BudgetPart, ...]
     low: int
     expected: int
     high: int
+
+    @classmethod
+    def of(cls, memory: VisibleMemory, share: float, margin: Fraction, parts: tuple[BudgetPart, ...]) -> Budget:
+        """The difference, at both ends and in between. ``share`` and ``margin`` are of the memory that programs see."""
+        sizes = (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
+        # In floating point, as engines reckon their share; the margin is exact.
+        low, expected, high = (ceil(size * share) - ceil(size * margin) for size in sizes)
+        return cls(
+            total_bytes=memory.expected_bytes,
+            requested_bytes=expected,
+            margin_bytes=ceil(memory.expected_bytes * margin),
+            parts=parts,
+            low=low - sum(part.high for part in parts),
+            expected=expected - sum(part.expected for part in parts),
+            high=high - sum(part.low for part in parts),
+        )
 
 
 @frozen
@@ -133,6 +185,10 @@ class Context:
     def batch(self) -> int:
         """Sequences."""
         return self.request.batch
+
+    def on_a_replica(self) -> Context:
+        """The same for the sequences of one data-parallel replica, with notes of its own."""
+        return replace(self, request=replace(self.request, batch=self.request.replica_batch), notes=[])
 
 
 def store(tensor: CacheTensor, context: Context, *, dtype: DType | None = None, positions: int | None = None) -> StoredTensor:
@@ -215,7 +271,7 @@ class Engine(ABC):
     options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
     source: ClassVar[str]
     pooled: ClassVar[bool] = False
-    """Whether it has a pool: only then parallel sizes, a GPU and a budget mean anything to it."""
+    """Whether it allocates a pool at start-up, from which sequences take what they need."""
 
     def version(self, wanted: str | None) -> str:
         """The known version whose rules hold for ``wanted`` (``5.14`` takes those of 5.14.x)."""
@@ -254,8 +310,14 @@ class Engine(ABC):
         """What this engine stores for one layer of this kind. A kind without a rule is an error, never a guess."""
 
     def rank_bytes(self, context: Context, total_bytes: int) -> int:
-        """What the GPU that holds most keeps of ``total_bytes`` of cache."""
-        return total_bytes
+        """What the GPU that holds most keeps of ``total_bytes`` of cache: its shard of the layers of its stage, for its replica.
+
+        The general rule: heads are divided over ``tp`` and a latent is not, layers over ``pp``, sequences over ``dp``, and the tokens
+        of attention over ``dcp``. An engine that allocates otherwise says so by its own method.
+        """
+        from hwcalc.engines.ranks import fullest_rank_bytes
+
+        return total_bytes if context.request.gpus == context.request.dcp == 1 else fullest_rank_bytes(self, context)
 
     def groups(self, context: Context) -> tuple[PoolGroup, ...]:
         """Layers that share a block table; none where every layer has memory of its own."""
@@ -266,8 +328,54 @@ class Engine(ABC):
         return None
 
     def budget(self, context: Context) -> Budget | None:
-        """How many bytes each GPU has left for the cache by this engine's memory equation; ``None`` if it has none."""
+        """How many bytes each GPU has left for the cache; ``None`` without a GPU of known memory, or if the weights are unknown.
+
+        The general equation of :mod:`hwcalc.engines.equation`; an engine with an equation of its own has its own method.
+        """
+        from hwcalc.engines.equation import plan_equation
+
+        return plan_equation(self, context)
+
+    def forward_tokens(self, context: Context) -> tuple[int, int, int]:
+        """Tokens that one forward pass of a replica takes at once: low, expected and high."""
+        from hwcalc.engines.costs import chunk_tokens
+
+        return chunk_tokens(context)
+
+    def working(self, context: Context) -> tuple[BudgetPart, ...]:
+        """What the engine needs for a while beside one forward pass, such as copies while a cache grows."""
+        return ()
+
+    def rank_weights(self, context: Context, plain: str | None, scheme: Scheme | None) -> tuple[int, ...] | None:
+        """Bytes of weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted."""
+        from hwcalc.engines.rank_weights import rank_weight_bytes
+
+        request = context.request
+        return rank_weight_bytes(
+            context.model, plain=plain, tp=request.tp, pp=request.pp, dp=request.dp, ep=request.ep, scheme=scheme
+        )
+
+    def needed_bytes(self, context: Context) -> int:
+        """What the cache of the planned sequences needs on the fullest GPU."""
+        from hwcalc.engines.ranks import stored_bytes
+
+        return self.rank_bytes(context, 0 if context.request.gpus > 1 else stored_bytes(self, context))
+
+    def most_sequences(self, context: Context) -> tuple[int, str] | None:
+        """How many sequences the engine runs at once whatever the memory, and the name of what says so; ``None`` is any number."""
         return None
+
+    def longest(self, context: Context, budget_bytes: int, bound: int) -> int | None:
+        """The most tokens up to ``bound`` that each planned sequence may have, where the engine's plan knows without trying."""
+        return None
+
+    def period(self, context: Context) -> int:
+        """Lengths after which what waits in buffers falls back to nothing; 1 where a longer sequence never takes less."""
+        return 1
+
+    def flag(self, name: str, value: object) -> str:
+        """An option of kvplan in the engine's own words: ``--seq 4096`` unless it has its own."""
+        return f"--{name.replace('_', '-')} {value}"
 
     def extras(self, context: Context) -> tuple[StoredTensor, ...]:
         """What it stores once for the whole model beside the layers."""

@@ -1,116 +1,138 @@
-"""Does it start, what binds, and what would help: an engine's pool under a budget, and its own flags tried one by one."""
+"""The verdict: does it fit, what binds, how much more would fit, and which change would help, each tried before it is named."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from hwcalc.engines.base import Budget, Context, Engine
 from hwcalc.errors import KvplanError
+from hwcalc.planner import solve
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, PoolInfo, Try
+from hwcalc.units import human_bytes
 
-__all__ = ["plan_pool"]
+__all__ = ["plan_fit"]
 
-Again = Callable[[Context], Context]
+FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
+_LESS = ("auto", "bf16", "fp16")
 
 
-def plan_pool(engine: Engine, context: Context) -> tuple[PoolInfo | None, FitInfo | None]:
-    """The pool and the verdict, where the user names hardware or a budget and the engine has a pool."""
+def plan_fit(engine: Engine, context: Context, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
+    """The pool, where the engine has one, and the verdict; nothing where neither a GPU nor a budget is named or known.
+
+    ``rank_bytes`` is what the planned cache takes of the fullest GPU.
+    """
     request = context.request
     budget = engine.budget(context) if request.gpu is not None and request.kv_memory is None else None
     size = request.kv_memory if request.kv_memory is not None else budget.expected if budget is not None else None
     if size is None:
         return None, None
     pool = engine.pool(context, max(0, size))
-    if pool is None:
-        return None, None
-    return pool, _fit(engine, context, pool, budget)
+    return pool, _fit(engine, context, pool, budget, size, rank_bytes)
 
 
-def _fit(engine: Engine, context: Context, pool: PoolInfo, budget: Budget | None) -> FitInfo:
+def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int) -> FitInfo:
     request = context.request
-    enough = pool.fits and (pool.max_requests is None or pool.max_requests >= request.batch)
-    needed = pool.needed_bytes or 0
+    needed = rank_bytes if pool is None or pool.needed_bytes is None else pool.needed_bytes * max(1, request.replica_batch)
+    usable = size if budget is None else budget.requested_bytes
+    low, high = (size, size) if budget is None else (budget.low, budget.high)
+    fits = solve.holds_in(engine, context, size, pool)
+    same = budget is None or (
+        solve.holds_in(engine, context, budget.low) is fits and solve.holds_in(engine, context, budget.high) is fits
+    )
+    most = solve.most(engine, context, size)
+    longest = solve.longest(engine, context, size)
     return FitInfo(
         gpu=None if request.gpu is None else request.gpu.id,
-        gpus=request.tp * request.pp * request.dp,
-        usable_bytes=pool.budget_bytes,
-        fits=enough,
-        certain=budget is None or _same_at_the_ends(engine, context, budget, enough),
-        headroom_bytes=pool.budget_bytes - needed,
-        max_seq=pool.max_seq,
-        max_batch=pool.max_requests,
-        min_gpus=None,
-        limiting=_limiting(pool, request.batch),
-        message=pool.message or ("" if enough else f"{request.batch:,} sequences do not fit at once"),
-        suggestions=pool.requires if pool.fits else tuple(_suggestions(engine, context, pool)),
+        gpus=request.gpus,
+        usable_bytes=usable,
+        needed_bytes=usable - size + needed,
+        needed_low_bytes=max(0, usable - high + needed),
+        needed_high_bytes=usable - low + needed,
+        fits=fits,
+        verdict=(FITS if fits else DOES_NOT_FIT) if same else TIGHT,
+        headroom_bytes=size - needed,
+        max_seq=longest.value,
+        max_batch=most.value,
+        min_gpus=_min_gpus(engine, context, fits=fits),
+        limiting=_limiting(engine, context, pool, size, most) if fits or most.value else most.limiting,
+        limiting_seq=longest.limiting,
+        message=_message(engine, context, pool, fits=fits, short=needed - size),
+        suggestions=_suggestions(engine, context, pool, longest.value, most.value, fits=fits),
         budget=None if budget is None else _budget_info(budget),
     )
 
 
-def _limiting(pool: PoolInfo, batch: int) -> str | None:
-    if not pool.fits:
-        return "cache"
-    if pool.requires:
+def _limiting(engine: Engine, context: Context, pool: PoolInfo | None, size: int, most: solve.Answer) -> str | None:
+    if pool is not None and pool.fits and pool.requires:
         return "state blocks"
-    if pool.max_requests is not None and pool.max_requests < batch:
-        return "state slots" if pool.state_slots is not None and pool.state_slots < batch else "cache"
-    return None
+    return most.limiting
 
 
-def _same_at_the_ends(engine: Engine, context: Context, budget: Budget, enough: bool) -> bool:
-    for size in (budget.low, budget.high):
-        pool = engine.pool(context, max(0, size))
-        at_end = pool is not None and pool.fits and (pool.max_requests is None or pool.max_requests >= context.batch)
-        if at_end is not enough:
-            return False
-    return True
+def _min_gpus(engine: Engine, context: Context, *, fits: bool) -> int | None:
+    """The fewest GPUs of this kind, by trying layouts; a budget given by hand says nothing about other numbers of them."""
+    request = context.request
+    if request.gpu is None or request.kv_memory is not None:
+        return None
+    if fits and request.gpus == 1:
+        return 1
+    return solve.fewest_gpus(engine, context, most_gpus=request.gpus if fits else solve.MOST_GPUS)
+
+
+def _message(engine: Engine, context: Context, pool: PoolInfo | None, *, fits: bool, short: int) -> str:
+    """Why not: in the engine's own words, where it has some."""
+    if pool is not None and pool.message:
+        return pool.message
+    if fits:
+        return ""
+    limit = engine.most_sequences(context)
+    if limit is not None and context.batch > limit[0]:
+        return f"{limit[1]} lets {limit[0]:,} sequences run at once, not {context.batch:,}"
+    count = "it does" if context.batch == 1 else f"{context.batch:,} sequences do"
+    return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 
 
 def _budget_info(budget: Budget) -> BudgetInfo:
     return BudgetInfo(
         total_bytes=budget.total_bytes,
         requested_bytes=budget.requested_bytes,
-        parts=tuple(BudgetPartInfo(**vars(part)) for part in budget.parts),
+        margin_bytes=budget.margin_bytes,
+        parts=tuple(BudgetPartInfo(**{**vars(part), "section": part.section.value}) for part in budget.parts),
         low=budget.low,
         expected=budget.expected,
         high=budget.high,
     )
 
 
-def _suggestions(engine: Engine, context: Context, pool: PoolInfo) -> list[Try]:
-    """Flags that make it start, each planned anew with that one change."""
-    out: list[Try] = []
-    request = context.request
-    if pool.max_seq:
-        out += _try(engine, context, {"seq": pool.max_seq}, f"--max-model-len {pool.max_seq}", "or lower")
-    if request.dtype in (None, "auto", "bf16", "fp16"):
-        out += _try(engine, context, {"dtype": "fp8"}, "--kv-cache-dtype fp8", "half the bytes a token")
-    if request.gpu is not None:
+def _suggestions(
+    engine: Engine, context: Context, pool: PoolInfo | None, max_seq: int, max_batch: int, *, fits: bool
+) -> tuple[Try, ...]:
+    """Changes that make it fit, each planned anew with that one change; of one that starts, what it needs beside."""
+    if fits:
+        return () if pool is None else pool.requires
+    request, out = context.request, []
+    limit = engine.most_sequences(context)
+    if limit is not None and context.batch > limit[0] and limit[1] not in request.options:
+        options = {**request.options, limit[1]: str(request.replica_batch)}
+        out += _try(engine, context, engine.flag("batch", request.replica_batch), "as many at once", options=options)
+    # An engine that starts for the longest request alone has more to say about its length.
+    shorter = pool.max_seq if pool is not None and not pool.fits and pool.max_seq and request.replica_batch == 1 else max_seq
+    if shorter:
+        out += _try(engine, context, engine.flag("seq", shorter), "or lower", seq=shorter)
+    if max_batch and request.batch > 1:
+        out += _try(engine, context, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
+    if request.dtype is None or request.dtype in _LESS:
+        out += _try(engine, context, engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
+    if request.gpu is not None and request.kv_memory is None:
         for tp in (2, 4, 8, 16):
-            if tp > request.tp:
-                found = _try(engine, context, {"tp": tp}, f"--tensor-parallel-size {tp}", f"{tp} GPUs")
-                if found:
-                    out += found
-                    break
-    return out
+            found = _try(engine, context, engine.flag("tp", tp), f"{tp * request.pp * request.dp} GPUs", tp=tp) if tp > request.tp else []
+            if found:
+                out += found
+                break
+    return tuple(out)
 
 
-def _try(engine: Engine, context: Context, change: dict[str, object], flag: str, effect: str) -> list[Try]:
+def _try(engine: Engine, context: Context, flag: str, effect: str, **change: object) -> list[Try]:
     """The flag, if the plan with it fits."""
-    request = replace(context.request, **change)  # type: ignore[arg-type]
     try:
-        changed = replace(context, request=request, dtypes=engine.dtypes(context.model, request, []), notes=[])
-        engine.check(changed)
-        pool, _ = _pool_only(engine, changed)
+        made = solve.changed(engine, context, **change)
+        return [Try(flag=flag, effect=effect)] if solve.holds(engine, made) else []
     except KvplanError:
         return []
-    return [Try(flag=flag, effect=effect)] if pool is not None and pool.fits else []
-
-
-def _pool_only(engine: Engine, context: Context) -> tuple[PoolInfo | None, None]:
-    request = context.request
-    if request.kv_memory is not None:
-        return engine.pool(context, request.kv_memory), None
-    budget = engine.budget(context)
-    return (None if budget is None else engine.pool(context, max(0, budget.expected))), None

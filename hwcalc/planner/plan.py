@@ -2,91 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from formulas import Encoder, LayerKind, Role, Stack, ranges
-from formulas.frozen import frozen
+from formulas import LayerKind, Role, Stack, ranges
 from hwcalc._version import __version__
-from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request, StoredTensor
-from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note, Parameters
-from hwcalc.planner.fit import plan_pool
+from hwcalc.planner.context import FIXED_ROLES, has_cross, open_request
+from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import (
     SCHEMA_VERSION,
     CacheInfo,
-    FitInfo,
     LayerInfo,
-    MemoryInfo,
     ModelInfo,
     ParametersInfo,
-    PerGpu,
     Plan,
     RequestInfo,
     TensorInfo,
 )
 
-__all__ = ["make_context", "plan_model", "stored_layers"]
+__all__ = ["plan_model", "stored_layers"]
 
-_FIXED_ROLES = (Role.STATE, Role.CONV)
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
-_LONGEST = 2**40
-_MOST_RANKS = 4096
 
 
-def plan_model(
-    model: ModelSpec,
-    *,
-    seq: int | None = None,
-    batch: int = 1,
-    dtype: str | None = None,
-    engine: str = "reference",
-    encoder_seq: int | None = None,
-    engine_options: Mapping[str, str] | None = None,
-    weights: str | None = None,
-    gpu: str | None = None,
-    gpus: int | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    dcp: int = 1,
-    ep: int = 1,
-    memory_utilization: float | None = None,
-    kv_memory: int | None = None,
-) -> Plan:
-    """Plan ``batch`` sequences of ``seq`` tokens on one GPU. Raises a :class:`~hwcalc.errors.KvplanError` subclass."""
+def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
+    """Plan a request: the keywords are those of :func:`~hwcalc.planner.context.open_request`, as are the errors."""
     notes = list(model.notes)
-    rules, wanted = find_engine(engine)
-    parallel = _parallel(gpus, Parallel(tp=tp, pp=pp, dp=dp, dcp=dcp, ep=ep))
-    context = make_context(
-        model,
-        rules,
-        wanted,
-        notes,
-        seq=seq,
-        batch=batch,
-        dtype=dtype,
-        encoder_seq=encoder_seq,
-        options=engine_options or {},
-        parallel=parallel,
-        hardware=_hardware(gpu, memory_utilization, kv_memory, weights, notes),
-    )
+    rules, context = open_request(model, notes, **wanted)
     stored = stored_layers(rules, context)
     tensors = tuple(_tensor_info(*item) for item in stored)
     total = sum(tensor.bytes for tensor in tensors)
     single = replace(context, request=replace(context.request, batch=1), notes=[])
     single_stored = stored if context.batch == 1 else stored_layers(rules, single)
     per_sequence = sum(count * tensor.bytes for _, _, count, tensor in single_stored)
-    state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in _FIXED_ROLES)
+    state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in FIXED_ROLES)
     request = context.request
     definition = "assumed" if model.assumed else rules.definition
-    if not rules.pooled:
-        notes += _without_effect(rules, request)
-    pool, fit = plan_pool(rules, context)
+    if request.gpu is None:
+        notes += _without_effect(request)
     rank_bytes = rules.rank_bytes(context, total)
-    memory = plan_memory(model, weights, total, definition, notes)
+    pool, fit = plan_fit(rules, context, rank_bytes)
+    memory = plan_memory(model, request, total, rank_bytes, definition, fit, notes)
+    cache = CacheInfo(
+        definition=definition,
+        bytes_per_token=_growth(single),
+        state_bytes_per_sequence=state,
+        bytes_per_sequence=per_sequence,
+        total_bytes=total,
+        per_gpu_bytes=rank_bytes,
+        tensors=tensors,
+        groups=rules.groups(context),
+        read_bytes_per_step=_read_bytes(stored),
+    )
     return Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -96,7 +66,7 @@ def plan_model(
             engine_version=context.version or None,
             seq=request.seq,
             batch=request.batch,
-            encoder_seq=context.encoder_tokens if _has_cross(model) else None,
+            encoder_seq=context.encoder_tokens if has_cross(model) else None,
             kv_dtype=context.dtypes.kv,
             state_dtype=context.dtypes.state if any(tensor.role is Role.STATE for _, _, _, tensor in stored) else None,
             tp=request.tp,
@@ -106,153 +76,19 @@ def plan_model(
             ep=request.ep,
             memory_utilization=request.memory_utilization,
             kv_memory=request.kv_memory,
+            margin=None if request.margin is None else float(request.margin),
+            lora=None if request.lora is None else str(request.lora),
+            draft=None if request.draft is None else request.draft.id,
             options=dict(request.options),
         ),
-        cache=CacheInfo(
-            definition=definition,
-            bytes_per_token=_growth(single),
-            state_bytes_per_sequence=state,
-            bytes_per_sequence=per_sequence,
-            total_bytes=total,
-            per_gpu_bytes=rank_bytes,
-            tensors=tensors,
-            groups=rules.groups(context),
-            read_bytes_per_step=_read_bytes(stored),
-        ),
-        memory=replace(memory, per_gpu=_per_gpu(memory, request, fit, rank_bytes)),
+        cache=cache,
+        memory=memory,
         pool=pool,
         fit=fit,
         speed=None,
         notes=tuple(dict.fromkeys(notes)),
         warnings=tuple(_warnings(model, request)),
     )
-
-
-@frozen
-class Parallel:
-    """How many GPUs share the work, and how."""
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    dcp: int = 1
-    ep: int = 1
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 1 <= value <= _MOST_RANKS:
-                raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {_MOST_RANKS:,}.")
-
-
-def _parallel(gpus: int | None, given: Parallel) -> Parallel:
-    """``gpus`` alone is tensor parallel; beside other sizes it must be their product."""
-    ranks = given.tp * given.pp * given.dp
-    if gpus is None or gpus == ranks:
-        return given
-    if ranks == 1:
-        return replace(given, tp=gpus)
-    raise UsageError(
-        f"gpus is {gpus:,}, but tp {given.tp} x pp {given.pp} x dp {given.dp} = {ranks:,}.",
-        hint="Leave out --gpus, or make them equal.",
-    )
-
-
-def _hardware(
-    gpu: str | None, utilization: float | None, kv_memory: int | None, weights: str | None, notes: list[Note]
-) -> dict[str, object]:
-    """The accelerator and what limits it, checked."""
-    if utilization is not None and not 0 < utilization <= 1:
-        raise UsageError(f"memory-utilization is {utilization}.", hint="Allowed: a share above 0 and up to 1.")
-    found = None
-    if gpu is not None:
-        from hwcalc.hardware import load_gpu
-
-        found = load_gpu(gpu, notes)
-    return {"gpu": found, "memory_utilization": utilization, "kv_memory": kv_memory, "weights": weights}
-
-
-def make_context(
-    model: ModelSpec,
-    engine: Engine,
-    version: str | None,
-    notes: list[Note],
-    *,
-    seq: int | None,
-    batch: int,
-    dtype: str | None,
-    encoder_seq: int | None,
-    options: Mapping[str, str],
-    parallel: Parallel | None = None,
-    hardware: Mapping[str, object] | None = None,
-) -> Context:
-    """Fill in every default, printing it into ``notes``, and let the engine check the whole."""
-    if seq is None:
-        seq = _default_seq(model, notes)
-    if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:
-        raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {batch:,}).")
-    resolved = engine.version(version)
-    engine.check_options(options)
-    request = Request(
-        seq=seq,
-        batch=batch,
-        dtype=dtype,
-        encoder_seq=encoder_seq,
-        engine_version=resolved or None,
-        options=dict(options),
-        **vars(parallel or Parallel()),
-        **(hardware or {}),  # type: ignore[arg-type]
-    )
-    context = Context(
-        model=model,
-        request=request,
-        version=resolved,
-        dtypes=engine.dtypes(model, request, notes),
-        encoder_tokens=_encoder_tokens(model, request, notes),
-        notes=notes,
-    )
-    engine.check(context)
-    return context
-
-
-def _default_seq(model: ModelSpec, notes: list[Note]) -> int:
-    """The model's own maximum; one token where every layer keeps the same at any length."""
-    longest = model.max_position_embeddings
-    if longest is not None:
-        message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."
-        notes.append(Note(code="default-seq", message=message))
-        return longest
-    roles = {tensor.role for group in model.stack.groups for tensor in group.kind.tensors()}
-    if roles <= set(_FIXED_ROLES):
-        notes.append(Note(code="any-length", message="Planned for one token: the model keeps the same at every length."))
-        return 1
-    raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
-
-
-def _has_cross(model: ModelSpec) -> bool:
-    return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
-
-
-def _encoder_tokens(model: ModelSpec, request: Request, notes: list[Note]) -> int:
-    if not _has_cross(model):
-        if request.encoder_seq is not None:
-            notes.append(Note(code="no-encoder", message="The model has no cross attention: --encoder-seq has no effect."))
-        return 0
-    if request.encoder_seq is not None:
-        return request.encoder_seq
-    if model.encoder_tokens == 0:
-        # An image model without an image: its dialect has said so.
-        return 0
-    if model.encoder_tokens is not None:
-        message = f"Encoder length {model.encoder_tokens:,}: the model's own. Set it with --encoder-seq."
-        notes.append(Note(code="default-encoder-seq", message=message))
-        return model.encoder_tokens
-    notes.append(
-        Note(
-            code="default-encoder-seq",
-            message=f"Encoder length {request.seq:,}: taken to be as long as the output. Set it with --encoder-seq.",
-        )
-    )
-    return request.seq
 
 
 Stored = tuple[LayerKind | None, str, int, StoredTensor]
@@ -315,25 +151,18 @@ def _read_bytes(stored: list[Stored]) -> int:
     return total
 
 
-def _per_gpu(memory: MemoryInfo, request: Request, fit: FitInfo | None, cache_bytes: int) -> PerGpu:
-    """The fullest GPU. Its weights are the engine's own where there is a budget, and not known for several GPUs without one."""
-    size = None if request.tp * request.pp * request.ep > 1 else memory.weights.bytes
-    if fit is not None and fit.budget is not None:
-        size = sum(part.expected for part in fit.budget.parts if part.name == "weights")
-    total = None if size is None else size + cache_bytes
-    return PerGpu(weights=size, cache=cache_bytes, activations=None, overhead=None, total=total)
-
-
-def _without_effect(engine: Engine, request: Request) -> list[Note]:
-    """Hardware that an engine without a pool knows nothing of."""
-    given = {name: getattr(request, name) > 1 for name in ("tp", "pp", "dp", "dcp", "ep")}
-    given |= {name: getattr(request, name) is not None for name in ("gpu", "kv_memory", "memory_utilization")}
-    flags = ", ".join(f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given)
-    if not flags:
+def _without_effect(request: Request) -> list[Note]:
+    """What says something about a GPU where none is named."""
+    given = {
+        "--memory-utilization": request.memory_utilization,
+        "--margin": request.margin,
+        "--lora": request.lora,
+        "--draft": request.draft,
+    }
+    flags = ", ".join(flag for flag, value in given.items() if value is not None)
+    if not flags or request.kv_memory is not None:
         return []
-    return [
-        Note(code="no-pool", message=f"{flags}: no effect with --engine {engine.name}, which has no pool. See: --engine vllm")
-    ]
+    return [Note(code="no-gpu", message=f"{flags}: no effect without a GPU. Name one with --gpu.")]
 
 
 def _warnings(model: ModelSpec, request: Request) -> list[Note]:

@@ -22,12 +22,14 @@ __all__ = [
     "LayerInfo",
     "MemoryInfo",
     "ModelInfo",
+    "OverheadInfo",
     "ParametersInfo",
     "PerGpu",
     "Plan",
     "PoolGroup",
     "PoolInfo",
     "RequestInfo",
+    "Share",
     "TensorInfo",
     "Try",
     "WeightPart",
@@ -91,6 +93,9 @@ class RequestInfo:
     ep: int
     memory_utilization: float | None
     kv_memory: int | None
+    margin: float | None
+    lora: str | None
+    draft: str | None
     options: dict[str, str]
 
 
@@ -190,13 +195,34 @@ class CacheShare:
 
 
 @frozen
+class Share:
+    """One line of the sum that is not exact: low, expected (``bytes``) and high."""
+
+    bytes: int
+    low: int
+    high: int
+    definition: str
+
+
+@frozen
+class OverheadInfo:
+    """What a process takes beside weights, cache and activations, part by part."""
+
+    bytes: int
+    low: int
+    high: int
+    definition: str
+    parts: tuple[BudgetPartInfo, ...]
+
+
+@frozen
 class PerGpu:
-    """The largest rank. Null is unknown or not planned."""
+    """The fullest GPU. Null is unknown or not planned: activations and overhead need hardware."""
 
     weights: int | None
     cache: int
-    activations: None
-    overhead: None
+    activations: int | None
+    overhead: int | None
     total: int | None
 
 
@@ -238,9 +264,13 @@ class PoolInfo:
 
 @frozen
 class BudgetPartInfo:
-    """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from."""
+    """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from.
+
+    ``section`` is the line of the sum that it belongs to: weights, activations or overhead.
+    """
 
     name: str
+    section: str
     low: int
     expected: int
     high: int
@@ -249,10 +279,14 @@ class BudgetPartInfo:
 
 @frozen
 class BudgetInfo:
-    """What a GPU has left for the cache by the engine's own equation: requested minus the parts."""
+    """What a GPU has left for the cache: what may be used of what programs see, minus the parts.
+
+    ``margin_bytes`` is left alone on purpose and not in ``requested_bytes``.
+    """
 
     total_bytes: int
     requested_bytes: int
+    margin_bytes: int
     parts: tuple[BudgetPartInfo, ...]
     low: int
     expected: int
@@ -261,21 +295,29 @@ class BudgetInfo:
 
 @frozen
 class FitInfo:
-    """The verdict. With a budget given by hand it speaks of the cache alone. Null is not planned.
+    """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
-    ``certain`` is false where the low end of an estimate would change the verdict. ``limiting`` names what binds.
+    ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of the
+    estimates as well. ``fits`` goes by the expected value; ``verdict`` is ``tight`` where one of the ends says otherwise. ``max_seq``
+    is the longest that each of the planned sequences may be, ``max_batch`` how many of the planned length fit at once, and
+    ``min_gpus`` the fewest GPUs of this kind that would do. ``limiting`` names what binds: what stands in the way where it does not
+    fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
     """
 
     gpu: str | None
     gpus: int
     usable_bytes: int
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
     fits: bool
-    certain: bool
+    verdict: str
     headroom_bytes: int
     max_seq: int | None
     max_batch: int | None
     min_gpus: int | None
     limiting: str | None
+    limiting_seq: str | None
     message: str
     suggestions: tuple[Try, ...]
     budget: BudgetInfo | None
@@ -283,12 +325,15 @@ class FitInfo:
 
 @frozen
 class MemoryInfo:
-    """Weights and cache together; null where a part is unknown. Activations and overhead need hardware."""
+    """The sum for one copy of the model; null where a part is unknown. Activations and overhead need hardware.
+
+    Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU.
+    """
 
     weights: WeightsInfo
     cache: CacheShare
-    activations: None
-    overhead: None
+    activations: Share | None
+    overhead: OverheadInfo | None
     total_bytes: int | None
     per_gpu: PerGpu
 

@@ -14,7 +14,7 @@ from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture
 from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
 from hwcalc.engines.vllm.memory import plan_budget
-from hwcalc.engines.vllm.pool import group_infos, plan_pool
+from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.settings import Settings, cached_kinds, read_settings
 from hwcalc.engines.vllm.specs import Spec
 from hwcalc.errors import UnsupportedError, UsageError
@@ -30,6 +30,14 @@ _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compresse
 _VENDORS: Final = ("nvidia", "amd")
 _OLDEST_ARCHITECTURE: Final = 70
 """Compute capability 7.0, as vLLM's installation page asks for."""
+_FLAGS: Final = {
+    "seq": "--max-model-len",
+    "dtype": "--kv-cache-dtype",
+    "tp": "--tensor-parallel-size",
+    "pp": "--pipeline-parallel-size",
+    "dp": "--data-parallel-size",
+    "batch": "--max-num-seqs",
+}
 _LAYOUT_KEYS: Final = ("seq", "dtype", "tp", "pp", "dcp", "gpu", "options")
 
 
@@ -138,7 +146,25 @@ class Vllm(Engine):
 
     def rank_bytes(self, context: Context, total_bytes: int) -> int:
         layout = self._plan(context)[1]
-        return context.batch * layout.total_blocks(context.tokens) * max(layout.stage_bytes, default=0)
+        return context.request.replica_batch * layout.total_blocks(context.tokens) * max(layout.stage_bytes, default=0)
+
+    def needed_bytes(self, context: Context) -> int:
+        return self.rank_bytes(context, 0)
+
+    def most_sequences(self, context: Context) -> tuple[int, str]:
+        return self._plan(context)[0].sequences * context.request.dp, "max_num_seqs"
+
+    def longest(self, context: Context, budget_bytes: int, bound: int) -> int | None:
+        """By the layout at hand, where that is the same at every length."""
+        settings, layout, _ = self._plan(context)
+        if layout.depends_on_length or not layout.stage_bytes:
+            return None
+        usable = usable_blocks(layout, settings, budget_bytes)
+        found = layout.longest(usable // context.request.replica_batch, bound)
+        return found if settings.same_batches(found) else None
+
+    def flag(self, name: str, value: object) -> str:
+        return f"{_FLAGS[name]} {value}" if name in _FLAGS else super().flag(name, value)
 
     def groups(self, context: Context) -> tuple[PoolGroup, ...]:
         return group_infos(self._plan(context)[1], context.tokens)
@@ -156,7 +182,7 @@ class Vllm(Engine):
 
     def budget(self, context: Context) -> Budget | None:
         settings = self._plan(context)[0]
-        return plan_budget(context, sequences=settings.sequences, batched_tokens=settings.batched_tokens)
+        return plan_budget(self, context, sequences=settings.sequences, batched_tokens=settings.batched_tokens)
 
     def _plan(self, context: Context) -> tuple[Settings, Layout, Held]:
         """Settings and layout of a context; the last one is kept, since a plan asks for it once per layer kind."""

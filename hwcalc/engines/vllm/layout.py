@@ -77,6 +77,8 @@ class Layout:
     block_size: int
     limits: Limits
     stage_bytes: tuple[int, ...]
+    depends_on_length: bool
+    """Whether another longest sequence would be laid out otherwise: a state that has one block for a whole sequence, an encoder."""
 
     def held(self, length: int) -> Held:
         """What one request of ``length`` tokens holds on one rank of each stage, by kind."""
@@ -152,6 +154,7 @@ def plan_layout(model: ModelSpec, settings: Settings, length: int) -> Layout:
         block_size=builder.block,
         limits=builder.limits(),
         stage_bytes=_stage_bytes(parts, groups, settings.pp),
+        depends_on_length=builder.depends_on_length,
     )
 
 
@@ -225,6 +228,11 @@ class _Builder:
             dcp=self.settings.dcp,
             encoder_tokens=max(self.settings.batched_tokens, self.length if self._encodes() else 0),
         )
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether :attr:`length` is in any of the specs."""
+        return self._encodes() or (bool(self.states) and not self.aligned)
 
     def _encodes(self) -> bool:
         """Encoder-decoder models prefill in one piece, so that a batch holds the longest sequence."""

@@ -1,36 +1,33 @@
 """The equation that leads to vLLM's pool: what it asks for of a GPU, minus all that is not cache.
 
 ``available = ceil(total x utilisation) - weights - activation peak - CUDA graphs - everything outside torch`` (vLLM 0.33,
-``v1/worker/gpu_worker.py`` determine_available_memory). The constants are in ``profiles/engines/vllm.yaml``; weights follow
+``v1/worker/gpu_worker.py`` determine_available_memory). The constants are in ``profiles/engines/``; weights follow
 :mod:`hwcalc.engines.vllm.weights`. Each part is low, expected and high: the budget's high takes every part's low.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING
 
 from formulas import Role
-from hwcalc.engines.base import Budget, BudgetPart, Context, Request
-from hwcalc.engines.vllm.shards import encoder_width, layer_width
+from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Request, Section
+from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, remembered, workspaces
+from hwcalc.engines.extra_models import adapters, draft_weights
+from hwcalc.engines.vllm.shards import encoder_width
 from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.model import ModelSpec, Note
 from hwcalc.units import GIB, human_bytes
-from profiles.engines import Estimate, VllmProfile, vllm_profile
+from profiles.engines import runtime_profile, vllm_profile
 
 if TYPE_CHECKING:
     from profiles.gpus import Gpu
 
 __all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes"]
 
-T = TypeVar("T")
 
-_UNCOUNTED_WIDTH: Final = 12
-"""Hidden widths in the widest layer of a model whose weights are not counted: a gated MLP of four times the hidden width."""
-
-
-def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Budget | None:
+def plan_budget(engine: Engine, context: Context, *, sequences: int, batched_tokens: int) -> Budget | None:
     """What each GPU has left for the cache; ``None`` without a GPU of known memory, or if the model's weights are unknown.
 
     ``sequences`` and ``batched_tokens`` are ``max_num_seqs`` and ``max_num_batched_tokens`` as the engine resolved them. What had
@@ -39,46 +36,29 @@ def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Bud
     request, gpu, profile = context.request, context.request.gpu, vllm_profile()
     if gpu is None:
         return None
-    total = _total(gpu, context.notes)
+    memory = memory_of(gpu, context.notes)
     weights = _weights(context)
-    if total is None or weights is None:
+    if memory is None or weights is None:
         return None
-    utilization = request.memory_utilization
-    # In floating point, as vLLM reckons it.
-    requested = ceil(total * (float(default_utilization(context.version)) if utilization is None else utilization))
+    share = float(default_utilization(context.version)) if request.memory_utilization is None else request.memory_utilization
+    margin = request.margin or Fraction(0)
     parts = [
         *weights,
+        *adapters(context),
+        *draft_weights(engine, context),
         *_rotary(context.model),
         _activation(context, sequences, batched_tokens),
         *_encoder(context, batched_tokens),
-        *_non_torch(request, gpu, profile),
+        estimated("non-torch", Section.OVERHEAD, profile.estimate("non_torch.process")),
+        *communication(request, gpu),
+        workspaces(gpu),
     ]
     if graphs_subtracted(context.version):
-        parts.append(_graphs(context, requested - sum(part.expected for part in parts)))
-    _check_free(context, total, requested)
-    return Budget(
-        total_bytes=total,
-        requested_bytes=requested,
-        parts=tuple(parts),
-        low=requested - sum(part.high for part in parts),
-        expected=requested - sum(part.expected for part in parts),
-        high=requested - sum(part.low for part in parts),
-    )
-
-
-_last: tuple[ModelSpec, dict[tuple[object, ...], Any]] | None = None
-
-
-def _remembered(model: ModelSpec, key: tuple[object, ...], make: Callable[[], T]) -> T:
-    """What was made for the same key and the model that was asked for last: a sweep asks the same of one model at every length."""
-    global _last  # noqa: PLW0603 - one tuple, replaced whole
-    if _last is None or _last[0] is not model:
-        _last = (model, {})
-    made = _last[1]
-    if key not in made:
-        made[key] = make()
-    found: T = made[key]
-    return found
+        left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
+        parts.append(_graphs(context, left))
+    budget = Budget.of(memory, share, margin, tuple(parts))
+    _check_free(context, budget)
+    return budget
 
 
 def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
@@ -122,30 +102,6 @@ def total_bytes(gpu: Gpu) -> int | None:
     return None if visible is None else visible.expected_bytes
 
 
-def _total(gpu: Gpu, notes: list[Note]) -> int | None:
-    total = total_bytes(gpu)
-    if total is None:
-        notes.append(Note(code="gpu-memory-unknown", message=f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."))
-    elif gpu.torch_total_mib is None:
-        what = "its tool's total" if gpu.memory_total_mib is not None else "the number on the box"
-        message = f"No reading of what programs see of {gpu.id} is known: {human_bytes(total)} is estimated from {what}."
-        notes.append(Note(code="gpu-memory-estimated", message=message))
-    elif gpu.category == "unified":
-        message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
-        notes.append(Note(code="unified-memory", message=message))
-    return total
-
-
-def _part(name: str, estimate: Estimate) -> BudgetPart:
-    return BudgetPart(
-        name=name, low=int(estimate.low), expected=int(estimate.expected), high=int(estimate.high), source=estimate.source
-    )
-
-
-def _exact(name: str, size: int, source: str) -> BudgetPart:
-    return BudgetPart(name=name, low=size, expected=size, high=size, source=source)
-
-
 def _weights(context: Context) -> tuple[BudgetPart, ...] | None:
     """Weights of the stage that holds most, and what quantised latent attention keeps beside them."""
     from hwcalc.planner.memory import format_name, planned_scheme
@@ -155,19 +111,19 @@ def _weights(context: Context) -> tuple[BudgetPart, ...] | None:
     wanted = format_name(request.weights)
     plain = wanted if wanted in {"fp32", "fp16", "bf16"} else _running_dtype(request)
     scheme, known = planned_scheme(model, wanted)
-    stages = _remembered(
+    stages = remembered(
         model, ("weights", plain, wanted, *ranks.values()), lambda: param_bytes_rank(model, plain, **ranks, scheme=scheme)
     )
     published = None if model.weights is None else model.weights.total_bytes
     source = "parameters by vLLM's own sharding"
     if stages is None or not known:
         return _from_files(context, published, stages)
-    parts = (_exact("weights", max(stages), f"{source}, {'16 bits' if scheme is None else scheme.name}"),)
+    parts = (exact("weights", Section.WEIGHTS, max(stages), f"{source}, {'16 bits' if scheme is None else scheme.name}"),)
     absorbed = 0 if scheme is None else absorbed_bytes_rank(model, tp=request.tp, pp=request.pp)
     if not absorbed:
         return parts
     text = "vLLM 0.33 layers/attention/mla_attention.py: 16-bit copies of the quantised up-projections"
-    return (*parts, _exact("absorbed projections", absorbed, text))
+    return (*parts, exact("absorbed projections", Section.WEIGHTS, absorbed, text))
 
 
 def _running_dtype(request: Request) -> str | None:
@@ -185,13 +141,14 @@ def _from_files(context: Context, published: int | None, stages: tuple[int, ...]
         message = f"Weights of a {context.model.model_type} model are not counted: no budget. Give one with --kv-memory."
         context.notes.append(Note(code="weights-unknown", message=message))
         return None
-    estimate = vllm_profile().estimate("uncounted_weights")
+    estimate = runtime_profile().estimate("uncounted_weights")
     alone = None if stages is None else param_bytes_rank(context.model)
     if stages is not None and alone is not None:
         each = published * max(stages) // sum(alone)
         return (
             BudgetPart(
                 name="weights",
+                section=Section.WEIGHTS,
                 low=each,
                 expected=each,
                 high=ceil(each * estimate.high),
@@ -202,6 +159,7 @@ def _from_files(context: Context, published: int | None, stages: tuple[int, ...]
     return (
         BudgetPart(
             name="weights",
+            section=Section.WEIGHTS,
             low=ceil(each * estimate.low),
             expected=ceil(each * estimate.expected),
             high=ceil(each * estimate.high),
@@ -217,9 +175,9 @@ def _rotary(model: ModelSpec) -> tuple[BudgetPart, ...]:
     numbers = (model.max_position_embeddings or 0) * max(widths, default=0)
     if not numbers:
         return ()
-    each = vllm_profile().estimate("rotary_bytes")
+    each = runtime_profile().estimate("rotary_bytes")
     low, expected, high = (int(numbers * size) for size in (each.low, each.expected, each.high))
-    return (BudgetPart(name="rotary table", low=low, expected=expected, high=high, source=each.source),)
+    return (BudgetPart(name="rotary table", section=Section.OVERHEAD, low=low, expected=expected, high=high, source=each.source),)
 
 
 def _activation(context: Context, sequences: int, batched_tokens: int) -> BudgetPart:
@@ -228,17 +186,15 @@ def _activation(context: Context, sequences: int, batched_tokens: int) -> Budget
     20,000 tokens of Llama-3-8B: 2 x 20,000 x (3 x 4,096 + 3 x 14,336) = 2,211,840,000 bytes.
     """
     model, request, profile = context.model, context.request, vllm_profile()
-    hidden = model.hidden_size or 0
-    ranks = request.tp, request.dp, request.ep
-    width = _remembered(model, ("layer", *ranks), lambda: layer_width(model, tp=ranks[0], dp=ranks[1], ep=ranks[2]))
-    width = _UNCOUNTED_WIDTH * hidden // request.tp if width is None else width
-    copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
+    hidden, width = model.hidden_size or 0, model_width(model, request)
+    copies, logit = runtime_profile().estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     element = 4 if _running_dtype(request) == "fp32" else 2
     forward = [int(element * batched_tokens * (count * hidden + width)) for count in (copies.low, copies.expected, copies.high)]
     rows = min(sequences, batched_tokens) * (model.vocab_size or 0)
     sampling = [int(rows * size) for size in (logit.low, logit.expected, logit.high)]
     return BudgetPart(
         name="activations",
+        section=Section.ACTIVATIONS,
         low=max(forward[0], sampling[0]),
         expected=max(forward[1], sampling[1]),
         high=forward[2] + sampling[2],
@@ -249,12 +205,12 @@ def _activation(context: Context, sequences: int, batched_tokens: int) -> Budget
 def _encoder(context: Context, batched_tokens: int) -> tuple[BudgetPart, ...]:
     """The profile run of a tower with the largest input that a batch holds; none without a tower."""
     model, tp = context.model, context.request.tp
-    width = _remembered(model, ("encoder", tp), lambda: encoder_width(model, tp=tp))
+    width = remembered(model, ("encoder", tp), lambda: encoder_width(model, tp=tp))
     if not width:
         return ()
     patches = vllm_profile().estimate("activation.encoder_patches")
     low, expected, high = (int(2 * batched_tokens * count * width) for count in (patches.low, patches.expected, patches.high))
-    return (BudgetPart(name="encoder profile", low=low, expected=expected, high=high, source=patches.source),)
+    return (BudgetPart(name="encoder profile", section=Section.ACTIVATIONS, low=low, expected=expected, high=high, source=patches.source),)
 
 
 def _graphs(context: Context, left: int) -> BudgetPart:
@@ -262,11 +218,12 @@ def _graphs(context: Context, left: int) -> BudgetPart:
     profile = vllm_profile()
     plain = profile.estimate("graphs.attention")
     if not _has_states(context.model):
-        return _part("CUDA graphs", plain)
+        return estimated("CUDA graphs", Section.OVERHEAD, plain)
     graph, count = profile.estimate("graphs.state_graph"), profile.estimate("graphs.state_graphs")
     share = profile.estimate("graphs.state_share")
     return BudgetPart(
         name="CUDA graphs",
+        section=Section.OVERHEAD,
         low=int(graph.low * count.low),
         expected=int(graph.expected * count.expected),
         high=max(int(graph.high * count.high), int(max(0, left) * share.high)),
@@ -278,24 +235,12 @@ def _has_states(model: ModelSpec) -> bool:
     return any(tensor.role is Role.STATE for group in model.stack.groups for tensor in group.kind.tensors())
 
 
-def _non_torch(request: Request, gpu: Gpu, profile: VllmProfile) -> tuple[BudgetPart, ...]:
-    """Kernels and handles of the process, communication buffers, and the workspaces of cuBLAS."""
-    parts = [_part("non-torch", profile.estimate("non_torch.process"))]
-    if request.tp * request.pp > 1:
-        kind = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
-        parts.append(_part("communication", profile.estimate(f"non_torch.{kind}")))
-    if request.ep > 1:
-        parts.append(_part("expert exchange", profile.estimate("non_torch.expert_parallel")))
-    parts.append(_part("workspaces", profile.estimate(f"workspace.{'sm_90' if gpu.architecture == 'sm_90' else 'other'}")))
-    return tuple(parts)
-
-
-def _check_free(context: Context, total: int, requested: int) -> None:
+def _check_free(context: Context, budget: Budget) -> None:
     """A note where it may refuse to start: it does when less is free than it asks for; its own context is no longer free by then."""
-    own = vllm_profile().estimate("context")
-    if total - requested < own.expected:
+    own = runtime_profile().estimate("context.cuda")
+    if budget.total_bytes - budget.requested_bytes - budget.margin_bytes < own.expected:
         message = (
-            f"vLLM asks for {human_bytes(requested)} of {human_bytes(total)} and its CUDA context takes about "
+            f"vLLM asks for {human_bytes(budget.requested_bytes)} of {human_bytes(budget.total_bytes)} and its CUDA context takes about "
             f"{human_bytes(int(own.expected))}: it may refuse to start. Use a lower --memory-utilization."
         )
         context.notes.append(Note(code="utilization-high", message=message))

@@ -14,7 +14,7 @@ from hwcalc.engines.vllm.settings import Settings
 from hwcalc.planner.result import PoolGroup, PoolInfo, Try
 from hwcalc.units import GIB
 
-__all__ = ["group_infos", "plan_pool"]
+__all__ = ["group_infos", "plan_pool", "usable_blocks"]
 
 
 def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, bound: int) -> PoolInfo:
@@ -26,7 +26,7 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
     blocks = min(budget // size for size in stages)
     if settings.override is not None:
         blocks = settings.override
-    usable = [(settings.override if settings.override is not None else budget // size) - 1 for size in stages]
+    usable = usable_blocks(layout, settings, budget)
     message = _message(layout, settings, budget, length, bound)
     concurrency = blocks / wanted
     fits = message is None
@@ -40,8 +40,8 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
         bytes_per_block=max(stages),
         blocks_per_request=wanted,
         max_concurrency=concurrency if fits else None,
-        max_requests=max(0, min(usable)) // wanted,
-        max_seq=min(layout.longest(max(0, free), bound) for free in usable),
+        max_requests=usable // wanted,
+        max_seq=layout.longest(usable, bound),
         swa_tokens=None,
         state_slots=None,
         needed_bytes=max(stages) * wanted,
@@ -50,6 +50,13 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
         requires=_mamba_limit(layout, settings, blocks) if fits else (),
         definition="engine",
     )
+
+
+def usable_blocks(layout: Layout, settings: Settings, budget: int) -> int:
+    """Blocks that requests can have on the stage that has fewest: all but the null block."""
+    if settings.override is not None:
+        return max(0, settings.override - 1)
+    return max(0, min(budget // size for size in layout.stage_bytes if size) - 1)
 
 
 def _without_cache(budget: int) -> PoolInfo:

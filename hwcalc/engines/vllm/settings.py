@@ -49,6 +49,8 @@ class Settings:
     dcp: int
     block_size: int | None
     batched_tokens: int
+    full_batch: int | None
+    """``batched_tokens`` of longer sequences, where that is a default: a batch never holds more than all sequences do."""
     sequences: int
     prefix_caching: bool
     async_scheduling: bool
@@ -74,12 +76,18 @@ class Settings:
         return (self.pp + self.async_scheduling) * self.batched_tokens
 
 
+    def same_batches(self, seq: int) -> bool:
+        """Whether a longest sequence of ``seq`` tokens has batches of the same size."""
+        whole = self.full_batch
+        return whole is None or (self.batched_tokens == whole and self.sequences * seq >= whole)
+
+
 def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
     """Fill in what the user left open, as vLLM does. Raises what a wrong value deserves."""
     options = request.options
     architecture = gpu_architecture(request.gpu)
     plain = _model_dtype(model, options.get("dtype"))
-    sequences, batched = _batches(request)
+    sequences, batched, full_batch = _batches(request)
     kinds = cached_kinds(model)
     conv = _plain_option(options, "mamba_cache_dtype", plain)
     return Settings(
@@ -94,6 +102,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
         dcp=request.dcp,
         block_size=_number(options.get("block_size"), "block_size"),
         batched_tokens=batched,
+        full_batch=full_batch,
         sequences=sequences,
         prefix_caching=_flag(options.get("enable_prefix_caching"), default=not (bool(kinds) and kinds <= set(STATE_KINDS))),
         async_scheduling=_flag(options.get("async_scheduling"), default=True),
@@ -109,18 +118,21 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return frozenset(kinds - {SharedCache})
 
 
-def _batches(request: Request) -> tuple[int, int]:
+def _batches(request: Request) -> tuple[int, int, int | None]:
+    """``max_num_seqs``, ``max_num_batched_tokens``, and the latter for longer sequences where it is a default."""
     sequences, batched = batch_defaults(request.gpu)
     own_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
     own_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = own_sequences or sequences
     if own_batched is None:
-        return (min(sequences, batched) if own_sequences is None else sequences), min(batched, sequences * request.seq)
+        if own_sequences is None:
+            sequences = min(sequences, batched)
+        return sequences, min(batched, sequences * request.seq), batched
     if own_sequences is not None and own_sequences > own_batched:
         raise UsageError(
             f"max_num_seqs={own_sequences:,} is more than max_num_batched_tokens={own_batched:,}.", hint="vLLM refuses that."
         )
-    return min(sequences, own_batched), own_batched
+    return min(sequences, own_batched), own_batched, None
 
 
 def _model_dtype(model: ModelSpec, wanted: str | None) -> str:

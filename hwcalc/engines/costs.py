@@ -1,0 +1,163 @@
+"""Terms of the memory equation that engines share: what a process, its libraries and a forward pass take on a GPU.
+
+The constants are in ``profiles/engines/runtime.yaml``. Every term is low, expected and high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from hwcalc.engines.base import BudgetPart, Context, Request, Section
+from hwcalc.engines.vllm.shards import layer_width
+from hwcalc.model import ModelSpec, Note
+from hwcalc.units import human_bytes
+from profiles.engines import Estimate, runtime_profile
+
+if TYPE_CHECKING:
+    from profiles.gpus import Gpu, VisibleMemory
+
+__all__ = [
+    "chunk_tokens",
+    "communication",
+    "device_context",
+    "estimated",
+    "exact",
+    "forward",
+    "memory_of",
+    "model_width",
+    "remembered",
+    "workspaces",
+]
+
+T = TypeVar("T")
+
+_UNCOUNTED_WIDTH: Final = 12
+"""Hidden widths in the widest layer of a model whose weights are not counted: a gated MLP of four times the hidden width."""
+
+
+def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -> BudgetPart:
+    """An estimate of the profile, or a multiple of it."""
+    return BudgetPart(
+        name=name,
+        section=section,
+        low=int(times * estimate.low),
+        expected=int(times * estimate.expected),
+        high=int(times * estimate.high),
+        source=estimate.source,
+    )
+
+
+def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
+    """A term that is known."""
+    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source)
+
+
+def memory_of(gpu: Gpu, notes: list[Note]) -> VisibleMemory | None:
+    """What programs see of the GPU; how that was estimated, where it is not a reading, goes into ``notes``."""
+    from profiles.gpus import visible_memory
+
+    memory = visible_memory(gpu)
+    if memory is None:
+        notes.append(Note(code="gpu-memory-unknown", message=f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."))
+    elif gpu.torch_total_mib is None:
+        size = human_bytes(memory.expected_bytes)
+        message = f"No reading of what programs see of {gpu.id} is known: {size}, {memory.basis}."
+        notes.append(Note(code="gpu-memory-estimated", message=message))
+    elif gpu.category == "unified":
+        message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
+        notes.append(Note(code="unified-memory", message=message))
+    return memory
+
+
+def device_context(gpu: Gpu) -> BudgetPart:
+    """What the driver keeps for the process, and what lazily loaded kernels add to it."""
+    profile = runtime_profile()
+    own = profile.estimate(f"context.{ {'nvidia': 'cuda', 'amd': 'rocm'}.get(gpu.vendor.lower(), 'other')}")
+    more = profile.estimate("kernels")
+    low, expected, high = (int(a + b) for a, b in ((own.low, more.low), (own.expected, more.expected), (own.high, more.high)))
+    return BudgetPart(
+        name="context",
+        section=Section.OVERHEAD,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"{own.source}; {more.source}",
+    )
+
+
+def workspaces(gpu: Gpu) -> BudgetPart:
+    """Workspaces of cuBLAS."""
+    name = "sm_90" if gpu.architecture == "sm_90" else "other"
+    return estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}"))
+
+
+def communication(request: Request, gpu: Gpu) -> tuple[BudgetPart, ...]:
+    """Buffers for talking to the other GPUs; none on one."""
+    parts, profile = [], runtime_profile()
+    if request.tp * request.pp > 1:
+        kind = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
+        parts.append(estimated("communication", Section.OVERHEAD, profile.estimate(f"communication.{kind}")))
+    if request.ep > 1:
+        parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("communication.expert_parallel")))
+    return tuple(parts)
+
+
+def chunk_tokens(context: Context) -> tuple[int, int, int]:
+    """Tokens of one forward pass of a replica, where prompts go in pieces: never more than there are."""
+    chunk = runtime_profile().estimate("activation.chunk_tokens")
+    every = context.request.replica_batch * context.tokens
+    low, expected, high = (min(every, max(context.request.replica_batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high))
+    return low, expected, high
+
+
+def model_width(model: ModelSpec, request: Request) -> int:
+    """Numbers per token that the widest layer holds inside on one rank; estimated from the hidden width if weights are not counted."""
+    ranks = request.tp, request.dp, request.ep
+    width = remembered(model, ("layer", *ranks), lambda: layer_width(model, tp=ranks[0], dp=ranks[1], ep=ranks[2]))
+    return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // request.tp if width is None else width
+
+
+def forward(context: Context, tokens: tuple[int, int, int], rows: int, *, element_bytes: int = 2) -> BudgetPart:
+    """One forward pass of so many tokens, and the logits of ``rows`` sequences.
+
+    The hidden vector of every token a few times over, what the widest layer holds inside once, and the vocabulary for each
+    sequence's next token: 4 tokens of hidden width 8 in 16 bits, 3 copies and an inside of 40, are 4 x 2 x (3 x 8 + 40) = 512 bytes.
+    """
+    model, profile = context.model, runtime_profile()
+    copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
+    width = model_width(model, context.request)
+    logits = rows * -(-(model.vocab_size or 0) // context.request.tp)
+    low, expected, high = (
+        int(element_bytes * count * (many * (model.hidden_size or 0) + width) + logits * each)
+        for count, many, each in zip(
+            tokens,
+            (copies.low, copies.expected, copies.high),
+            (logit.low, logit.expected, logit.high),
+            strict=True,
+        )
+    )
+    said = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
+    return BudgetPart(
+        name="activations",
+        section=Section.ACTIVATIONS,
+        low=low,
+        expected=expected,
+        high=high,
+        source=f"{said} tokens at once, {rows:,} rows of logits; {copies.source}",
+    )
+
+
+_last: tuple[ModelSpec, dict[tuple[object, ...], Any]] | None = None
+
+
+def remembered(model: ModelSpec, key: tuple[object, ...], make: Callable[[], T]) -> T:
+    """What was made for the same key and the model that was asked for last: a search asks the same of one model at every length."""
+    global _last  # noqa: PLW0603 - one tuple, replaced whole
+    if _last is None or _last[0] is not model:
+        _last = (model, {})
+    made = _last[1]
+    if key not in made:
+        made[key] = make()
+    found: T = made[key]
+    return found

@@ -1,0 +1,55 @@
+"""The cache on one GPU by the general rule, for engines that keep each layer's tensors by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from formulas import Layer, LayerKind, Role, pipeline_stages
+from hwcalc.engines.base import Context, Engine, StoredTensor, bytes_of
+from hwcalc.errors import UnsupportedError
+
+__all__ = ["fullest_rank_bytes", "stored_bytes"]
+
+_BY_TOKEN = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
+"""What decode context parallelism divides: entries of tokens, which every rank has some of. States and indexers are whole."""
+
+
+def stored_bytes(engine: Engine, context: Context) -> int:
+    """Everything that the engine stores for the batch, on all GPUs together."""
+    groups = context.model.stack_for(engine.name).groups
+    layers = sum(group.count * bytes_of(engine.tensors(group.kind, context)) for group in groups)
+    return layers + bytes_of(engine.extras(context))
+
+
+def fullest_rank_bytes(engine: Engine, context: Context) -> int:
+    """What the fullest GPU holds: a shard of each layer of its stage, for the sequences of its replica.
+
+    Llama-3.1-8B, four tokens in bf16, tp 2 and pp 2: 16 layers x 4 tokens x 4 heads x 256 x 2 bytes = 131,072, a quarter of all.
+
+    Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
+    """
+    request, layers = context.request, context.model.stack_for(engine.name).layers
+    if request.pp > len(layers):
+        raise UnsupportedError(f"pp {request.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
+    local = context.on_a_replica()
+    groups = context.model.stack_for(engine.name).groups
+    size = {
+        group.kind: sum(_share(tensor, request.dcp) for tensor in engine.tensors(group.kind.shard(request.tp), local))
+        for group in groups
+    }
+    if request.pp == 1:
+        fullest = sum(group.count * size[group.kind] for group in groups)
+    else:
+        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in pipeline_stages(len(layers), request.pp))
+    return fullest + bytes_of(engine.extras(local))
+
+
+def _stage(layers: Sequence[Layer], size: dict[LayerKind, int]) -> int:
+    return sum(size[kind] for layer in layers for kind in layer)
+
+
+def _share(tensor: StoredTensor, dcp: int) -> int:
+    """The bytes of a tensor on the rank that has most of its tokens: of seven tokens over two ranks, four."""
+    if dcp == 1 or tensor.role not in _BY_TOKEN or not tensor.positions:
+        return tensor.bytes
+    return tensor.bytes // tensor.positions * -(-tensor.positions // dcp)

@@ -1,0 +1,270 @@
+"""Questions turned round: how long, how many at once, on how few GPUs, in which layout. All by whole numbers.
+
+Everything rests on one predicate, :func:`holds`: do the planned sequences fit the fullest GPU? It is monotone in the length and in
+the number of sequences, so that halving finds the last yes and the first no. What waits in a buffer until it is compressed makes a
+cache shrink now and then; a sequence passes through every length on its way, so that it fits only where all shorter ones do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import KvplanError
+from hwcalc.planner.context import encoder_tokens
+from hwcalc.planner.result import PoolInfo
+
+__all__ = [
+    "LARGEST",
+    "MOST_GPUS",
+    "NODE",
+    "Answer",
+    "Layout",
+    "best_layout",
+    "budget_bytes",
+    "changed",
+    "counts",
+    "fewest_gpus",
+    "holds",
+    "holds_in",
+    "last_yes",
+    "layouts",
+    "longest",
+    "most",
+]
+
+LARGEST: Final = 2**40
+"""No search goes beyond this many tokens or sequences."""
+MOST_GPUS: Final = 64
+NODE: Final = 8
+"""GPUs that are linked closely enough for tensor parallelism, unless the user says otherwise."""
+
+
+@frozen
+class Answer:
+    """The largest number that fits, and what keeps it from being larger; ``None`` is no limit."""
+
+    value: int
+    limiting: str | None
+
+
+@frozen
+class Layout:
+    """How many GPUs and how they share the work, the sequences they hold at once, and whether even the high end of estimates fits."""
+
+    tp: int
+    pp: int
+    dp: int
+    sequences: int
+    certain: bool
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.tp * self.pp * self.dp
+
+
+def changed(engine: Engine, context: Context, **change: Any) -> Context:
+    """The same model with another request, checked by the engine anew. Raises what the engine refuses it with."""
+    request = replace(context.request, **change)
+    made = replace(
+        context,
+        request=request,
+        dtypes=engine.dtypes(context.model, request, []),
+        encoder_tokens=encoder_tokens(context.model, request, []),
+        notes=[],
+    )
+    engine.check(made)
+    return made
+
+
+def budget_bytes(engine: Engine, context: Context, end: str = "expected") -> int | None:
+    """Bytes that each GPU has for the cache, given by hand or by the engine's equation; ``None`` is not known."""
+    if context.request.kv_memory is not None:
+        return context.request.kv_memory
+    budget = engine.budget(context)
+    return None if budget is None else int(getattr(budget, end))
+
+
+def holds(engine: Engine, context: Context, end: str = "expected") -> bool:
+    """Whether the planned sequences fit at this end of the estimates, on their way there as well."""
+    size = budget_bytes(engine, context, end)
+    return size is not None and holds_in(engine, context, size)
+
+
+def holds_in(engine: Engine, context: Context, size: int, pool: PoolInfo | None = None) -> bool:
+    """Whether the planned sequences fit so many bytes of cache. ``pool`` is the engine's pool of that size, if it is at hand."""
+    limit = engine.most_sequences(context)
+    if limit is not None and context.batch > limit[0]:
+        return False
+    period = engine.period(context)
+    # The longest shorter sequence whose buffers are as full as can be: of groups of 4, 31 tokens on the way to 32.
+    fuller = context.tokens // period * period - 1
+    if period > 1 and fuller > 0 and not _fits(engine, changed(engine, context, seq=fuller), size, None):
+        return False
+    return _fits(engine, context, size, pool)
+
+
+def _fits(engine: Engine, context: Context, size: int, pool: PoolInfo | None) -> bool:
+    pool = engine.pool(context, max(0, size)) if pool is None else pool
+    if pool is not None:
+        return size >= 0 and pool.fits and (pool.max_requests is None or pool.max_requests >= context.request.replica_batch)
+    return engine.needed_bytes(context) <= size
+
+
+def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
+    """The largest number from 0 to ``bound`` that is good, where every number below a good one is good. 0 always is.
+
+    Doubles from ``guess`` until it fails, then halves: 20 questions for a million.
+
+    >>> last_yes(lambda n: n * n <= 50, 100)
+    7
+    """
+    low, high = 0, max(1, min(guess, bound))
+    while high <= bound and good(high):
+        low, high = high, min(2 * high, bound) if high < bound else bound + 1
+    high = min(high, bound + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if good(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def longest(engine: Engine, context: Context, size: int | None = None) -> Answer:
+    """The most tokens that each of the planned sequences may have; at most the model's own length, or the planned one beyond it.
+
+    ``size`` is the budget of the planned request, if it is at hand.
+    """
+    model_length = context.model.max_position_embeddings
+    bound = LARGEST if model_length is None else max(model_length, context.tokens)
+    size = budget_bytes(engine, context) if size is None else size
+    limit = engine.most_sequences(context)
+    if size is None:
+        return Answer(value=0, limiting="weights")
+    if limit is not None and context.batch > limit[0]:
+        return Answer(value=0, limiting=limit[1])
+    found = engine.longest(context, size, bound)
+    if found is None:
+        found = last_yes(lambda seq: _good(engine, context, seq=seq), bound, context.tokens)
+    if found == bound:
+        return Answer(value=found, limiting=None if model_length is None else "model length")
+    return Answer(value=found, limiting="weights" if size <= 0 else "cache")
+
+
+def most(engine: Engine, context: Context, size: int | None = None) -> Answer:
+    """The most sequences of the planned length at once. ``size`` is the budget of the planned request, if it is at hand."""
+    limit = engine.most_sequences(context)
+    bound = LARGEST if limit is None else min(LARGEST, limit[0])
+    size = budget_bytes(engine, context) if size is None else size
+    if size is None or size < 0:
+        return Answer(value=0, limiting="weights")
+    pool = engine.pool(context, size)
+    if pool is not None and pool.max_requests is not None:
+        found = min(bound, pool.max_requests * context.request.dp) if pool.fits else 0
+    else:
+        found = last_yes(lambda batch: _good(engine, context, batch=batch), bound, _likely(engine, context, size, bound))
+    if found == bound:
+        return Answer(value=found, limiting=None if limit is None else limit[1])
+    if pool is not None and pool.state_slots is not None and pool.state_slots <= found:
+        return Answer(value=found, limiting="state slots")
+    return Answer(value=found, limiting="weights" if size == 0 else "cache")
+
+
+def _likely(engine: Engine, context: Context, size: int, bound: int) -> int:
+    """About how many sequences share ``size`` bytes, to begin the search with."""
+    one = engine.needed_bytes(changed(engine, context, batch=context.request.dp))
+    return max(1, min(bound, size // one * context.request.dp)) if one else 1
+
+
+def _good(engine: Engine, context: Context, **change: int) -> bool:
+    try:
+        return holds(engine, changed(engine, context, **change))
+    except KvplanError:
+        return False
+
+
+def layouts(context: Context, gpus: int, node: int = NODE) -> Iterator[tuple[int, int, int]]:
+    """Every way to share the work of ``gpus`` GPUs: tp that divides all heads and stays in a node, pp up to the layers, dp.
+
+    >>> from hwcalc import load_model
+    >>> from hwcalc.planner.context import open_request
+    >>> _, context = open_request(load_model("meta-llama/Llama-3.1-8B"), [], seq=4096)
+    >>> list(layouts(context, 4))
+    [(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)]
+    """
+    heads = {
+        dims["num_attention_heads"] for group in context.model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())
+    }
+    for tp in range(min(gpus, node), 0, -1):
+        if gpus % tp or any(count % tp for count in heads):
+            continue
+        for pp in range(1, min(gpus // tp, len(context.model.stack)) + 1):
+            if gpus // tp % pp == 0:
+                yield tp, pp, gpus // tp // pp
+
+
+def counts(most_gpus: int, node: int = NODE) -> tuple[int, ...]:
+    """How many GPUs one can have: any number of one node, then whole nodes.
+
+    >>> counts(40, node=8)
+    (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40)
+    """
+    return (*range(1, min(node, most_gpus) + 1), *range(2 * node, most_gpus + 1, node))
+
+
+def best_layout(engine: Engine, context: Context, gpus: int, node: int = NODE) -> Layout | None:
+    """The layout of so many GPUs that holds the planned sequences for certain if one does, and the most of them at once.
+
+    Among equals, the one with fewest pipeline stages and then most tensor parallelism. ``None`` if none holds them.
+    """
+    best: tuple[tuple[bool, int, int, int], Layout] | None = None
+    for tp, pp, dp in layouts(context, gpus, node):
+        made = _held(engine, context, tp=tp, pp=pp, dp=dp)
+        if made is None:
+            continue
+        layout = Layout(
+            tp=tp, pp=pp, dp=dp, sequences=most(engine, made).value, certain=holds(engine, made, "low")
+        )
+        rank = (layout.certain, layout.sequences, -pp, tp)
+        if best is None or rank > best[0]:
+            best = rank, layout
+    return None if best is None else best[1]
+
+
+def fewest_gpus(engine: Engine, context: Context, most_gpus: int = MOST_GPUS, node: int = NODE) -> int | None:
+    """The fewest GPUs of the planned kind that hold the planned sequences in some layout; ``None`` if no number up to the most does."""
+    least = _at_least(engine, context)
+    for gpus in counts(most_gpus, node):
+        if gpus < least:
+            continue
+        for tp, pp, dp in layouts(context, gpus, node):
+            if _held(engine, context, tp=tp, pp=pp, dp=dp) is not None:
+                return gpus
+    return None
+
+
+def _at_least(engine: Engine, context: Context) -> int:
+    """GPUs below which the weights alone cannot fit, so that no layout of them need be tried."""
+    try:
+        single = changed(engine, context, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
+        budget = engine.budget(single)
+    except KvplanError:
+        return 1
+    if budget is None or budget.requested_bytes <= 0:
+        return 1
+    weights = sum(part.low for part in budget.parts if part.name == "weights")
+    return max(1, -(-weights // budget.requested_bytes))
+
+
+def _held(engine: Engine, context: Context, **layout: int) -> Context | None:
+    try:
+        made = changed(engine, context, **layout, dcp=1, ep=1)
+        return made if holds(engine, made) else None
+    except KvplanError:
+        return None
