@@ -7,23 +7,25 @@ of vLLM 0.33; how they cut is in :mod:`hwcalc.engines.vllm.shards`, what a pipel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from formulas import LatentAttention
-from formulas.formats import BF16, FP16, FP32, WeightFormat
+from formulas.formats import BF16, FP16, WeightFormat
 from formulas.weights import Block, Part, Weight, WeightRole, Weights
-from hwcalc.engines.vllm.shards import Rank, is_vocabulary, module_of
-from hwcalc.engines.vllm.stages import HASHED, count_on_stage, has_embedding_at_the_end, layers_of_stages, number_of
+from hwcalc.engines.rank_weights import PLAIN, Rules, rank_weight_bytes
+from hwcalc.engines.shards import Rank, module_of
+from hwcalc.engines.stages import Tables, number_of
+from hwcalc.engines.vllm.shards import VllmRank
+from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.parsers.quantization import Scheme
 
-__all__ = ["absorbed_bytes_rank", "param_bytes_rank"]
+__all__ = ["VLLM", "VllmRules", "absorbed_bytes_rank", "param_bytes_rank"]
 
-_PLAIN: Final = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 _FP32_ROUTER: Final = frozenset(
     {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}
 )
@@ -67,32 +69,7 @@ def param_bytes_rank(
     checkpoint's quantisation. ``ep`` above 1 deals whole experts out over that many ranks; otherwise all ranks of ``tp`` and ``dp``
     share each expert's matrices.
     """
-    if model.counted is None:
-        return None
-    plain = _PLAIN.get(dtype or "", FP16 if model.dtype == "fp16" else BF16)
-    rank = Rank(model, tp=tp, dp=dp, ep=ep)
-    blocks = [
-        (block, tuple(rank.cut(block, weight) for weight in _as_built(model, block))) for block in _held(model, model.counted, pp)
-    ]
-    totals = []
-    for stage in range(pp):
-        size = 0
-        for block, weights in blocks:
-            count = count_on_stage(model, block, stage, pp)
-            if count:
-                local = replace(block, count=count, layers=_layers_on_stage(model, block, count, stage, pp), weights=weights)
-                size += sum(_bytes(model, local, weight, scheme, plain) for weight in weights)
-        totals.append(size)
-    return tuple(totals)
-
-
-def _layers_on_stage(model: ModelSpec, block: Block, count: int, stage: int, pp: int) -> tuple[int, ...] | None:
-    """The numbers of the block's layers on a stage; ``None`` where they are not known."""
-    if block.layers is None or count == block.count:
-        return block.layers
-    held = layers_of_stages(len(model.stack_for("vllm").layers), pp)[stage]
-    numbers = tuple(number for number in block.layers if number in held)
-    return numbers if len(numbers) == count else None
+    return rank_weight_bytes(model, plain=dtype, tp=tp, pp=pp, dp=dp, ep=ep, scheme=scheme, rules=VLLM)
 
 
 def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
@@ -110,19 +87,6 @@ def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
             rows = heads * (kind.qk_nope_head_dim + kind.v_head_dim)
             total += min(group.count, longest) * rows * kind.kv_lora_rank * 2
     return total
-
-
-def _held(model: ModelSpec, weights: Weights, pp: int) -> list[Block]:
-    """The blocks that vLLM loads: no multi-token prediction, a second table where a tied one cannot be shared."""
-    blocks = [part for block in weights.blocks if block.part is not Part.MTP for part in _by_routing(model, block)]
-    tables = [weight for block in blocks for weight in block.weights if is_vocabulary(model, weight)]
-    heads = [weight for weight in tables if weight.role is WeightRole.HEAD]
-    embedded = [weight for weight in tables if weight.role is WeightRole.EMBEDDING and "per_layer" not in weight.path]
-    if embedded and not heads and (_unties(model) or (pp > 1 and not has_embedding_at_the_end(model))):
-        # The last stage has the head, and a stage cannot share a table with another one.
-        head = Weight(path="lm_head.weight", shape=embedded[0].shape, role=WeightRole.HEAD)
-        blocks.append(Block(kind="head", weights=(head,)))
-    return blocks
 
 
 def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
@@ -172,12 +136,6 @@ def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:
         yield Weight(path="mlp.gate.e_score_correction_bias", shape=routers[0].shape[:1], role=WeightRole.OTHER)
 
 
-def _bytes(model: ModelSpec, block: Block, weight: Weight, scheme: Scheme | None, plain: WeightFormat) -> int:
-    if _is_fp32(model, weight):
-        return block.count * FP32.bytes(weight)
-    return block.count * plain.bytes(weight) if scheme is None else scheme.bytes(block, weight, plain)
-
-
 def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
     """Parameters that vLLM keeps in 32 bits whatever the model's dtype."""
     name = module_of(weight)
@@ -196,3 +154,31 @@ def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
             part in weight.path for part in ("attn_hc", "ffn_hc", "hc_head")
         )
     return False
+
+
+class VllmRules(Rules):
+    """vLLM 0.33's model classes."""
+
+    engine: ClassVar[str] = "vllm"
+    rank: ClassVar[type[Rank]] = VllmRank
+    tables: ClassVar[Tables] = TABLES
+
+    def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
+        """A float32 checkpoint is loaded in 16 bits unless it says ``fp32``."""
+        return PLAIN.get(wanted or "", FP16 if model.dtype == "fp16" else BF16)
+
+    def held(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
+        for block in super().held(model, weights, pp):
+            yield from _by_routing(model, block)
+
+    def unties(self, model: ModelSpec, pp: int) -> bool:
+        return _unties(model) or (pp > 1 and not self.tables.has_embedding_at_the_end(model))
+
+    def as_built(self, model: ModelSpec, block: Block) -> Iterable[Weight]:
+        return _as_built(model, block)
+
+    def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
+        return _is_fp32(model, weight)
+
+
+VLLM: Final = VllmRules()

@@ -1,0 +1,133 @@
+"""What one rank holds of a model's weights: the counted tensors, cut the way an engine cuts them.
+
+:data:`REFERENCE` is ideal sharding: every matrix divided, nothing padded, nothing repeated but what all heads share. An engine's
+own habits are a subclass of :class:`Rules`. Weights of multi-token prediction are loaded for speculative decoding only and are
+counted by :mod:`hwcalc.engines.draft_weights`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from formulas import pipeline_stages
+from formulas.formats import BF16, FP16, FP32, WeightFormat
+from formulas.weights import Block, Part, Weight, WeightRole, Weights
+from hwcalc.engines.shards import Rank
+from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
+from hwcalc.model import ModelSpec
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.quantization import Scheme
+
+__all__ = ["PLAIN", "REFERENCE", "Rules", "block_bytes", "rank_weight_bytes"]
+
+PLAIN: Final = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
+"""Unquantised formats by name."""
+
+
+class Rules:
+    """How an engine builds a model on several ranks. No state; a subclass overrides what it does otherwise."""
+
+    engine: ClassVar[str] = "reference"
+    """Whose reading of the file decides how many layers there are."""
+    rank: ClassVar[type[Rank]] = Rank
+    tables: ClassVar[Tables] = Tables()
+
+    def spans(self, layers: int, pp: int) -> tuple[range, ...]:
+        """The layers of each pipeline stage."""
+        return pipeline_stages(layers, pp)
+
+    def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
+        """The format of what is not quantised: ``wanted``, else the model's own, else bf16."""
+        return PLAIN.get(wanted or model.dtype or "", BF16)
+
+    def held(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
+        """The blocks that are loaded: no multi-token prediction, and a second table where a tied one cannot be shared."""
+        blocks = [block for block in weights.blocks if block.part is not Part.MTP]
+        yield from blocks
+        head = self.own_head(model, blocks, pp)
+        if head is not None:
+            yield head
+
+    def own_head(self, model: ModelSpec, blocks: Iterable[Block], pp: int) -> Block | None:
+        """The head of a tied model on a last stage without an embedding: a stage cannot share a table with another one."""
+        rank = self.rank(model)
+        tables = [weight for block in blocks for weight in block.weights if rank.is_vocabulary(weight)]
+        embedded = [weight for weight in tables if weight.role is WeightRole.EMBEDDING and "per_layer" not in weight.path]
+        heads = any(weight.role is WeightRole.HEAD for weight in tables)
+        if heads or not embedded or not self.unties(model, pp):
+            return None
+        head = Weight(path="lm_head.weight", shape=embedded[0].shape, role=WeightRole.HEAD)
+        return Block(kind="head", weights=(head,))
+
+    def unties(self, model: ModelSpec, pp: int) -> bool:
+        """Whether a tied head is a table of its own."""
+        return pp > 1 and len(model.stack) > 0 and not self.tables.has_embedding_at_the_end(model)
+
+    def as_built(self, model: ModelSpec, block: Block) -> Iterable[Weight]:
+        """The weights of one layer as the engine's classes build them, which may be a few more or fewer."""
+        return block.weights
+
+    def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
+        """Whether a parameter stays in 32 bits whatever the model's dtype."""
+        return False
+
+
+REFERENCE: Final = Rules()
+
+
+def rank_weight_bytes(
+    model: ModelSpec,
+    *,
+    plain: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    scheme: Scheme | None = None,
+    rules: Rules = REFERENCE,
+) -> tuple[int, ...] | None:
+    """Bytes of weights on the fullest rank of each pipeline stage; ``None`` if the model's weights are not counted.
+
+    ``plain`` is the dtype of what is not quantised and ``scheme`` the quantisation. ``ep`` above 1 deals whole experts out over
+    that many ranks; otherwise all ranks of ``tp`` and ``dp`` share each expert's matrices. Llama-3.1-8B on two ranks holds half of
+    its matrices and all of its 65 norms:
+
+    >>> from hwcalc import load_model
+    >>> rank_weight_bytes(load_model("meta-llama/Llama-3.1-8B"), tp=2)
+    (8030527488,)
+
+    (16,060,522,496 - 65 x 8,192) / 2 + 65 x 8,192 = 8,030,527,488.
+    """
+    if model.counted is None:
+        return None
+    form = rules.plain(model, plain)
+    rank = rules.rank(model, tp=tp, dp=dp, ep=ep)
+    blocks = [
+        replace(block, weights=tuple(rank.cut(block, weight) for weight in rules.as_built(model, block)))
+        for block in rules.held(model, model.counted, pp)
+    ]
+    spans = rules.spans(len(model.stack_for(rules.engine)), pp)
+    totals = []
+    for stage, span in enumerate(spans):
+        size = 0
+        for block in blocks:
+            count = count_on_stage(model, block, stage, spans, rules.tables)
+            if count:
+                local = replace(block, count=count, layers=layers_on_stage(block, count, span))
+                size += block_bytes(model, local, rules, scheme, form)
+        totals.append(size)
+    return tuple(totals)
+
+
+def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | None, plain: WeightFormat) -> int:
+    """Bytes of a block whose weights are cut already, in all of its layers."""
+    size = 0
+    for weight in block.weights:
+        if rules.is_fp32(model, weight):
+            size += block.count * FP32.bytes(weight)
+        else:
+            size += block.count * plain.bytes(weight) if scheme is None else scheme.bytes(block, weight, plain)
+    return size
