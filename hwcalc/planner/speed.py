@@ -82,7 +82,7 @@ def speed_bound(
     shares: tuple[WeightShare, ...] | None = None,
     notes: list[Note] | None = None,
 ) -> SpeedInfo:
-    """The bound for ``batch`` sequences of ``seq`` tokens in each of ``dp`` replicas.
+    """The bound for ``batch`` sequences of ``seq`` tokens, dealt out evenly over ``dp`` replicas.
 
     ``roles`` are the cache's formats (``context.dtypes.roles``), ``weights`` a format's name or ``None`` as published, ``dtype`` what plain
     weights are run in where that is not the model's own. ``expert_ranks`` ranks share the experts of a layer: ``tp``, or ``tp x dp``
@@ -91,10 +91,10 @@ def speed_bound(
 
     - Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
       so a latent that every rank keeps is read by every rank.
-    - Pipeline stages work one after another, so they make no step shorter. The batch is split into min(pp, batch) parts that keep
-      all of them busy: each part reads the weights and its own caches, so that with pp parts the time is that of one part through
-      all the stages. For a prompt the stages may work on different pieces of it at once.
-    - Replicas multiply the tokens.
+    - Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
+      keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
+      the stages. For a prompt the stages may work on different pieces of it at once.
+    - Replicas work side by side, each for its own sequences.
     - Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
       with favourites touches fewer.
     """
@@ -106,10 +106,10 @@ def speed_bound(
         return _nothing()
     stack = model.stack_for(engine)
     kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
-    parts = min(pp, batch)
+    replicas = min(dp, batch)
+    each = max(1.0, batch / replicas / pp)
     experts = expert_ranks or tp
-    each = batch / parts
-    routed = each * (dp if experts > tp else 1)
+    routed = each * (replicas if experts > tp else 1)
     attention = _attention_rates(roles)
     selected = _selected(stack)
 
@@ -128,7 +128,7 @@ def speed_bound(
     told += _unknown(gpu, {*flops, *prompt})
     return SpeedInfo(
         definition="bound",
-        decode_tokens_per_s_bound=None if step is None else dp * batch / step,
+        decode_tokens_per_s_bound=None if step is None else batch / step,
         decode_step_s_bound=step,
         bound_by=bound_by,
         prefill_s_bound=None if prefill is None else prefill / pp,
