@@ -74,16 +74,21 @@ class Scheme:
 
     def bytes(self, block: Block, weight: Weight, plain: WeightFormat) -> int:
         """Bytes of one tensor in all layers of its block. Where the block has no layer numbers, they count from 0."""
+        return sum(count * form.bytes(weight) for count, form in self.formats(block, weight, plain))
+
+    def formats(self, block: Block, weight: Weight, plain: WeightFormat) -> list[tuple[int, WeightFormat]]:
+        """In how many layers of its block a tensor has which format."""
         left: Sequence[int] = range(block.count) if block.layers is None else block.layers
-        size = 0
+        found = []
         for rule in self.rules:
             taken = rule.taken(weight, block.part, left)
             rest = [number for number in left if number not in taken] if taken else left
-            size += (len(left) - len(rest)) * rule.format.bytes(weight)
+            if taken:
+                found.append((len(left) - len(rest), rule.format))
             left = rest
             if not left:
-                break
-        return size + len(left) * plain.bytes(weight)
+                return found
+        return [*found, (len(left), plain)]
 
     def strangers(self, blocks: Iterable[Block]) -> tuple[str, ...]:
         """Modules that the config leaves alone by a name that none of the model's has."""

@@ -1,0 +1,265 @@
+"""How fast at most: the roofline of a decode step and of a prompt. A bound, not a forecast: no engine is faster than this.
+
+A step takes at least as long as memory needs to deliver what is read and as long as arithmetic needs at its peak, whichever is
+longer (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785). Read are the weights that the step's tokens use, once
+each, and what the caches hold; computed are two operations per weight and token (Kaplan et al. 2020, arXiv:2001.08361) and what
+:mod:`formulas.flops` counts. Communication, activations, sampling and kernels below their peak come on top and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from formulas import Once, Role
+from formulas.flops import decode_flops, prefill_flops
+from formulas.frozen import frozen
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
+
+if TYPE_CHECKING:
+    from formulas import DType, LayerKind, Stack
+    from profiles.gpus import Gpu
+
+__all__ = ["SpeedInfo", "cache_bytes_read", "speed_bound"]
+
+_SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
+_SIXTEEN: Final = ("bf16", "fp16")
+_RATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp32": ("tf32", "fp32"),
+    "bf16": _SIXTEEN,
+    "fp16": _SIXTEEN,
+    **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *_SIXTEEN)),
+    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", *_SIXTEEN)),
+    "int8": ("int8", *_SIXTEEN),
+    # Weight-only formats: unpacked to 16 bits before they are multiplied.
+    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "bnb8"), _SIXTEEN),
+}
+"""Weight format -> the peak rates at which it may be multiplied; the fastest that the accelerator has is taken."""
+_ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)
+
+
+@frozen
+class SpeedInfo:
+    """How fast at most. Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
+
+    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is the time in
+    which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt of ``seq`` tokens. ``bound_by`` is
+    ``memory bandwidth`` or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
+    weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
+    """
+
+    definition: str
+    decode_tokens_per_s_bound: float | None
+    decode_step_s_bound: float | None
+    bound_by: str | None
+    prefill_s_bound: float | None
+    prefill_bound_by: str | None
+    weight_bytes_per_step: int | None
+    cache_bytes_per_step: int | None
+    flops_per_step: int | None
+    prefill_flops: int | None
+    source: str
+
+
+def speed_bound(
+    model: ModelSpec,
+    *,
+    gpu: Gpu,
+    seq: int,
+    batch: int,
+    roles: Mapping[Role, DType],
+    engine: str = "reference",
+    encoder_tokens: int = 0,
+    weights: str | None = None,
+    dtype: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    dcp: int = 1,
+    expert_ranks: int | None = None,
+    expanded: bool = False,
+    shares: tuple[WeightShare, ...] | None = None,
+    notes: list[Note] | None = None,
+) -> SpeedInfo:
+    """The bound for ``batch`` sequences of ``seq`` tokens, dealt out evenly over ``dp`` replicas.
+
+    ``roles`` are the cache's formats (``context.dtypes.roles``), ``weights`` a format's name or ``None`` as published, ``dtype`` what plain
+    weights are run in where that is not the model's own. ``expert_ranks`` ranks share the experts of a layer: ``tp``, or ``tp x dp``
+    where the replicas do (vLLM). ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
+    again: :func:`~hwcalc.planner.weight_use.weight_shares` of the same model, weights and dtype.
+
+    - Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
+      so a latent that every rank keeps is read by every rank.
+    - Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
+      keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
+      the stages. For a prompt the stages may work on different pieces of it at once.
+    - Replicas work side by side, each for its own sequences.
+    - Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
+      with favourites touches fewer.
+    """
+    told = [] if notes is None else notes
+    shares = weight_shares(model, weights, dtype) if shares is None else shares
+    bandwidth = None if gpu.memory_bandwidth_gbps is None else gpu.memory_bandwidth_gbps * 1e9
+    if shares is None:
+        told.append(Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted."))
+        return _nothing()
+    stack = model.stack_for(engine)
+    kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
+    replicas = min(dp, batch)
+    each = max(1.0, batch / replicas / pp)
+    experts = expert_ranks or tp
+    routed = each * (replicas if experts > tp else 1)
+    attention = _attention_rates(roles)
+    selected = _selected(stack)
+
+    weight_bytes = sum(_on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts) for share in _step(shares))
+    cache_bytes = each * _cache_bytes(kinds, roles, seq, encoder_tokens, selected) / dcp
+    flops = _weight_flops(_step(shares), tp, experts, each, routed)
+    work = sum(count * decode_flops(kind, seq, encoder_tokens, selected=selected) for count, kind in kinds)
+    flops[attention] = flops.get(attention, 0) + each * work
+    step, bound_by = _longer(weight_bytes + cache_bytes, flops, gpu, bandwidth)
+
+    prompt_bytes = sum(_on_rank(share, share.touched_bytes(seq), tp, experts) for share in shares)
+    prompt = _prompt_flops(shares, tp, experts, seq, encoder_tokens)
+    work = sum(count * prefill_flops(kind, seq, encoder_tokens, selected=selected) for count, kind in kinds)
+    prompt[attention] = prompt.get(attention, 0) + work
+    prefill, prefill_by = _longer(prompt_bytes, prompt, gpu, bandwidth)
+    told += _unknown(gpu, {*flops, *prompt})
+    return SpeedInfo(
+        definition="bound",
+        decode_tokens_per_s_bound=None if step is None else batch / step,
+        decode_step_s_bound=step,
+        bound_by=bound_by,
+        prefill_s_bound=None if prefill is None else prefill / pp,
+        prefill_bound_by=prefill_by,
+        weight_bytes_per_step=int(weight_bytes),
+        cache_bytes_per_step=int(cache_bytes),
+        flops_per_step=int(sum(flops.values())),
+        prefill_flops=int(sum(prompt.values())),
+        source=_SOURCE,
+    )
+
+
+def cache_bytes_read(
+    stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1, expanded: bool = False
+) -> int:
+    """Bytes that one rank moves for one sequence in a decode step: what is kept, and states a second time, as they are written.
+
+    These are the bytes of the formulas: the blocks and pages that an engine rounds up to are held, but not read.
+    """
+    kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
+    return _cache_bytes(kinds, roles, seq, encoder_tokens, _selected(stack))
+
+
+def _step(shares: Iterable[WeightShare]) -> list[WeightShare]:
+    return [share for share in shares if share.use is not Use.ENCODER]
+
+
+def _tokens(share: WeightShare, each: float, routed: float) -> float:
+    return routed if share.use is Use.CHOSEN else each
+
+
+def _on_rank(share: WeightShare, size: float, tp: int, experts: int) -> float:
+    return size / (experts if share.use is Use.CHOSEN else tp)
+
+
+Flops = dict[tuple[str, ...], float]
+"""Operations by the rates at which they may run."""
+
+
+def _weight_flops(shares: Iterable[WeightShare], tp: int, experts: int, each: float, routed: float) -> Flops:
+    out: Flops = {}
+    for share in shares:
+        rates = _RATES.get(share.format, _ANY_RATE)
+        size = _tokens(share, each, routed) * share.flops_per_token
+        out[rates] = out.get(rates, 0) + _on_rank(share, size, tp, experts)
+    return out
+
+
+def _prompt_flops(shares: Iterable[WeightShare], tp: int, experts: int, seq: int, encoder_tokens: int) -> Flops:
+    out: Flops = {}
+    for share in shares:
+        tokens = {Use.LAST: 1, Use.ENCODER: encoder_tokens}.get(share.use, seq)
+        rates = _RATES.get(share.format, _ANY_RATE)
+        out[rates] = out.get(rates, 0) + _on_rank(share, tokens * share.flops_per_token, tp, experts)
+    return out
+
+
+def _rank_kind(kind: LayerKind, tp: int, *, expanded: bool) -> LayerKind:
+    from formulas import LatentAttention
+
+    return (kind.expanded() if expanded and isinstance(kind, LatentAttention) else kind).shard(tp)
+
+
+def _selected(stack: Stack) -> int | None:
+    """How many tokens latent attention reads where an indexer selects them; layers without one reuse an earlier selection."""
+    limits = {group.kind.dims().get("index_topk") for group in stack.groups if group.kind.name == "sparse_indexer"}
+    return limits.pop() if len(limits) == 1 else None
+
+
+def _cache_bytes(
+    kinds: Iterable[tuple[int, LayerKind]], roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
+) -> int:
+    total = 0
+    for count, kind in kinds:
+        own = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
+        for tensor in kind.tensors():
+            positions = tensor.span.positions(seq, encoder_tokens)
+            if own is not None and tensor.role in (Role.LATENT, Role.ROPE):
+                positions = min(positions, own)
+            times = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
+            total += count * times * positions * tensor.bytes_per_position(roles[tensor.role])
+    return total
+
+
+def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
+    """Attention runs in 16 bits, or in 8 where its keys are kept so: 8.5 bits with scales."""
+    return ("fp8", "int8", *_SIXTEEN) if roles[Role.KEY].bits_per_element < 9 else _SIXTEEN
+
+
+def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:
+    """Operations a second at the fastest of these that is known."""
+    known = [rate for name in rates if (rate := gpu.tflops_dense.get(name)) is not None]
+    return max(known) * 1e12 if known else None
+
+
+def _longer(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
+    """Seconds of the slower of the two, and which it is. What cannot be timed is left out: less is known, and it is still a bound."""
+    reading = None if bandwidth is None else size / bandwidth
+    rates = {names: _rate(gpu, names) for names in flops}
+    known = [flops[names] / rate for names, rate in rates.items() if rate is not None]
+    computing = sum(known) if known else None
+    if reading is None and computing is None:
+        return None, None
+    if computing is None or (reading is not None and reading >= computing):
+        return reading, "memory bandwidth"
+    return computing, "compute"
+
+
+def _unknown(gpu: Gpu, wanted: Iterable[tuple[str, ...]]) -> list[Note]:
+    missing = [] if gpu.memory_bandwidth_gbps is not None else ["memory bandwidth"]
+    if any(_rate(gpu, rates) is None for rates in wanted):
+        missing.append("compute rate")
+    if not missing:
+        return []
+    message = f"The {' and '.join(missing)} of {gpu.id} are not known: the bound on speed leaves them out."
+    if len(missing) == 1:
+        message = f"The {missing[0]} of {gpu.id} is not known: the bound on speed leaves it out."
+    return [Note(code="speed-partly-known", message=message)]
+
+
+def _nothing() -> SpeedInfo:
+    return SpeedInfo(
+        definition="unknown",
+        decode_tokens_per_s_bound=None,
+        decode_step_s_bound=None,
+        bound_by=None,
+        prefill_s_bound=None,
+        prefill_bound_by=None,
+        weight_bytes_per_step=None,
+        cache_bytes_per_step=None,
+        flops_per_step=None,
+        prefill_flops=None,
+        source="",
+    )
