@@ -11,7 +11,7 @@ from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
-from hwcalc.units import parse_bytes, parse_tokens
+from hwcalc.units import parse_bytes, parse_share, parse_tokens
 
 __all__ = ["ModelLike", "load_model", "plan"]
 
@@ -67,6 +67,7 @@ def plan(
     weights: str | None = None,
     gpu: str | None = None,
     gpus: int | str | None = None,
+    instance: str | None = None,
     tp: int | str = 1,
     pp: int | str = 1,
     dp: int | str = 1,
@@ -74,6 +75,9 @@ def plan(
     ep: int | str = 1,
     memory_utilization: float | str | None = None,
     kv_memory: int | str | None = None,
+    margin: float | str | None = None,
+    lora: str | None = None,
+    draft: ModelLike | None = None,
     revision: str | None = None,
     offline: bool = False,
     token: str | None = None,
@@ -90,7 +94,14 @@ def plan(
     >>> plan(config, seq="32k").cache.total_bytes
     4294967296
     """
-    for name, value in {"dtype": dtype, "engine": engine, "weights": weights, "gpu": gpu}.items():
+    for name, value in {
+        "dtype": dtype,
+        "engine": engine,
+        "weights": weights,
+        "gpu": gpu,
+        "instance": instance,
+        "lora": lora,
+    }.items():
         if not isinstance(value, str) and (value is not None or name == "engine"):
             raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
     # What is wrong by itself is said before the Hub is asked.
@@ -101,21 +112,21 @@ def plan(
         "engine_options": _options(engine_options),
         "gpus": None if gpus is None else parse_tokens(gpus, "gpus"),
         **{name: parse_tokens(ranks, name) for name, ranks in {"tp": tp, "pp": pp, "dp": dp, "dcp": dcp, "ep": ep}.items()},
-        "memory_utilization": _share(memory_utilization),
+        "memory_utilization": None
+        if memory_utilization is None
+        else float(parse_share(memory_utilization, "memory_utilization")),
         "kv_memory": None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
+        "margin": None if margin is None else parse_share(margin, "margin"),
     }
-    spec = load_model(model, revision=revision, offline=offline, token=token, endpoint=endpoint, assume=assume)
-    return plan_model(spec, dtype=dtype, engine=engine, weights=weights, gpu=gpu, **request)
+    if lora is not None:
+        from hwcalc.engines.lora import parse_lora
 
-
-def _share(value: float | str | None) -> float | None:
-    """A share such as ``0.9``."""
-    if value is None:
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"memory_utilization is not a number: {value!r:.60}", hint="Allowed: above 0 and up to 1.") from error
+        request["lora"] = parse_lora(lora)
+    hub = {"offline": offline, "token": token, "endpoint": endpoint, "assume": assume}
+    spec = load_model(model, revision=revision, **hub)  # type: ignore[arg-type]
+    if draft is not None:
+        request["draft"] = load_model(draft, **hub)  # type: ignore[arg-type]
+    return plan_model(spec, dtype=dtype, engine=engine, weights=weights, gpu=gpu, instance=instance, **request)
 
 
 def _options(given: Mapping[str, object] | None) -> dict[str, str]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from operator import index
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
 
-__all__ = ["GIB", "KIB", "MIB", "human_bytes", "parse_bytes", "parse_tokens"]
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+__all__ = ["GIB", "KIB", "MIB", "human_bytes", "parse_bytes", "parse_share", "parse_tokens"]
 
 KIB = 1024
 MIB = 1024**2
@@ -22,6 +26,7 @@ _BYTE_FACTORS = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
 _NUMBER = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
+_SHARE = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCII)
 _LARGEST = 2**62
 
 
@@ -66,6 +71,22 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
     if not 0 <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
     return number
+
+
+def parse_share(value: float | str, what: str = "the share") -> Fraction:
+    """``"5%"``, ``"0.05"`` or ``0.05`` as an exact share: 1/20. Whether it is small enough is for the caller to say.
+
+    >>> parse_share("5%"), parse_share(0.92)
+    (Fraction(1, 20), Fraction(23, 25))
+    """
+    from fractions import Fraction
+
+    # A float is read as it is printed: 0.05 is meant as 1/20, not as the nearest binary fraction.
+    text = str(value).strip() if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
+    number, percent, rest = text.partition("%")
+    if rest or _SHARE.fullmatch(number.strip()) is None:
+        raise UsageError(f"{what} is not a number: {value!r:.60}", hint="Allowed: a share such as 0.05, or 5%.")
+    return Fraction(number.strip()) / (100 if percent else 1)
 
 
 def human_bytes(count: int) -> str:

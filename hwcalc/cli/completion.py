@@ -81,6 +81,13 @@ def gpus(incomplete: str) -> list[str]:
     return _starting(list_gpus(), incomplete)
 
 
+def instances(incomplete: str) -> list[str]:
+    """Cloud instances."""
+    from profiles.instances import list_instances
+
+    return _starting(list_instances(), incomplete)
+
+
 def engine_options(incomplete: str) -> list[str]:
     """Option names of every engine, with the sign that follows."""
     from hwcalc.engines import ENGINES, find_engine

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.lora import Lora
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.engines.rank_weights import Rules
     from profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
@@ -66,7 +66,6 @@ class Request:
     draft: ModelSpec | None = None
     """A small model whose guesses the planned one checks; it is loaded beside it."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
 
     @property
     def gpus(self) -> int:
@@ -346,20 +345,24 @@ class Engine(ABC):
         """What the engine needs for a while beside one forward pass, such as copies while a cache grows."""
         return ()
 
-    def rank_weights(self, context: Context, plain: str | None, scheme: Scheme | None) -> tuple[int, ...] | None:
-        """Bytes of weights on a rank of each pipeline stage; ``None`` if the model's weights are not counted."""
-        from hwcalc.engines.rank_weights import rank_weight_bytes
+    def weight_rules(self) -> Rules:
+        """How it cuts a model's weights over ranks; evenly, unless the engine has habits of its own."""
+        from hwcalc.engines.rank_weights import REFERENCE
 
-        request = context.request
-        return rank_weight_bytes(
-            context.model, plain=plain, tp=request.tp, pp=request.pp, dp=request.dp, ep=request.ep, scheme=scheme
-        )
+        return REFERENCE
+
+    def weight_parts(self, context: Context) -> tuple[BudgetPart, ...] | None:
+        """What the model's weights take of the fullest GPU; ``None``, with a note, where they are not known."""
+        from hwcalc.engines.equation import rank_weights_part
+
+        part = rank_weights_part(self, context)
+        return None if part is None else (part,)
 
     def needed_bytes(self, context: Context) -> int:
         """What the cache of the planned sequences needs on the fullest GPU."""
         from hwcalc.engines.ranks import stored_bytes
 
-        return self.rank_bytes(context, 0 if context.request.gpus > 1 else stored_bytes(self, context))
+        return self.rank_bytes(context, 0 if context.request.gpus * context.request.dcp > 1 else stored_bytes(self, context))
 
     def most_sequences(self, context: Context) -> tuple[int, str] | None:
         """How many sequences the engine runs at once whatever the memory, and the name of what says so; ``None`` is any number."""

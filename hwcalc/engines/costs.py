@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.engines.base import BudgetPart, Context, Request, Section
-from hwcalc.engines.vllm.shards import layer_width
+from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.widths import layer_width
 from hwcalc.model import ModelSpec, Note
 from hwcalc.units import human_bytes
 from profiles.engines import Estimate, runtime_profile
@@ -73,7 +74,7 @@ def memory_of(gpu: Gpu, notes: list[Note]) -> VisibleMemory | None:
 def device_context(gpu: Gpu) -> BudgetPart:
     """What the driver keeps for the process, and what lazily loaded kernels add to it."""
     profile = runtime_profile()
-    own = profile.estimate(f"context.{ {'nvidia': 'cuda', 'amd': 'rocm'}.get(gpu.vendor.lower(), 'other')}")
+    own = profile.estimate(f"context.{ {'nvidia': 'cuda', 'amd': 'rocm'}.get(gpu.vendor.lower(), 'other') }")
     more = profile.estimate("kernels")
     low, expected, high = (int(a + b) for a, b in ((own.low, more.low), (own.expected, more.expected), (own.high, more.high)))
     return BudgetPart(
@@ -107,18 +108,21 @@ def chunk_tokens(context: Context) -> tuple[int, int, int]:
     """Tokens of one forward pass of a replica, where prompts go in pieces: never more than there are."""
     chunk = runtime_profile().estimate("activation.chunk_tokens")
     every = context.request.replica_batch * context.tokens
-    low, expected, high = (min(every, max(context.request.replica_batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high))
+    low, expected, high = (
+        min(every, max(context.request.replica_batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high)
+    )
     return low, expected, high
 
 
-def model_width(model: ModelSpec, request: Request) -> int:
+def model_width(rules: Rules, model: ModelSpec, request: Request) -> int:
     """Numbers per token that the widest layer holds inside on one rank; estimated from the hidden width if weights are not counted."""
     ranks = request.tp, request.dp, request.ep
-    width = remembered(model, ("layer", *ranks), lambda: layer_width(model, tp=ranks[0], dp=ranks[1], ep=ranks[2]))
+    made = rules.rank(model, tp=request.tp, dp=request.dp, ep=request.ep)
+    width = remembered(model, (rules.engine, "layer", *ranks), lambda: layer_width(model, made))
     return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // request.tp if width is None else width
 
 
-def forward(context: Context, tokens: tuple[int, int, int], rows: int, *, element_bytes: int = 2) -> BudgetPart:
+def forward(rules: Rules, context: Context, tokens: tuple[int, int, int], rows: int, *, element_bytes: int = 2) -> BudgetPart:
     """One forward pass of so many tokens, and the logits of ``rows`` sequences.
 
     The hidden vector of every token a few times over, what the widest layer holds inside once, and the vocabulary for each
@@ -126,7 +130,7 @@ def forward(context: Context, tokens: tuple[int, int, int], rows: int, *, elemen
     """
     model, profile = context.model, runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    width = model_width(model, context.request)
+    width = model_width(rules, model, context.request)
     logits = rows * -(-(model.vocab_size or 0) // context.request.tp)
     low, expected, high = (
         int(element_bytes * count * (many * (model.hidden_size or 0) + width) + logits * each)

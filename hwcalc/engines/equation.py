@@ -7,12 +7,17 @@ that has least left decides: its stage's weights are the heaviest.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, remembered, workspaces
 from hwcalc.engines.extra_models import adapters, draft_weights
+from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.model import Note
 from profiles.engines import runtime_profile
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.quantization import Scheme
 
 __all__ = ["plan_equation", "rank_weights_part"]
 
@@ -23,15 +28,15 @@ def plan_equation(engine: Engine, context: Context) -> Budget | None:
     if gpu is None:
         return None
     memory = memory_of(gpu, context.notes)
-    weights = rank_weights_part(engine, context)
+    weights = engine.weight_parts(context)
     if memory is None or weights is None:
         return None
     share = request.memory_utilization
     parts = (
-        weights,
+        *weights,
         *adapters(context),
-        *draft_weights(engine, context),
-        forward(context, engine.forward_tokens(context), request.replica_batch),
+        *draft_weights(engine.weight_rules(), context),
+        forward(engine.weight_rules(), context, engine.forward_tokens(context), request.replica_batch),
         *engine.working(context),
         device_context(gpu),
         workspaces(gpu),
@@ -63,18 +68,22 @@ def rank_weights_part(engine: Engine, context: Context) -> BudgetPart | None:
     wanted = format_name(request.weights)
     plain = wanted if wanted in {"fp32", "fp16", "bf16"} else None
     scheme, known = planned_scheme(model, wanted)
-    ranks = (request.tp, request.pp, request.dp, request.ep)
-    stages = remembered(
-        model, (engine.name, "weights", wanted, *ranks), lambda: engine.rank_weights(context, plain, scheme if known else None)
-    )
-    published = model.weights.total_bytes if model.weights is not None and wanted is None else None
-    if published is not None:
-        if ranks == (1, 1, 1, 1):
-            return exact("weights", Section.WEIGHTS, published, model.weights.source if model.weights is not None else "")
+    layout = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
+    rules = engine.weight_rules()
+
+    def on_ranks(scheme: Scheme | None, **sizes: int) -> tuple[int, ...] | None:
+        key = (rules.engine, "weights", wanted, scheme is None, *sizes.values())
+        return remembered(model, key, lambda: rank_weight_bytes(model, plain=plain, scheme=scheme, rules=rules, **sizes))
+
+    stages = on_ranks(scheme if known else None, **layout)
+    if model.weights is not None and wanted is None:
+        published = model.weights.total_bytes
         if stages is not None:
-            alone = remembered(model, (engine.name, "alone", wanted), lambda: _alone(engine, context, plain))
-            whole = published * max(stages) // max(1, alone)
-            return exact("weights", Section.WEIGHTS, whole, "the weight files, shared out as the model is cut")
+            alone = sum(on_ranks(scheme if known else None, tp=1, pp=1, dp=1, ep=1) or ())
+            shared = "" if request.gpus * request.ep == 1 else ", shared out as the model is cut"
+            return exact("weights", Section.WEIGHTS, published * max(stages) // max(1, alone), f"{model.weights.source}{shared}")
+        if request.gpus == 1:
+            return exact("weights", Section.WEIGHTS, published, model.weights.source)
         uncounted = runtime_profile().estimate("uncounted_weights")
         return estimated("weights", Section.WEIGHTS, uncounted, times=-(-published // (request.tp * request.pp)))
     if stages is None or not known:
@@ -83,11 +92,3 @@ def rank_weights_part(engine: Engine, context: Context) -> BudgetPart | None:
         return None
     format_ = (plain or model.dtype or "bf16") if scheme is None else scheme.name
     return exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {format_}")
-
-
-def _alone(engine: Engine, context: Context, plain: str | None) -> int:
-    """The same weights on one GPU."""
-    from dataclasses import replace
-
-    single = replace(context, request=replace(context.request, tp=1, pp=1, dp=1, dcp=1, ep=1), notes=[])
-    return sum(engine.rank_weights(single, plain, None) or ())

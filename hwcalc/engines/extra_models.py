@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hwcalc.engines.base import BudgetPart, Context, Engine
+from hwcalc.engines.base import BudgetPart, Context
+from hwcalc.engines.rank_weights import Rules
 
 __all__ = ["adapters", "draft_weights"]
 
@@ -12,6 +13,6 @@ def adapters(context: Context) -> tuple[BudgetPart, ...]:
     return ()
 
 
-def draft_weights(engine: Engine, context: Context) -> tuple[BudgetPart, ...]:
+def draft_weights(rules: Rules, context: Context) -> tuple[BudgetPart, ...]:
     """Weights of ``--draft`` on a rank; none without."""
     return ()

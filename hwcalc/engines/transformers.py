@@ -51,11 +51,13 @@ from formulas import (
 )
 from formulas.attention import key_value_tensors
 from hwcalc.engines.base import (
+    BudgetPart,
     Context,
     Dtypes,
     Engine,
     Option,
     Request,
+    Section,
     StoredTensor,
     choice_option,
     integer_option,
@@ -227,6 +229,35 @@ class Transformers(Engine):
         if context.model.model_type in _TOKEN_KEEPERS:
             return _token_records(context)
         return ()
+
+    def forward_tokens(self, context: Context) -> tuple[int, int, int]:
+        """``generate`` takes every prompt in one pass; a prompt may be all of a sequence but its last token."""
+        every = context.request.replica_batch * context.tokens
+        return every, every, every
+
+    def working(self, context: Context) -> tuple[BudgetPart, ...]:
+        """A dynamic layer grows by concatenation: old and new keys stand side by side for a moment, then old and new values."""
+        if _cache(context) == "static":
+            return ()
+        local, tp = context.on_a_replica(), context.request.tp
+        sizes = [
+            tensor.bytes
+            for group in context.model.stack_for(self.name).groups
+            for tensor in self.tensors(group.kind.shard(tp), local)
+            if tensor.role not in (Role.STATE, Role.CONV)
+        ]
+        largest = max(sizes, default=0)
+        source = "transformers 5.23 cache_utils.py DynamicLayer.update: torch.cat of the largest tensor of a layer"
+        return (
+            BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
+        )
+
+    def period(self, context: Context) -> int:
+        """Compressed attention empties its buffers whenever a group is full."""
+        ratios = [
+            group.kind.compress_ratio or 1 for group in context.model.stack.groups if isinstance(group.kind, CompressedAttention)
+        ]
+        return max(ratios, default=1)
 
 
 def _counter(name: str) -> StoredTensor:

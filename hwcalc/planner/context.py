@@ -87,6 +87,8 @@ def open_request(
     rules, wanted = find_engine(engine)
     if memory_utilization is not None and not 0 < memory_utilization <= 1:
         raise UsageError(f"memory-utilization is {memory_utilization}.", hint="Allowed: a share above 0 and up to 1.")
+    if margin is not None and not 0 <= margin < 1:
+        raise UsageError(f"margin is {float(margin):g}.", hint="Allowed: a share from 0 to below 1, such as 5%.")
     card, gpus = _hardware(gpu, gpus, instance, notes)
     parallel = parallel_sizes(gpus, Parallel(tp=tp, pp=pp, dp=dp, dcp=dcp, ep=ep), default=instance is not None)
     if seq is None:

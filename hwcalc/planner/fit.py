@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from hwcalc.engines.base import Budget, Context, Engine
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
@@ -30,7 +32,6 @@ def plan_fit(engine: Engine, context: Context, rank_bytes: int) -> tuple[PoolInf
 
 def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int) -> FitInfo:
     request = context.request
-    needed = rank_bytes if pool is None or pool.needed_bytes is None else pool.needed_bytes * max(1, request.replica_batch)
     usable = size if budget is None else budget.requested_bytes
     low, high = (size, size) if budget is None else (budget.low, budget.high)
     fits = solve.holds_in(engine, context, size, pool)
@@ -39,40 +40,35 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget
     )
     most = solve.most(engine, context, size)
     longest = solve.longest(engine, context, size)
+    fewest = _fewest(engine, context, fits=fits)
     return FitInfo(
         gpu=None if request.gpu is None else request.gpu.id,
         gpus=request.gpus,
         usable_bytes=usable,
-        needed_bytes=usable - size + needed,
-        needed_low_bytes=max(0, usable - high + needed),
-        needed_high_bytes=usable - low + needed,
+        needed_bytes=usable - size + rank_bytes,
+        needed_low_bytes=max(0, usable - high + rank_bytes),
+        needed_high_bytes=usable - low + rank_bytes,
         fits=fits,
         verdict=(FITS if fits else DOES_NOT_FIT) if same else TIGHT,
-        headroom_bytes=size - needed,
+        headroom_bytes=size - rank_bytes,
         max_seq=longest.value,
         max_batch=most.value,
-        min_gpus=_min_gpus(engine, context, fits=fits),
-        limiting=_limiting(engine, context, pool, size, most) if fits or most.value else most.limiting,
+        min_gpus=None if fewest is None else prod(fewest),
+        limiting="state blocks" if pool is not None and pool.fits and pool.requires else most.limiting,
         limiting_seq=longest.limiting,
-        message=_message(engine, context, pool, fits=fits, short=needed - size),
-        suggestions=_suggestions(engine, context, pool, longest.value, most.value, fits=fits),
+        message=_message(engine, context, pool, fits=fits, short=rank_bytes - size),
+        suggestions=_suggestions(engine, context, pool, longest.value, most.value, fewest, fits=fits),
         budget=None if budget is None else _budget_info(budget),
     )
 
 
-def _limiting(engine: Engine, context: Context, pool: PoolInfo | None, size: int, most: solve.Answer) -> str | None:
-    if pool is not None and pool.fits and pool.requires:
-        return "state blocks"
-    return most.limiting
-
-
-def _min_gpus(engine: Engine, context: Context, *, fits: bool) -> int | None:
-    """The fewest GPUs of this kind, by trying layouts; a budget given by hand says nothing about other numbers of them."""
+def _fewest(engine: Engine, context: Context, *, fits: bool) -> tuple[int, int, int] | None:
+    """The layout with fewest GPUs of this kind; a budget given by hand says nothing about other numbers of them."""
     request = context.request
     if request.gpu is None or request.kv_memory is not None:
         return None
     if fits and request.gpus == 1:
-        return 1
+        return 1, 1, 1
     return solve.fewest_gpus(engine, context, most_gpus=request.gpus if fits else solve.MOST_GPUS)
 
 
@@ -102,14 +98,21 @@ def _budget_info(budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    engine: Engine, context: Context, pool: PoolInfo | None, max_seq: int, max_batch: int, *, fits: bool
+    engine: Engine,
+    context: Context,
+    pool: PoolInfo | None,
+    max_seq: int,
+    max_batch: int,
+    fewest: tuple[int, int, int] | None,
+    *,
+    fits: bool,
 ) -> tuple[Try, ...]:
     """Changes that make it fit, each planned anew with that one change; of one that starts, what it needs beside."""
     if fits:
         return () if pool is None else pool.requires
     request, out = context.request, []
     limit = engine.most_sequences(context)
-    if limit is not None and context.batch > limit[0] and limit[1] not in request.options:
+    if limit is not None and context.batch > limit[0]:
         options = {**request.options, limit[1]: str(request.replica_batch)}
         out += _try(engine, context, engine.flag("batch", request.replica_batch), "as many at once", options=options)
     # An engine that starts for the longest request alone has more to say about its length.
@@ -120,12 +123,10 @@ def _suggestions(
         out += _try(engine, context, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
     if request.dtype is None or request.dtype in _LESS:
         out += _try(engine, context, engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
-    if request.gpu is not None and request.kv_memory is None:
-        for tp in (2, 4, 8, 16):
-            found = _try(engine, context, engine.flag("tp", tp), f"{tp * request.pp * request.dp} GPUs", tp=tp) if tp > request.tp else []
-            if found:
-                out += found
-                break
+    if fewest is not None:
+        sizes = dict(zip(("tp", "pp", "dp"), fewest, strict=True))
+        flags = " ".join(engine.flag(name, size) for name, size in sizes.items() if size != getattr(request, name))
+        out += _try(engine, context, flags, f"{prod(fewest):,} GPUs", **sizes, dcp=1, ep=1)
     return tuple(out)
 
 

@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING, Final
 
 from formulas.formats import BF16, FP16, FP32, WeightFormat
 from formulas.weights import Block, Part, Weights
+from hwcalc.engines.base import Context, Engine, Section
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.result import CacheShare, MemoryInfo, PerGpu, WeightPart, WeightsInfo
+from hwcalc.planner.result import (
+    BudgetInfo,
+    BudgetPartInfo,
+    CacheShare,
+    MemoryInfo,
+    OverheadInfo,
+    PerGpu,
+    Share,
+    WeightPart,
+    WeightsInfo,
+)
 
 if TYPE_CHECKING:
     from hwcalc.parsers.quantization import Scheme
@@ -36,20 +47,62 @@ def weight_formats() -> tuple[str, ...]:
     return (*_PLAIN, *FORMATS)
 
 
-def plan_memory(model: ModelSpec, wanted: str | None, cache_bytes: int, definition: str, notes: list[Note]) -> MemoryInfo:
-    """Weights and cache together, on one GPU. What is not known is ``None`` and says why in ``notes``.
+def plan_memory(
+    engine: Engine, context: Context, *, cache_bytes: int, rank_bytes: int, definition: str, budget: BudgetInfo | None
+) -> MemoryInfo:
+    """The sum: weights and cache, and with hardware activations and overhead. What is not known is ``None`` and says why in a note.
 
-    Raises :class:`~hwcalc.errors.UsageError` if ``wanted`` is no weight format.
+    Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
-    weights = _weights(model, format_name(wanted), notes)
+    request = context.request
+    weights = _weights(context.model, format_name(request.weights), context.notes)
+    share, overhead = (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
     total = None if weights.bytes is None else weights.bytes + cache_bytes
+    if total is not None and share is not None and overhead is not None:
+        total += share.bytes + overhead.bytes
     return MemoryInfo(
         weights=weights,
         cache=CacheShare(bytes=cache_bytes, definition=definition),
-        activations=None,
-        overhead=None,
+        activations=share,
+        overhead=overhead,
         total_bytes=total,
-        per_gpu=PerGpu(weights=weights.bytes, cache=cache_bytes, activations=None, overhead=None, total=total),
+        per_gpu=_per_gpu(engine, context, weights, rank_bytes, budget),
+    )
+
+
+def _of(budget: BudgetInfo, section: Section) -> tuple[BudgetPartInfo, ...]:
+    return tuple(part for part in budget.parts if part.section == section)
+
+
+def _activations(budget: BudgetInfo, gpus: int) -> Share:
+    parts = _of(budget, Section.ACTIVATIONS)
+    low, expected, high = (gpus * sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
+    return Share(bytes=expected, low=low, high=high, definition="estimate")
+
+
+def _overhead(budget: BudgetInfo, gpus: int) -> OverheadInfo:
+    parts = _of(budget, Section.OVERHEAD)
+    low, expected, high = (gpus * sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
+    return OverheadInfo(bytes=expected, low=low, high=high, definition="estimate", parts=parts)
+
+
+def _per_gpu(engine: Engine, context: Context, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
+    """The fullest GPU: by the budget where there is one; else weights and cache alone, as the engine cuts them."""
+    if budget is None:
+        request = context.request
+        size = weights.bytes
+        if size is not None and request.gpus * request.ep > 1:
+            parts = engine.weight_parts(replace(context, notes=[]))
+            size = None if parts is None else sum(part.expected for part in parts)
+        total = None if size is None else size + rank_bytes
+        return PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total)
+    held = {section: sum(part.expected for part in _of(budget, section)) for section in Section}
+    return PerGpu(
+        weights=held[Section.WEIGHTS],
+        cache=rank_bytes,
+        activations=held[Section.ACTIVATIONS],
+        overhead=held[Section.OVERHEAD],
+        total=sum(held.values()) + rank_bytes,
     )
 
 

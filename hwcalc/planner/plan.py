@@ -20,6 +20,7 @@ from hwcalc.planner.result import (
     ParametersInfo,
     Plan,
     RequestInfo,
+    SpeedInfo,
     TensorInfo,
 )
 
@@ -45,7 +46,14 @@ def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
         notes += _without_effect(request)
     rank_bytes = rules.rank_bytes(context, total)
     pool, fit = plan_fit(rules, context, rank_bytes)
-    memory = plan_memory(model, request, total, rank_bytes, definition, fit, notes)
+    memory = plan_memory(
+        rules,
+        context,
+        cache_bytes=total,
+        rank_bytes=rank_bytes,
+        definition=definition,
+        budget=None if fit is None else fit.budget,
+    )
     cache = CacheInfo(
         definition=definition,
         bytes_per_token=_growth(single),
@@ -85,7 +93,7 @@ def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
         memory=memory,
         pool=pool,
         fit=fit,
-        speed=None,
+        speed=_speed(rules, context),
         notes=tuple(dict.fromkeys(notes)),
         warnings=tuple(_warnings(model, request)),
     )
@@ -149,6 +157,32 @@ def _read_bytes(stored: list[Stored]) -> int:
         selected = limit is not None and tensor.role in _SELECTED_ROLES and tensor.positions > limit
         total += count * (tensor.bytes // tensor.positions * limit if selected and limit else tensor.bytes)
     return total
+
+
+def _speed(engine: Engine, context: Context) -> SpeedInfo | None:
+    """The bound of the planned hardware; nothing without any."""
+    request = context.request
+    if request.gpu is None:
+        return None
+    from hwcalc.planner.memory import format_name
+    from hwcalc.planner.speed import speed_bound
+
+    return speed_bound(
+        context.model,
+        gpu=request.gpu,
+        seq=context.tokens,
+        batch=context.batch,
+        roles=context.dtypes.roles,
+        engine=engine.name,
+        encoder_tokens=context.encoder_tokens,
+        weights=format_name(request.weights),
+        tp=request.tp,
+        pp=request.pp,
+        dp=request.dp,
+        dcp=request.dcp,
+        expert_ranks=request.ep if request.ep > 1 else None,
+        notes=context.notes,
+    )
 
 
 def _without_effect(request: Request) -> list[Note]:

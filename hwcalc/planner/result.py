@@ -14,6 +14,7 @@ from hwcalc.model import Note
 
 __all__ = [
     "SCHEMA_VERSION",
+    "UNLIMITED",
     "BudgetInfo",
     "BudgetPartInfo",
     "CacheInfo",
@@ -30,6 +31,7 @@ __all__ = [
     "PoolInfo",
     "RequestInfo",
     "Share",
+    "SpeedInfo",
     "TensorInfo",
     "Try",
     "WeightPart",
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION: Final = "1"
+UNLIMITED: Final = 2**40
+"""No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
 
 
 @frozen
@@ -339,6 +343,29 @@ class MemoryInfo:
 
 
 @frozen
+class SpeedInfo:
+    """How fast at most. Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
+
+    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is the time in
+    which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt of ``seq`` tokens. ``bound_by`` is
+    ``memory bandwidth`` or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
+    weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
+    """
+
+    definition: str
+    decode_tokens_per_s_bound: float | None
+    decode_step_s_bound: float | None
+    bound_by: str | None
+    prefill_s_bound: float | None
+    prefill_bound_by: str | None
+    weight_bytes_per_step: int | None
+    cache_bytes_per_step: int | None
+    flops_per_step: int | None
+    prefill_flops: int | None
+    source: str
+
+
+@frozen
 class Plan:
     """The answer. ``pool`` and ``fit`` are null without hardware or a byte budget, or where the engine has no pool."""
 
@@ -350,7 +377,7 @@ class Plan:
     memory: MemoryInfo
     pool: PoolInfo | None
     fit: FitInfo | None
-    speed: None
+    speed: SpeedInfo | None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
 

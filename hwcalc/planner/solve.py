@@ -15,10 +15,9 @@ from formulas.frozen import frozen
 from hwcalc.engines.base import Context, Engine
 from hwcalc.errors import KvplanError
 from hwcalc.planner.context import encoder_tokens
-from hwcalc.planner.result import PoolInfo
+from hwcalc.planner.result import UNLIMITED, PoolInfo
 
 __all__ = [
-    "LARGEST",
     "MOST_GPUS",
     "NODE",
     "Answer",
@@ -36,8 +35,6 @@ __all__ = [
     "most",
 ]
 
-LARGEST: Final = 2**40
-"""No search goes beyond this many tokens or sequences."""
 MOST_GPUS: Final = 64
 NODE: Final = 8
 """GPUs that are linked closely enough for tensor parallelism, unless the user says otherwise."""
@@ -142,7 +139,7 @@ def longest(engine: Engine, context: Context, size: int | None = None) -> Answer
     ``size`` is the budget of the planned request, if it is at hand.
     """
     model_length = context.model.max_position_embeddings
-    bound = LARGEST if model_length is None else max(model_length, context.tokens)
+    bound = UNLIMITED if model_length is None else max(model_length, context.tokens)
     size = budget_bytes(engine, context) if size is None else size
     limit = engine.most_sequences(context)
     if size is None:
@@ -160,7 +157,7 @@ def longest(engine: Engine, context: Context, size: int | None = None) -> Answer
 def most(engine: Engine, context: Context, size: int | None = None) -> Answer:
     """The most sequences of the planned length at once. ``size`` is the budget of the planned request, if it is at hand."""
     limit = engine.most_sequences(context)
-    bound = LARGEST if limit is None else min(LARGEST, limit[0])
+    bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
     size = budget_bytes(engine, context) if size is None else size
     if size is None or size < 0:
         return Answer(value=0, limiting="weights")
@@ -199,7 +196,9 @@ def layouts(context: Context, gpus: int, node: int = NODE) -> Iterator[tuple[int
     [(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)]
     """
     heads = {
-        dims["num_attention_heads"] for group in context.model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())
+        dims["num_attention_heads"]
+        for group in context.model.stack.groups
+        if "num_attention_heads" in (dims := group.kind.dims())
     }
     for tp in range(min(gpus, node), 0, -1):
         if gpus % tp or any(count % tp for count in heads):
@@ -228,24 +227,20 @@ def best_layout(engine: Engine, context: Context, gpus: int, node: int = NODE) -
         made = _held(engine, context, tp=tp, pp=pp, dp=dp)
         if made is None:
             continue
-        layout = Layout(
-            tp=tp, pp=pp, dp=dp, sequences=most(engine, made).value, certain=holds(engine, made, "low")
-        )
+        layout = Layout(tp=tp, pp=pp, dp=dp, sequences=most(engine, made).value, certain=holds(engine, made, "low"))
         rank = (layout.certain, layout.sequences, -pp, tp)
         if best is None or rank > best[0]:
             best = rank, layout
     return None if best is None else best[1]
 
 
-def fewest_gpus(engine: Engine, context: Context, most_gpus: int = MOST_GPUS, node: int = NODE) -> int | None:
-    """The fewest GPUs of the planned kind that hold the planned sequences in some layout; ``None`` if no number up to the most does."""
+def fewest_gpus(engine: Engine, context: Context, most_gpus: int = MOST_GPUS, node: int = NODE) -> tuple[int, int, int] | None:
+    """tp, pp and dp of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if no number of them does."""
     least = _at_least(engine, context)
     for gpus in counts(most_gpus, node):
-        if gpus < least:
-            continue
-        for tp, pp, dp in layouts(context, gpus, node):
+        for tp, pp, dp in layouts(context, gpus, node) if gpus >= least else ():
             if _held(engine, context, tp=tp, pp=pp, dp=dp) is not None:
-                return gpus
+                return tp, pp, dp
     return None
 
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from formulas import Once, Role
 from formulas.flops import decode_flops, prefill_flops
-from formulas.frozen import frozen
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 
 if TYPE_CHECKING:
     from formulas import DType, LayerKind, Stack
     from profiles.gpus import Gpu
 
-__all__ = ["SpeedInfo", "cache_bytes_read", "speed_bound"]
+__all__ = ["cache_bytes_read", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _SIXTEEN: Final = ("bf16", "fp16")
@@ -37,29 +37,6 @@ _RATES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Weight format -> the peak rates at which it may be multiplied; the fastest that the accelerator has is taken."""
 _ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)
-
-
-@frozen
-class SpeedInfo:
-    """How fast at most. Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
-
-    ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is the time in
-    which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt of ``seq`` tokens. ``bound_by`` is
-    ``memory bandwidth`` or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
-    weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
-    """
-
-    definition: str
-    decode_tokens_per_s_bound: float | None
-    decode_step_s_bound: float | None
-    bound_by: str | None
-    prefill_s_bound: float | None
-    prefill_bound_by: str | None
-    weight_bytes_per_step: int | None
-    cache_bytes_per_step: int | None
-    flops_per_step: int | None
-    prefill_flops: int | None
-    source: str
 
 
 def speed_bound(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hwcalc.planner.result import Plan
 from hwcalc.report.explain import explain
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
-from hwcalc.report.summary import definition, figures, model_lines, pool_lines, request_line, shares, source_line, verdict
+from hwcalc.report.summary import definition, figures, fit_lines, model_lines, request_line, shares, source_line, verdict
 from hwcalc.report.text import clean, exact, percent
 from hwcalc.units import human_bytes
 
@@ -49,10 +49,10 @@ def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
 
 
 def _verdict(plan: Plan) -> list[str]:
-    """Whether it starts, the pool, and what would help; nothing without a pool."""
-    if plan.fit is None or plan.pool is None:
+    """Whether it fits, why, and what would help; nothing without hardware or a budget."""
+    if plan.fit is None:
         return []
-    lines = [f"- {label}: {escaped(text)}\n" for label, text in pool_lines(plan)]
+    lines = [f"- {label}: {escaped(text)}\n" for label, text in fit_lines(plan)]
     lines += [f"- try: `{one.flag}` ({escaped(one.effect)})\n" for one in plan.fit.suggestions]
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 

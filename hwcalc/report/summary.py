@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulas import KINDS, Role, ranges
-from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, PoolInfo, TensorInfo
 from hwcalc.report.text import TIMES, both, clean, indices, parameters, plural
 from hwcalc.units import human_bytes
 
@@ -14,9 +14,9 @@ __all__ = [
     "Share",
     "definition",
     "figures",
+    "fit_lines",
     "kind_title",
     "model_lines",
-    "pool_lines",
     "request_line",
     "shares",
     "source_line",
@@ -159,7 +159,23 @@ def figures(plan: Plan) -> list[Figure]:
     weights, together = plan.memory.weights, plan.memory.total_bytes
     if weights.bytes is not None and together is not None:
         out.append(Figure(name="weights", bytes=weights.bytes, meaning=f"{weights.definition}: {clean(weights.source)}"))
-        out.append(Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted"))
+        out += _beside(plan, together)
+    return out
+
+
+def _beside(plan: Plan, together: int) -> list[Figure]:
+    """What stands beside weights and cache, where hardware is named, and the sum."""
+    memory, fit = plan.memory, plan.fit
+    if memory.activations is None or memory.overhead is None or fit is None:
+        return [Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted")]
+    out = [
+        Figure(name=name, bytes=part.bytes, meaning=f"estimate: {human_bytes(part.low)} to {human_bytes(part.high)}")
+        for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
+    ]
+    if memory.per_gpu.total is not None:
+        fullest = f"the fullest of {fit.gpus:,} GPUs" if fit.gpus > 1 else "of the one GPU"
+        meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
+        out.append(Figure(name="per GPU", bytes=memory.per_gpu.total, meaning=meaning))
     return out
 
 
@@ -180,30 +196,80 @@ def _spans(plan: Plan) -> set[str]:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether the engine starts, and how sure that is."""
-    assert plan.fit is not None
-    engine = "vLLM" if plan.request.engine == "vllm" else plan.request.engine
-    where = f" on {plan.fit.gpus} x {plan.fit.gpu}" if plan.fit.gpu is not None else ""
-    if plan.fit.fits:
-        if plan.pool is not None and plan.pool.requires:
-            return f"{engine} will start{where} with {' '.join(one.flag for one in plan.pool.requires)}"
-        return f"{engine} will start{where}" + ("" if plan.fit.certain else " (tight: the low end of the estimate does not fit)")
-    if plan.pool is not None and plan.pool.fits:
-        return (
-            f"{engine} will start{where}, but holds {plan.pool.max_requests or 0:,} of {plan.request.batch:,} sequences at once"
-        )
-    return f"{engine} will not start{where}" + ("" if plan.fit.certain else " (tight: the high end of the estimate would fit)")
-
-
-def pool_lines(plan: Plan) -> list[tuple[str, str]]:
-    """The pool in a few labelled lines."""
-    pool, fit = plan.pool, plan.fit
-    assert pool is not None
+    """Whether it fits, and how sure that is: nothing is said to fit that the high end of an estimate does not hold."""
+    fit = plan.fit
     assert fit is not None
-    out = []
-    if fit.message:
-        out.append(("error", clean(fit.message)))
+    engine = {"vllm": "vLLM"}.get(plan.request.engine, plan.request.engine)
+    where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
+    pooled = plan.pool is not None
+    flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
+    required = f" with {flags}" if flags else ""
+    if fit.verdict == "tight":
+        start = (
+            f"{engine} will {'probably' if fit.fits else 'probably not'} start"
+            if pooled
+            else "probably"
+            if fit.fits
+            else "probably not"
+        )
+        return (
+            f"tight{where}: {start}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
+            f"of {human_bytes(fit.usable_bytes)} per GPU"
+        )
+    if fit.fits:
+        return f"{engine} will start{where}{required}" if pooled else f"fits{where}"
+    if plan.pool is not None and plan.pool.fits:
+        return f"{engine} will start{where}, but holds {fit.max_batch or 0:,} of {plan.request.batch:,} sequences at once"
+    return f"{engine} will not start{where}" if pooled else f"does not fit{where}"
+
+
+def fit_lines(plan: Plan) -> list[tuple[str, str]]:
+    """The verdict's reasons, the pool, and how much more would fit, in a few labelled lines."""
+    fit = plan.fit
+    assert fit is not None
+    out = [("error", clean(fit.message))] if fit.message else []
+    out += _equation(plan) if plan.pool is None else _pool(plan, plan.pool)
+    if fit.max_batch is not None and fit.gpu is not None:
+        out.append(("at once", f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{_because(fit.limiting)}"))
+    if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
+        each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} sequences"
+        out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{_because(fit.limiting_seq)}"))
+    if fit.min_gpus is not None and fit.min_gpus != fit.gpus:
+        out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}"))
+    speed = plan.speed
+    if speed is not None and speed.decode_tokens_per_s_bound is not None:
+        prompt = "" if speed.prefill_s_bound is None else f"; a prompt takes {speed.prefill_s_bound:.3g} s or more"
+        out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
+    return out
+
+
+def _up_to(count: int, what: str) -> str:
+    return f"any number of {what}s" if count >= UNLIMITED else plural(count, what)
+
+
+def _because(limiting: str | None) -> str:
+    return "" if limiting is None else f" (limit: {limiting})"
+
+
+def _equation(plan: Plan) -> list[tuple[str, str]]:
+    """What the fullest GPU needs, term by term."""
+    fit = plan.fit
+    assert fit is not None
     budget = fit.budget
+    if budget is None:
+        return [("budget", f"{both(fit.usable_bytes)} per GPU for the cache")]
+    margin = f", {human_bytes(budget.margin_bytes)} left alone" if budget.margin_bytes else ""
+    whole = f"{human_bytes(budget.total_bytes)} visible{margin}"
+    terms = [("cache", plan.cache.per_gpu_bytes), *((part.name, part.expected) for part in budget.parts)]
+    return [
+        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)} per GPU ({whole})"),
+        ("from", ", ".join(f"{name} {human_bytes(size)}" for name, size in terms)),
+    ]
+
+
+def _pool(plan: Plan, pool: PoolInfo) -> list[tuple[str, str]]:
+    assert plan.fit is not None
+    budget, out = plan.fit.budget, []
     estimate = "" if budget is None else f" (estimate: {human_bytes(max(0, budget.low))} to {human_bytes(max(0, budget.high))})"
     out.append(("pool", f"{both(pool.budget_bytes)} per GPU for the cache{estimate}"))
     if budget is not None:
@@ -217,7 +283,7 @@ def pool_lines(plan: Plan) -> list[tuple[str, str]]:
     if pool.tokens is not None:
         concurrency = "" if pool.max_concurrency is None else f", {pool.max_concurrency:.2f} x {plan.request.seq:,}"
         out.append(("holds", f"{pool.tokens:,} tokens{concurrency} (as its log says)"))
-    if pool.max_seq is not None:
+    if pool.max_seq is not None and plan.fit.gpu is None:
         out.append(("longest", f"{pool.max_seq:,} tokens for one request"))
     return out
 

@@ -11,8 +11,8 @@ from hwcalc.report.summary import (
     Share,
     definition,
     figures,
+    fit_lines,
     model_lines,
-    pool_lines,
     request_line,
     shares,
     source_line,
@@ -100,13 +100,14 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
 
 
 def _verdict(plan: Plan) -> list[RenderableType]:
-    """Whether it starts, in the engine's words, then the pool, then what would help."""
+    """Whether it fits, why, how much more would, and what would help."""
     from rich.text import Text
 
-    if plan.fit is None or plan.pool is None:
+    if plan.fit is None:
         return []
-    lines: list[RenderableType] = [Text(verdict(plan), style="bold green" if plan.fit.fits else "bold red")]
-    lines += hanging([(label, text, "") for label, text in pool_lines(plan)])
+    colour = {"fits": "green", "tight": "yellow"}.get(plan.fit.verdict, "red")
+    lines: list[RenderableType] = [Text(verdict(plan), style=f"bold {colour}")]
+    lines += hanging([(label, text, "") for label, text in fit_lines(plan)])
     if plan.fit.suggestions:
         lines += hanging([("try", f"{one.flag}  ({one.effect})", "yellow") for one in plan.fit.suggestions])
     return [*lines, Text()]

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from formulas import DType, Role
 from hwcalc import load_model
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.speed import SpeedInfo, cache_bytes_read, speed_bound
+from hwcalc.planner.result import SpeedInfo
+from hwcalc.planner.speed import cache_bytes_read, speed_bound
 from hwcalc.planner.weight_use import expected_share, weight_shares
 from profiles.gpus import Gpu
 

@@ -8,15 +8,28 @@ from typing import ClassVar, Final
 
 from formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from formulas.attention import AttentionKind
-from hwcalc.engines.base import Budget, Context, Dtypes, Engine, Option, Request, StoredTensor, choice_option, integer_option
+from hwcalc.engines.base import (
+    Budget,
+    BudgetPart,
+    Context,
+    Dtypes,
+    Engine,
+    Option,
+    Request,
+    StoredTensor,
+    choice_option,
+    integer_option,
+)
+from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture
 from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
-from hwcalc.engines.vllm.memory import plan_budget
+from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.settings import Settings, cached_kinds, read_settings
 from hwcalc.engines.vllm.specs import Spec
+from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import PoolGroup, PoolInfo
@@ -182,7 +195,13 @@ class Vllm(Engine):
 
     def budget(self, context: Context) -> Budget | None:
         settings = self._plan(context)[0]
-        return plan_budget(self, context, sequences=settings.sequences, batched_tokens=settings.batched_tokens)
+        return plan_budget(context, sequences=settings.sequences, batched_tokens=settings.batched_tokens)
+
+    def weight_rules(self) -> Rules:
+        return VLLM
+
+    def weight_parts(self, context: Context) -> tuple[BudgetPart, ...] | None:
+        return weight_parts(context)
 
     def _plan(self, context: Context) -> tuple[Settings, Layout, Held]:
         """Settings and layout of a context; the last one is kept, since a plan asks for it once per layer kind."""

@@ -12,11 +12,11 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from formulas import Role
-from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Request, Section
+from hwcalc.engines.base import Budget, BudgetPart, Context, Request, Section
 from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, remembered, workspaces
 from hwcalc.engines.extra_models import adapters, draft_weights
 from hwcalc.engines.vllm.shards import encoder_width
-from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
+from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
 from hwcalc.model import ModelSpec, Note
 from hwcalc.units import GIB, human_bytes
 from profiles.engines import runtime_profile, vllm_profile
@@ -24,10 +24,10 @@ from profiles.engines import runtime_profile, vllm_profile
 if TYPE_CHECKING:
     from profiles.gpus import Gpu
 
-__all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes"]
+__all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes", "weight_parts"]
 
 
-def plan_budget(engine: Engine, context: Context, *, sequences: int, batched_tokens: int) -> Budget | None:
+def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Budget | None:
     """What each GPU has left for the cache; ``None`` without a GPU of known memory, or if the model's weights are unknown.
 
     ``sequences`` and ``batched_tokens`` are ``max_num_seqs`` and ``max_num_batched_tokens`` as the engine resolved them. What had
@@ -37,7 +37,7 @@ def plan_budget(engine: Engine, context: Context, *, sequences: int, batched_tok
     if gpu is None:
         return None
     memory = memory_of(gpu, context.notes)
-    weights = _weights(context)
+    weights = weight_parts(context)
     if memory is None or weights is None:
         return None
     share = float(default_utilization(context.version)) if request.memory_utilization is None else request.memory_utilization
@@ -45,7 +45,7 @@ def plan_budget(engine: Engine, context: Context, *, sequences: int, batched_tok
     parts = [
         *weights,
         *adapters(context),
-        *draft_weights(engine, context),
+        *draft_weights(VLLM, context),
         *_rotary(context.model),
         _activation(context, sequences, batched_tokens),
         *_encoder(context, batched_tokens),
@@ -102,7 +102,7 @@ def total_bytes(gpu: Gpu) -> int | None:
     return None if visible is None else visible.expected_bytes
 
 
-def _weights(context: Context) -> tuple[BudgetPart, ...] | None:
+def weight_parts(context: Context) -> tuple[BudgetPart, ...] | None:
     """Weights of the stage that holds most, and what quantised latent attention keeps beside them."""
     from hwcalc.planner.memory import format_name, planned_scheme
 
@@ -186,7 +186,7 @@ def _activation(context: Context, sequences: int, batched_tokens: int) -> Budget
     20,000 tokens of Llama-3-8B: 2 x 20,000 x (3 x 4,096 + 3 x 14,336) = 2,211,840,000 bytes.
     """
     model, request, profile = context.model, context.request, vllm_profile()
-    hidden, width = model.hidden_size or 0, model_width(model, request)
+    hidden, width = model.hidden_size or 0, model_width(VLLM, model, request)
     copies, logit = runtime_profile().estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     element = 4 if _running_dtype(request) == "fp32" else 2
     forward = [int(element * batched_tokens * (count * hidden + width)) for count in (copies.low, copies.expected, copies.high)]
@@ -210,7 +210,11 @@ def _encoder(context: Context, batched_tokens: int) -> tuple[BudgetPart, ...]:
         return ()
     patches = vllm_profile().estimate("activation.encoder_patches")
     low, expected, high = (int(2 * batched_tokens * count * width) for count in (patches.low, patches.expected, patches.high))
-    return (BudgetPart(name="encoder profile", section=Section.ACTIVATIONS, low=low, expected=expected, high=high, source=patches.source),)
+    return (
+        BudgetPart(
+            name="encoder profile", section=Section.ACTIVATIONS, low=low, expected=expected, high=high, source=patches.source
+        ),
+    )
 
 
 def _graphs(context: Context, left: int) -> BudgetPart:

@@ -75,7 +75,6 @@ class Settings:
             return self.batched_tokens
         return (self.pp + self.async_scheduling) * self.batched_tokens
 
-
     def same_batches(self, seq: int) -> bool:
         """Whether a longest sequence of ``seq`` tokens has batches of the same size."""
         whole = self.full_batch
