@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from profiles.catalog import ProfileError
-from profiles.engines import BUILT_IN, ESTIMATES, parse_vllm, vllm_profile
+from profiles.engines import (
+    BUILT_IN,
+    ESTIMATES,
+    RUNTIME_ESTIMATES,
+    parse_runtime,
+    parse_vllm,
+    runtime_profile,
+    vllm_profile,
+)
 from profiles.yaml_file import parse_yaml
 
 TEXT: Final = (BUILT_IN / "vllm.yaml").read_text(encoding="utf-8")
+RUNTIME_TEXT: Final = (BUILT_IN / "runtime.yaml").read_text(encoding="utf-8")
 
 
 def test_vllm() -> None:
@@ -36,12 +46,8 @@ def test_vllm() -> None:
     [
         (("schema_version: 1", "schema_version: 2"), "schema_version"),
         (("schema_version: 1", "schema_version: 1\nextra: 1"), "extra"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: 3,"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: -1,"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: .nan,"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: '0',"), "rotary_bytes"),
-        (("rotary_bytes: {low: 0,", "rotary_bytes: {"), "rotary_bytes"),
-        (("  sm_90: {", "  sm_91: {"), "workspace"),
+        (("process: {low: 171798692,", "process: {low: 171798692, most: 1,"), "non_torch.process"),
+        (("  process: {", "  processes: {"), "non_torch"),
         (("value: '0.92'", "value: 0.92"), "utilization.0.value"),
         (("value: '0.92'", "value: '92'"), "utilization.0.value"),
         (("since: '0.0'", "since: '0.1'"), "utilization"),
@@ -64,7 +70,45 @@ def test_a_broken_file(change: tuple[str, str], key: str) -> None:
     assert caught.value.line is not None
 
 
+def test_runtime() -> None:
+    """Every term of a process has a source, and a margin is a share."""
+    profile = runtime_profile()
+
+    assert profile.margin == Fraction(1, 20)
+    assert len(profile.estimates) == sum(max(1, len(names)) for names in RUNTIME_ESTIMATES.values())
+    for estimate in profile.estimates.values():
+        assert 0 <= estimate.low <= estimate.expected <= estimate.high
+        assert estimate.source.strip()
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (("schema_version: 1", "schema_version: 2"), "schema_version"),
+        (("id: runtime", "id: runtime\nextra: 1"), "extra"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: 3,"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: -1,"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: .nan,"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {low: '0',"), "rotary_bytes"),
+        (("rotary_bytes: {low: 0,", "rotary_bytes: {"), "rotary_bytes"),
+        (("  sm_90: {", "  sm_91: {"), "workspace"),
+        (("value: '0.05'", "value: 0.05"), "margin"),
+        (("value: '0.05'", "value: '5'"), "margin"),
+    ],
+)
+def test_a_broken_runtime(change: tuple[str, str], key: str) -> None:
+    """Path, line and key."""
+    assert RUNTIME_TEXT.count(change[0]) == 1
+
+    with pytest.raises(ProfileError) as caught:
+        parse_runtime(parse_yaml(RUNTIME_TEXT.replace(*change), Path("runtime.yaml")))
+    assert caught.value.key == key
+    assert caught.value.line is not None
+
+
 def test_a_missing_key() -> None:
     """All sections must be there."""
+    with pytest.raises(ProfileError, match="is missing"):
+        parse_runtime(parse_yaml("schema_version: 1\nid: runtime\n", Path("runtime.yaml")))
     with pytest.raises(ProfileError, match="is missing"):
         parse_vllm(parse_yaml("schema_version: 1\nid: vllm\n", Path("vllm.yaml")))

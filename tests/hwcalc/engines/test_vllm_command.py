@@ -13,7 +13,13 @@ from tests.hwcalc.command import Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"
 GIB = 2**30
-PARAMETERS = {"--max-model-len": "seq", "--kv-cache-dtype": "dtype", "--tensor-parallel-size": "tp"}
+PARAMETERS = {
+    "--max-model-len": "seq",
+    "--kv-cache-dtype": "dtype",
+    "--tensor-parallel-size": "tp",
+    "--pipeline-parallel-size": "pp",
+    "--data-parallel-size": "dp",
+}
 
 
 def document(capsys: Capture, *words: str) -> tuple[int, dict[str, Any]]:
@@ -46,12 +52,14 @@ def test_each_flag_that_is_offered_helps(gpu: str) -> None:
     assert fit is not None
     offered = [one.flag.split() for one in fit.suggestions]
     assert offered
-    for flag, value in offered:
-        changed = plan(LLAMA, **{**wanted, PARAMETERS[flag]: value if flag == "--kv-cache-dtype" else int(value)}).fit
+    for words in offered:
+        flags = dict(zip(words[::2], words[1::2], strict=True))
+        change = {PARAMETERS[flag]: value if flag == "--kv-cache-dtype" else int(value) for flag, value in flags.items()}
+        changed = plan(LLAMA, **wanted | change).fit
         assert changed is not None
-        assert changed.fits, flag
-        if flag == "--max-model-len":
-            longer = plan(LLAMA, **{**wanted, "seq": int(value) + 1}).fit
+        assert changed.fits, words
+        if "seq" in change:
+            longer = plan(LLAMA, **wanted | {"seq": int(flags["--max-model-len"]) + 1}).fit
             assert longer is not None
             assert not longer.fits
 
@@ -116,11 +124,11 @@ def test_wrong_use(capsys: Capture, words: list[str], code: int) -> None:
     assert told["error"]["hint"]
 
 
-def test_hardware_is_nothing_to_an_engine_without_a_pool(capsys: Capture) -> None:
+def test_what_needs_a_gpu_says_so(capsys: Capture) -> None:
     """It is said, not dropped."""
-    _, out, _ = run(capsys, LLAMA, "--seq", "1k", "--tp", "2", "--gpu", "l4")
+    _, out, _ = run(capsys, LLAMA, "--seq", "1k", "--memory-utilization", "0.8", "--margin", "3%")
 
-    assert "--tp, --gpu: no effect with --engine reference" in out
+    assert "--memory-utilization, --margin: no effect without a GPU" in out
 
 
 def test_the_fullest_gpu_holds_its_share() -> None:

@@ -51,7 +51,8 @@ def test_llama_on_an_l4() -> None:
     assert part(planned, "workspaces").expected == 4096 * 1024 * 2 + 16 * 1024 * 8
     assert planned.expected == planned.requested_bytes - sum(one.expected for one in planned.parts)
     assert planned.low == planned.requested_bytes - sum(one.high for one in planned.parts)
-    assert planned.high == planned.requested_bytes - sum(one.low for one in planned.parts)
+    # The most that anyone has read of an L4 is 22,589 MiB.
+    assert planned.high == ceil(22_589 * MIB * 0.92) - sum(one.low for one in planned.parts)
     assert planned.low < planned.expected < planned.high
 
 
