@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from profiles.gpus import Gpu
     from profiles.instances import Instance
 
-__all__ = ["LOCAL", "broken", "gpu_named", "instance_named", "load_gpu", "load_instance"]
+__all__ = ["LOCAL", "broken", "gpu_named", "instance_device", "instance_named", "load_gpu", "load_instance"]
 
 LOCAL = "local"
 """The name of whatever this machine has."""
@@ -58,24 +58,36 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
     :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
     from hwcalc.sources.wanted import printable
+
+    instance = instance_named(name, "--instance")
+    whole, gpu = _whole(instance), instance_device(instance)
+    notes.append(Note(code="instance", message=printable(_described(instance, whole, gpu))))
+    if instance.user:
+        notes.append(Note(code="user-profile", message=f"The instance is your own: {printable(str(instance.path))}."))
+    _remarks(gpu, notes)
+    return gpu, instance.count
+
+
+def instance_device(instance: Instance) -> Gpu:
+    """What one of the instance's accelerators is to a program. Raises :class:`~hwcalc.errors.ConfigError`."""
+    gpu = _whole(instance)
+    return gpu if instance.fraction is None else _share(gpu, instance)
+
+
+def _whole(instance: Instance) -> Gpu:
+    """The accelerator that the instance's file names."""
+    from hwcalc.sources.wanted import printable
     from profiles.catalog import ProfileError
     from profiles.gpus import UnknownGpuError, find_gpu
 
-    instance = instance_named(name, "--instance")
     try:
-        gpu = find_gpu(instance.accelerator)
+        return find_gpu(instance.accelerator)
     except UnknownGpuError as error:
         path, near = printable(str(instance.path)), ", ".join(error.nearest) or "see kvplan gpus"
         message = f"{path}: accelerator: {error.wanted!r} is not a known accelerator."
         raise ConfigError(message, hint=f"Correct the file: {near}.") from error
     except ProfileError as error:
         raise broken(error) from error
-    share = None if instance.fraction is None else _share(gpu, instance)
-    notes.append(Note(code="instance", message=printable(_described(instance, gpu, share))))
-    if instance.user:
-        notes.append(Note(code="user-profile", message=f"The instance is your own: {printable(str(instance.path))}."))
-    _remarks(share or gpu, notes)
-    return share or gpu, instance.count
 
 
 def instance_named(name: str, what: str = "instance") -> Instance:
@@ -97,11 +109,11 @@ def instance_named(name: str, what: str = "instance") -> Instance:
         raise broken(error) from error
 
 
-def _described(instance: Instance, gpu: Gpu, share: Gpu | None) -> str:
+def _described(instance: Instance, gpu: Gpu, share: Gpu) -> str:
     """What the instance has, in a sentence or two."""
     fabric = f", joined by {instance.fabric}" if instance.fabric else ""
     has = f"{instance.count:,} x {gpu.id}{fabric}"
-    if share is not None and instance.fraction is not None:
+    if instance.fraction is not None:
         size = "" if share.memory_total_mib is None else f", {share.memory_total_mib:,} MiB of memory"
         has = f"{instance.fraction[0]}/{instance.fraction[1]} of {gpu.id}{size}; how fast a share is, is not known"
     details = (instance.note, gpu.note if gpu.devices_per_package else None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,8 @@ from typing import Any, Final
 from formulas.frozen import frozen
 from profiles.catalog import ProfileError
 from profiles.estimate import parse_share, wrong
-from profiles.gpu_file import DATE, is_id
+from profiles.fields import Field, check, date, sources, text, version, whole
+from profiles.gpu_file import is_id
 from profiles.yaml_file import YamlFile, read_yaml
 
 __all__ = [
@@ -230,40 +231,24 @@ def _load(path: Path, user: bool) -> Instance:
     return _read(path, user, changed)
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
-
-
-def _size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40
-
-
-def _sources(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(_text(key) and _text(text) for key, text in value.items())
-
-
-# Key, check, what is allowed, whether it may be absent or null. The order is the order in the file.
-_FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
-    ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
-    ("id", _text, "its name, as its cloud spells it", False),
+# The order is the order in the file.
+_FIELDS: tuple[Field, ...] = (
+    ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
+    ("id", text, "its name, as its cloud spells it", False),
     ("cloud", lambda value: isinstance(value, str) and _CLOUD.fullmatch(value) is not None, "small letters and digits", False),
     (
         "recorded",
-        lambda value: isinstance(value, str) and DATE.fullmatch(value) is not None,
+        date,
         "a date, YYYY-MM-DD, in quotes",
         True,
     ),
     ("accelerator", lambda value: isinstance(value, str) and is_id(value), "the id of an accelerator", False),
-    ("count", _count, f"a whole number from 1 to {_MOST:,}", False),
-    ("fabric", _text, "words", True),
+    ("count", lambda value: whole(value) and value <= _MOST, f"a whole number from 1 to {_MOST:,}", False),
+    ("fabric", text, "words", True),
     ("fraction", lambda value: isinstance(value, str), "a share of one accelerator, written 1/8", True),
-    ("memory_mib", _size, "a positive whole number of MiB", True),
-    ("note", _text, "words", True),
-    ("source", _sources, "a name and words for each source", False),
+    ("memory_mib", whole, "a positive whole number of MiB", True),
+    ("note", text, "words", True),
+    ("source", sources, "a name and words for each source", False),
 )
 
 FIELDS: Final = tuple(name for name, *_ in _FIELDS)
@@ -273,16 +258,7 @@ FIELDS: Final = tuple(name for name, *_ in _FIELDS)
 def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
     """Check the content of one file. Raises :class:`~profiles.catalog.ProfileError` with line and key."""
     data: Mapping[str, Any] = file.data
-    for key in data:
-        if key not in FIELDS:
-            raise wrong(file, str(key), f"is not known. Allowed: {', '.join(FIELDS)}")
-    for key, good, allowed, optional in _FIELDS:
-        if optional and data.get(key) is None:
-            continue
-        if key not in data:
-            raise ProfileError(file.path, f"is missing: it must be {allowed}", key=key)
-        if not good(data[key]):
-            raise wrong(file, key, f"must be {allowed}")
+    check(file, _FIELDS)
     if (file.path.parent.name, file.path.stem) != (data["cloud"], file_name(data["id"])):
         raise wrong(file, "id", f"belongs in {data['cloud']}/{file_name(data['id'])}.yaml, but the file is {file.path.name}")
     if data.get("fraction") is None and data.get("memory_mib") is not None:
