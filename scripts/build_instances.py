@@ -42,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=BUILT_IN, help="where the files are")
     options = parser.parse_args(arguments)
     table = yaml.safe_load(options.table.read_text(encoding="utf-8"))
+    unused = set(table["sources"]) - {entry["source"] for entry in table["instances"]}
+    if unused:
+        raise SystemExit(f"sources that nothing uses: {', '.join(sorted(unused))}")
     stale, paths = [], set()
     for entry in table["instances"]:
         path = options.folder / entry["cloud"] / f"{file_name(entry['instance'])}.yaml"
