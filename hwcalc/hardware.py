@@ -1,34 +1,175 @@
-"""Accelerators as the program's commands name them: the profile, with the program's own errors and a notice of a user's file."""
+"""Accelerators and instances as the program's commands name them: the profile, with the program's own errors and notices."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.model import Note
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from profiles.gpus import Gpu
+    from profiles.instances import Instance
 
-__all__ = ["load_gpu"]
+__all__ = ["LOCAL", "broken", "gpu_named", "instance_device", "instance_named", "load_gpu", "load_instance"]
+
+LOCAL = "local"
+"""The name of whatever this machine has."""
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
-    """The accelerator of this id or alias; a file of the user's own is named in ``notes``.
+    """The accelerator of this id or alias, or this machine's for ``local``; what had to be assumed goes into ``notes``.
 
     Raises :class:`~hwcalc.errors.UsageError` for an unknown name and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
+    if name.strip().lower() == LOCAL:
+        from hwcalc.local_gpu import local_gpu
+
+        gpu = local_gpu(notes)
+    else:
+        gpu = gpu_named(name, "--gpu")
+    _remarks(gpu, notes)
+    return gpu
+
+
+def gpu_named(name: str, what: str = "accelerator") -> Gpu:
+    """The profile of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
     from hwcalc.sources.wanted import printable
     from profiles.catalog import ProfileError
-    from profiles.gpus import UnknownGpuError, find_gpu, list_gpus
+    from profiles.gpus import UnknownGpuError, find_gpu
 
     try:
-        gpu = find_gpu(name)
+        return find_gpu(name)
     except UnknownGpuError as error:
-        hint = f"Perhaps {', '.join(error.nearest)}?" if error.nearest else f"Known: {', '.join(list_gpus())}."
-        raise UsageError(f"--gpu {printable(name)[:40]!r} is not known.", hint=hint) from error
+        perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
+        raise UsageError(f"{what} {printable(name)[:40]!r} is not known.", hint=f"{perhaps}See: kvplan gpus") from error
     except ProfileError as error:
-        raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
+        raise broken(error) from error
+
+
+def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
+    """The accelerator of one device of this instance, and how many the instance has.
+
+    A share of an accelerator (1/8 of an L4) has that share of its memory; how fast it is, is not known. Raises
+    :class:`~hwcalc.errors.UsageError` for a name that is unknown, or that several clouds have, and
+    :class:`~hwcalc.errors.ConfigError` for a broken file.
+    """
+    from hwcalc.sources.wanted import printable
+
+    instance = instance_named(name, "--instance")
+    whole, gpu = _whole(instance), instance_device(instance)
+    notes.append(Note(code="instance", message=printable(_described(instance, whole, gpu))))
+    if instance.user:
+        notes.append(Note(code="user-profile", message=f"The instance is your own: {printable(str(instance.path))}."))
+    _remarks(gpu, notes)
+    return gpu, instance.count
+
+
+def instance_device(instance: Instance) -> Gpu:
+    """What one of the instance's accelerators is to a program. Raises :class:`~hwcalc.errors.ConfigError`."""
+    gpu = _whole(instance)
+    return gpu if instance.fraction is None else _share(gpu, instance)
+
+
+def _whole(instance: Instance) -> Gpu:
+    """The accelerator that the instance's file names."""
+    from hwcalc.sources.wanted import printable
+    from profiles.catalog import ProfileError
+    from profiles.gpus import UnknownGpuError, find_gpu
+
+    try:
+        return find_gpu(instance.accelerator)
+    except UnknownGpuError as error:
+        path, near = printable(str(instance.path)), ", ".join(error.nearest) or "see kvplan gpus"
+        message = f"{path}: accelerator: {error.wanted!r} is not a known accelerator."
+        raise ConfigError(message, hint=f"Correct the file: {near}.") from error
+    except ProfileError as error:
+        raise broken(error) from error
+
+
+def instance_named(name: str, what: str = "instance") -> Instance:
+    """The instance of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
+    from hwcalc.sources.wanted import printable
+    from profiles.catalog import ProfileError
+    from profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
+
+    shown = printable(name)[:60]
+    try:
+        return find_instance(name)
+    except UnknownInstanceError as error:
+        perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
+        raise UsageError(f"{what} {shown!r} is not known.", hint=f"{perhaps}See: kvplan instances") from error
+    except AmbiguousInstanceError as error:
+        message = f"{what} {shown!r} is the name of {len(error.names)} instances."
+        raise UsageError(message, hint=f"Write {' or '.join(error.names)}.") from error
+    except ProfileError as error:
+        raise broken(error) from error
+
+
+def _described(instance: Instance, gpu: Gpu, share: Gpu) -> str:
+    """What the instance has, in a sentence or two."""
+    fabric = f", joined by {instance.fabric}" if instance.fabric else ""
+    has = f"{instance.count:,} x {gpu.id}{fabric}"
+    if instance.fraction is not None:
+        size = "" if share.memory_total_mib is None else f", {share.memory_total_mib:,} MiB of memory"
+        has = f"{instance.fraction[0]}/{instance.fraction[1]} of {gpu.id}{size}; how fast a share is, is not known"
+    details = (instance.note, gpu.note if gpu.devices_per_package else None)
+    return "; ".join(filter(None, (f"{instance.name} has {has}", *(text and text.removesuffix(".") for text in details)))) + "."
+
+
+def _share(gpu: Gpu, instance: Instance) -> Gpu:
+    """A virtual GPU: its share of the memory, or what the cloud says it has. Its rates depend on its neighbours: unknown."""
+    assert instance.fraction is not None
+    part, whole = instance.fraction
+    sold = gpu.memory_marketing_gb
+    tool = instance.memory_mib or (None if gpu.memory_total_mib is None else gpu.memory_total_mib * part // whole)
+    return replace(
+        gpu,
+        id=f"{gpu.id}-{part}-of-{whole}",
+        name=f"{gpu.name}, {part}/{whole}",
+        memory_marketing_gb=sold * part // whole if sold is not None and sold * part % whole == 0 else None,
+        memory_total_mib=tool,
+        memory_total_basis="the cloud's own interface" if instance.memory_mib else f"{part}/{whole} of the whole, not read",
+        torch_total_mib=None,
+        torch_total_mib_seen=None,
+        torch_total_basis=None,
+        memory_bandwidth_gbps=None,
+        tflops_dense=MappingProxyType(dict.fromkeys(gpu.tflops_dense)),
+        source=f"{instance.source}; {gpu.source}",
+    )
+
+
+def _remarks(gpu: Gpu, notes: list[Note]) -> None:
+    """A file of the user's own, which size of memory was taken, and a Mac's limit."""
+    from hwcalc.sources.wanted import printable
+    from profiles.gpus import visible_memory
+
     if gpu.user:
         notes.append(Note(code="user-profile", message=f"The accelerator is your own: {printable(str(gpu.path))}."))
-    return gpu
+    others = [size for size in gpu.memory_options_gb if size != gpu.memory_marketing_gb]
+    if others:
+        message = (
+            f"{gpu.id} comes with {_listed(gpu.memory_options_gb)} GB of memory: {gpu.memory_marketing_gb} is taken. "
+            f"Another: --gpu {gpu.id}-{others[-1]}gb."
+        )
+        notes.append(Note(code="memory-option", message=message))
+    if gpu.vendor == "apple" and gpu.torch_total_mib is None:
+        visible = visible_memory(gpu)
+        if visible is not None:
+            size = human_bytes(visible.expected_bytes)
+            message = f"The GPU of {gpu.id} may use about {size} ({visible.basis})."
+            notes.append(Note(code="metal-limit", message=message))
+
+
+def _listed(sizes: tuple[int, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(map(str, sizes[:-1])), str(sizes[-1]))))
+
+
+def broken(error: Exception) -> ConfigError:
+    """What to say of a :class:`~profiles.catalog.ProfileError`: path, line and key."""
+    from hwcalc.sources.wanted import printable
+
+    return ConfigError(printable(str(error)), hint="Correct the file, or move it away.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -12,15 +11,15 @@ from typing import Any, Final
 
 from formulas.frozen import frozen
 from profiles.catalog import ProfileError
+from profiles.fields import Field, check, date, number, sources, text, version, whole
 from profiles.yaml_file import YamlFile
 
-__all__ = ["DATE", "FIELDS", "MEMORY_FIELDS", "SCHEMA_VERSION", "TFLOPS", "Gpu", "is_id", "parse_gpu"]
+__all__ = ["FIELDS", "MEMORY_FIELDS", "SCHEMA_VERSION", "TFLOPS", "Gpu", "is_id", "parse_gpu"]
 
 SCHEMA_VERSION: Final = 1
 MEMORY_FIELDS: Final = ("memory_marketing_gb", "memory_total_mib", "torch_total_mib")
 TFLOPS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 LONGEST_ID: Final = 64
-DATE: Final = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
@@ -81,20 +80,8 @@ def is_id(text: str) -> bool:
     return len(text) <= LONGEST_ID and _ID.fullmatch(text) is not None
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40
-
-
-def _number(value: Any) -> bool:
-    return _count(value) or (isinstance(value, float) and math.isfinite(value) and 0 < value < 2**40)
-
-
 def _counts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(_count(item) for item in value)
+    return isinstance(value, list) and bool(value) and all(whole(item) for item in value)
 
 
 def _range(value: Any) -> bool:
@@ -102,20 +89,16 @@ def _range(value: Any) -> bool:
 
 
 def _rates(value: Any) -> bool:
-    return isinstance(value, dict) and all(key in TFLOPS and (rate is None or _number(rate)) for key, rate in value.items())
+    return isinstance(value, dict) and all(key in TFLOPS and (rate is None or number(rate)) for key, rate in value.items())
 
 
 def _link(value: Any) -> bool:
     return (
         isinstance(value, dict)
         and set(value) <= {"kind", "gbps_bidirectional", "host"}
-        and all(value.get(key) is None or _text(value[key]) for key in ("kind", "host"))
-        and (value.get("gbps_bidirectional") is None or _number(value["gbps_bidirectional"]))
+        and all(value.get(key) is None or text(value[key]) for key in ("kind", "host"))
+        and (value.get("gbps_bidirectional") is None or number(value["gbps_bidirectional"]))
     )
-
-
-def _sources(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value) and all(_text(key) and _text(text) for key, text in value.items())
 
 
 def _one_of(*choices: str) -> Callable[[Any], bool]:
@@ -129,34 +112,34 @@ def _matching(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
 _CATEGORIES: Final = ("datacenter", "workstation", "consumer", "laptop", "unified", "tpu", "neuron")
 _MIB = "a positive whole number of MiB"
 
-# Key, check, what is allowed, whether it may be absent or null. The order is the order in the file.
-_FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
-    ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
+# The order is the order in the file.
+_FIELDS: tuple[Field, ...] = (
+    ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
     ("id", lambda value: isinstance(value, str) and is_id(value), "small letters, digits and hyphens", False),
-    ("name", _text, "words", False),
-    ("vendor", _text, "a word", False),
+    ("name", text, "words", False),
+    ("vendor", text, "a word", False),
     ("category", _one_of(*_CATEGORIES), f"one of {', '.join(_CATEGORIES)}", True),
-    ("released", _count, "a year", True),
-    ("recorded", _matching(DATE), "a date, YYYY-MM-DD, in quotes", True),
-    ("architecture", _text, "a word", True),
+    ("released", whole, "a year", True),
+    ("recorded", date, "a date, YYYY-MM-DD, in quotes", True),
+    ("architecture", text, "a word", True),
     ("compute_capability", _matching(_CAPABILITY), 'CUDA\'s, in quotes: "9.0"', True),
-    ("memory_type", _text, "words", True),
-    ("memory_marketing_gb", _count, "a positive whole number: the number on the box", True),
+    ("memory_type", text, "words", True),
+    ("memory_marketing_gb", whole, "a positive whole number: the number on the box", True),
     ("memory_options_gb", _counts, "a list of positive whole numbers", True),
-    ("memory_total_mib", _count, _MIB, True),
-    ("memory_total_basis", _text, "words", True),
-    ("torch_total_mib", _count, _MIB, True),
+    ("memory_total_mib", whole, _MIB, True),
+    ("memory_total_basis", text, "words", True),
+    ("torch_total_mib", whole, _MIB, True),
     ("torch_total_mib_seen", _range, "two numbers of MiB, the lower first", True),
-    ("torch_total_basis", _text, "words", True),
-    ("memory_bandwidth_gbps", _number, "a positive number", True),
+    ("torch_total_basis", text, "words", True),
+    ("memory_bandwidth_gbps", number, "a positive number", True),
     ("tflops_dense", _rates, f"positive numbers or null by {', '.join(TFLOPS)}", True),
     ("interconnect", _link, "kind, gbps_bidirectional and host", True),
-    ("tdp_w", _number, "a positive number", True),
-    ("devices_per_package", _count, "a positive whole number", True),
+    ("tdp_w", number, "a positive number", True),
+    ("devices_per_package", whole, "a positive whole number", True),
     ("fp8_kv", _one_of("native", "storage", "no"), "native, storage or 'no' in quotes", True),
     ("confidence", _one_of("high", "medium", "low"), "high, medium or low", True),
-    ("note", _text, "words", True),
-    ("source", _sources, "a name and words for each source; it holds for every number of the file", False),
+    ("note", text, "words", True),
+    ("source", sources, "a name and words for each source; it holds for every number of the file", False),
 )
 
 FIELDS: Final = tuple(name for name, *_ in _FIELDS)
@@ -166,16 +149,7 @@ FIELDS: Final = tuple(name for name, *_ in _FIELDS)
 def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
     """Check the content of one file; its stem must be the id. Raises :class:`~profiles.catalog.ProfileError` with line and key."""
     data, path = file.data, file.path
-    for key in data:
-        if key not in FIELDS:
-            raise ProfileError(path, f"is not known. Allowed: {', '.join(FIELDS)}", line=file.line(str(key)), key=str(key))
-    for key, good, allowed, optional in _FIELDS:
-        if optional and data.get(key) is None:
-            continue
-        if key not in data:
-            raise ProfileError(path, f"is missing: it must be {allowed}", key=key)
-        if not good(data[key]):
-            raise ProfileError(path, f"must be {allowed}", line=file.line(key), key=key)
+    check(file, _FIELDS)
     if path.stem != data["id"]:
         raise ProfileError(path, f"is {data['id']}, but the file is named {path.name}", line=file.line("id"), key="id")
     _check_memory(file)

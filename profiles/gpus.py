@@ -2,6 +2,9 @@
 
 A user's own folder of the same format, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` where the variable is not
 set), comes first: a file there replaces the accelerator of the same id, or adds one. Looking one up reads one or two files.
+
+One that is sold with several sizes of memory (a Mac) is named with or without its size: ``m4-max-64`` is ``apple-m4-max-40c`` with
+64 GB and has the id ``apple-m4-max-40c-64gb``.
 """
 
 from __future__ import annotations
@@ -9,10 +12,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from profiles.catalog import ProfileError
 from profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
@@ -37,12 +41,15 @@ __all__ = [
     "usable_mib",
     "user_folder",
     "visible_memory",
+    "with_memory",
 ]
 
 BUILT_IN: Final = Path(__file__).with_name("gpus")
 ALIASES: Final = Path(__file__).with_name("gpu_aliases.yaml")
 
 _SPOKEN = re.compile(r"[a-z0-9 _-]{1,64}", re.ASCII)
+_SIZED = re.compile(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
+_CORES = re.compile(r"-[0-9]{1,3}c$")
 
 
 class UnknownGpuError(LookupError):
@@ -63,17 +70,60 @@ def user_folder() -> Path | None:
 def find_gpu(name: str) -> Gpu:
     """The accelerator of this id or alias, in any case; hyphens, spaces and the vendor's name do not matter.
 
-    Raises :class:`UnknownGpuError` if there is none, and :class:`~profiles.catalog.ProfileError` with path, line and key if its
-    file is broken.
+    With a size at its end (``m4-max-64``, ``m4-max-64gb``) it is the one of that name with so much memory. Raises
+    :class:`UnknownGpuError` if there is none, and :class:`~profiles.catalog.ProfileError` with path, line and key if its file is
+    broken.
 
-    >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4")]
-    ['h100-sxm5-80gb', 'rtx-4090', 'rtx-4090', 'mi300x', 'l4']
+    >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4", "m4-max-128", "m4-max-36")]
+    ['h100-sxm5-80gb', 'rtx-4090', 'rtx-4090', 'mi300x', 'l4', 'apple-m4-max-40c-128gb', 'apple-m4-max-32c-36gb']
     """
     found = _resolve(name)
-    if found is None:
+    return _sized(name) if found is None else _load(*found)
+
+
+def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
+    """This accelerator with one of its sizes of memory, under an id that says so. What was read of another size is dropped."""
+    other = {} if memory_gb == gpu.memory_marketing_gb else _OF_ONE_SIZE
+    return replace(
+        gpu,
+        id=f"{gpu.id}-{memory_gb}gb",
+        name=f"{gpu.name}, {memory_gb} GB",
+        memory_marketing_gb=memory_gb,
+        memory_options_gb=(),
+        **other,
+    )
+
+
+_OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
+    ("memory_total_mib", "memory_total_basis", "torch_total_mib", "torch_total_mib_seen", "torch_total_basis")
+)
+
+
+def _sized(name: str) -> Gpu:
+    """``m4-max-64``: an accelerator that comes with several sizes of memory, and which one."""
+    text = name.strip().lower()
+    parts = _SIZED.fullmatch(text) if _SPOKEN.fullmatch(text) else None
+    if parts is None:
         raise UnknownGpuError(name[:LONGEST_ID], nearest(name))
-    path, user = found
-    return _load(path, user)
+    whole = _resolve(f"{parts[1]}-{parts[2]}gb")
+    if whole is not None:
+        return _load(*whole)
+    base = _resolve(parts[1])
+    wanted = int(parts[2])
+    # A name that says how many cores is that one; else one of its family may have this size.
+    family = [] if base is None else [base] if _CORES.search(parts[1]) else [base, *_family(base[0].stem)]
+    gpus = [_load(*one) for one in family]
+    for gpu in gpus:
+        if wanted in gpu.memory_options_gb:
+            return with_memory(gpu, wanted)
+    sizes = sorted({(abs(size - wanted), f"{gpu.id}-{size}gb") for gpu in gpus for size in gpu.memory_options_gb})
+    raise UnknownGpuError(name[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(name))
+
+
+def _family(gpu_id: str) -> list[tuple[Path, bool]]:
+    """The others of this name that differ in their cores: ``apple-m4-max-32c`` of ``apple-m4-max-40c``."""
+    stem = _CORES.sub("", gpu_id)
+    return [found for name, found in _paths().items() if name != gpu_id and _CORES.sub("", name) == stem]
 
 
 def list_gpus() -> tuple[str, ...]:
@@ -110,7 +160,7 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
 def _squashed(text: str) -> str:
     """``NVIDIA RTX 4090`` and ``rtx-4090`` as one name."""
     low = "".join(letter for letter in text.lower() if letter.isascii() and letter.isalnum())
-    for vendor in ("nvidia", "amd", "intel", "geforce", "instinct", "tesla"):
+    for vendor in ("nvidia", "amd", "intel", "apple", "geforce", "instinct", "radeon", "tesla"):
         low = low.removeprefix(vendor)
     return low
 
@@ -163,7 +213,7 @@ def _aliases() -> Mapping[str, str]:
     return MappingProxyType(dict(file.data))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _read(path: Path, user: bool, changed: int) -> Gpu:
     return parse_gpu(read_yaml(path), user=user)
 

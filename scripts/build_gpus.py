@@ -56,6 +56,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=BUILT_IN, help="where the files are")
     options = parser.parse_args(arguments)
     table = yaml.safe_load(options.table.read_text(encoding="utf-8"))
+    used = {name for entry in table["accelerators"] for name in entry["source"]} | elsewhere(table)
+    if unused := set(table["sources"]) - used:
+        raise SystemExit(f"sources that nothing uses: {', '.join(sorted(unused))}")
     stale = []
     for entry in table["accelerators"]:
         path = options.folder / f"{entry['id']}.yaml"
@@ -72,6 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
         f"{len(table['accelerators'])} accelerators, {len(stale)} {verb}{': ' + ', '.join(stale) if options.check and stale else ''}"
     )
     return int(options.check and bool(stale))
+
+
+def elsewhere(table: Mapping[str, Any]) -> set[str]:
+    """Sources of what is in no accelerator's file: a Mac's limit (``profiles/hardware.yaml``)."""
+    return set(table.get("apple_gpu_usable", {}).get("source", ()))
 
 
 def written(entry: Mapping[str, Any], table: Mapping[str, Any]) -> str:

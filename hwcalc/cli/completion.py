@@ -14,6 +14,7 @@ __all__ = [
     "engines",
     "formats",
     "gpus",
+    "instances",
     "models",
     "schemas",
     "weight_formats",
@@ -75,10 +76,38 @@ def emitters(incomplete: str) -> list[str]:
 
 
 def gpus(incomplete: str) -> list[str]:
-    """Accelerators."""
-    from profiles.gpus import list_gpus
+    """Accelerators by id, by another name once a part of it is written, and the one of this machine."""
+    from hwcalc.hardware import LOCAL
+    from profiles.gpus import gpu_aliases, list_gpus
 
-    return _starting(list_gpus(), incomplete)
+    with suppress(Exception):
+        known = [*list_gpus(), LOCAL]
+        found = _starting([*known, *sorted(gpu_aliases())] if incomplete else known, incomplete.lower())
+        return [*found, *(_sizes(found[0]) if len(found) == 1 else [])]
+    return []
+
+
+def _sizes(name: str) -> list[str]:
+    """``m4-max-48gb`` and so on, of one that comes with several sizes of memory."""
+    from profiles.gpus import find_gpu
+
+    sizes = find_gpu(name).memory_options_gb
+    return [f"{name}-{size}gb" for size in sizes] if len(sizes) > 1 else []
+
+
+def instances(incomplete: str) -> list[str]:
+    """Cloud instances, with the cloud before them or without."""
+    from profiles.instances import list_instances
+
+    with suppress(Exception):
+        names = list_instances()
+        return _starting(names if "/" in incomplete or not incomplete else _both(names), incomplete.lower())
+    return []
+
+
+def _both(names: Iterable[str]) -> list[str]:
+    listed = list(names)
+    return [*listed, *(name.partition("/")[2] for name in listed)]
 
 
 def instances(incomplete: str) -> list[str]:

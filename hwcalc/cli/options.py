@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "diff": "hwcalc.cli.diff",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
+    "gpus": "hwcalc.cli.gpus",
+    "instances": "hwcalc.cli.instances",
     "dtypes": "hwcalc.cli.dtypes",
     "schema": "hwcalc.cli.schema",
 }

@@ -8,14 +8,14 @@ from hwcalc.planner.result import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
-DOCUMENTS = ("plan", "explain", "diff", "models", "engines", "dtypes", "error")
+DOCUMENTS = ("plan", "explain", "diff", "models", "engines", "gpus", "instances", "dtypes", "error")
 
 
 def json_schema(document: str) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.result import Plan
-    from hwcalc.report import explain, records
+    from hwcalc.report import explain, hardware, records
 
     classes: dict[str, type] = {
         "plan": Plan,
@@ -23,6 +23,8 @@ def json_schema(document: str) -> dict[str, Any]:
         "diff": Difference,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
+        "gpus": hardware.GpusDocument,
+        "instances": hardware.InstancesDocument,
         "dtypes": records.DTypesDocument,
         "error": records.ErrorDocument,
     }

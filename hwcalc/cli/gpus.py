@@ -1,0 +1,207 @@
+"""``kvplan gpus``: the accelerators that are known, and all that is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.model import Note
+
+if TYPE_CHECKING:
+    from hwcalc.report.hardware import GpuInfo
+    from profiles.gpus import Gpu
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (
+    Option(
+        "search",
+        (),
+        "[SEARCH]...",
+        "An id or another name shows that one; else words that must all occur in the id, name, vendor or kind. local: this machine's.",
+        "list",
+        complete="gpus",
+    ),
+    *OUTPUT,
+)
+
+_MIB = 1024**2
+_TABLE = ("accelerator", "vendor", "sold GB", "tool MiB", "visible MiB", "GB/s", "bf16", "fp8", "FP8 KV")
+_MARKDOWN = ("accelerator", "name", *_TABLE[1:])
+_CSV = (
+    "id", "name", "vendor", "category", "memory_marketing_gb", "memory_total_mib", "visible_low_mib", "visible_mib",
+    "visible_high_mib", "visible_basis", "memory_bandwidth_gbps", "bf16_tflops", "fp8_tflops", "fp8_kv",
+)  # fmt: skip
+
+
+def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
+    """List the accelerators with their memory and speed, or show one with its sources and the instances that have it."""
+    view = view_of(**output)
+    words = " ".join(search or ()).strip()
+    notes: list[Note] = []
+    gpus, exact, also = _chosen(words, notes)
+    remarks = () if view.quiet else tuple(note.message for note in notes)
+    if view.format == "json":
+        from hwcalc.planner.result import SCHEMA_VERSION
+
+        return answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in _infos(gpus)]})
+    infos = _infos(gpus)
+    if exact and view.format != "csv":
+        more = () if view.quiet or not also else (f"also with {words!r} in the name: {', '.join(also)}",)
+        return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
+    legend = "" if view.format == "csv" else "; visible is what a program sees, ~ estimated; bf16 and fp8 in dense TFLOPS"
+    from hwcalc.report.text import plural
+
+    remarks = () if view.quiet else (*remarks, f"{plural(len(infos), 'accelerator')}{legend}. One in full: kvplan gpus ID")
+    return Answer(text=_listed(infos, view), remarks=remarks)
+
+
+def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
+    """Accelerators, whether the words are the name of the one, and the ids that merely contain them."""
+    from hwcalc.hardware import LOCAL, gpu_named, load_gpu
+    from profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases, list_gpus
+
+    if words.lower() == LOCAL:
+        return [load_gpu(words, notes)], True, []
+    everything = [gpu_named(gpu_id) for gpu_id in list_gpus()]
+    if not words:
+        return everything, False, []
+    others: dict[str, list[str]] = {}
+    for alias, gpu_id in gpu_aliases().items():
+        others.setdefault(gpu_id, []).append(alias)
+    wanted = words.lower().split()
+    found = [gpu for gpu in everything if all(word in _haystack(gpu, others.get(gpu.id, [])) for word in wanted)]
+    try:
+        one = find_gpu(words)
+    except UnknownGpuError:
+        if found:
+            return found, False, []
+        # Says what is near.
+        return [gpu_named(words)], True, []
+    return [one], True, [gpu.id for gpu in found if not one.id.startswith(gpu.id)]
+
+
+def _haystack(gpu: Gpu, aliases: Sequence[str]) -> str:
+    return " ".join(filter(None, (gpu.id, gpu.name, gpu.vendor, gpu.category, gpu.architecture, *aliases))).lower()
+
+
+def _infos(gpus: Sequence[Gpu]) -> list[GpuInfo]:
+    from hwcalc.hardware import instance_named
+    from hwcalc.report.hardware import gpu_info
+    from profiles.gpus import gpu_aliases
+    from profiles.instances import list_instances
+
+    aliases: dict[str, list[str]] = {}
+    for alias, gpu_id in gpu_aliases().items():
+        aliases.setdefault(gpu_id, []).append(alias)
+    instances: dict[str, list[str]] = {}
+    for name in list_instances():
+        instance = instance_named(name)
+        instances.setdefault(instance.accelerator, []).append(name)
+    return [gpu_info(gpu, aliases.get(gpu.id, []), instances.get(gpu.id, [])) for gpu in gpus]
+
+
+def _listed(infos: Sequence[GpuInfo], view: View) -> str:
+    from hwcalc.report.rows import listing
+
+    if view.format == "csv":
+        return listing(_CSV, [_csv_row(info) for info in infos], format_="csv")
+    header, first, rows = (_MARKDOWN, 3, []) if view.format == "markdown" else (_TABLE, 2, [])
+    for info in infos:
+        cells = [
+            info.id,
+            info.vendor,
+            _number(info.memory_marketing_gb),
+            _number(info.memory_total_mib),
+            _visible(info),
+            _number(info.memory_bandwidth_gbps),
+            _number(info.tflops_dense.get("bf16")),
+            _number(info.tflops_dense.get("fp8")),
+            info.fp8_kv or "",
+        ]
+        rows.append([cells[0], info.name, *cells[1:]] if view.format == "markdown" else cells)
+    numbers = range(first, len(header) - 1)
+    return listing(header, rows, format_=view.format, right=numbers, color=view.color, width=view.width)
+
+
+def _csv_row(info: GpuInfo) -> list[str]:
+    visible = info.visible
+    sizes = ["", "", ""] if visible is None else [visible.low_bytes, visible.expected_bytes, visible.high_bytes]
+    cells = (
+        info.id, info.name, info.vendor, info.category, info.memory_marketing_gb, info.memory_total_mib,
+        *(size and int(size) // _MIB for size in sizes), None if visible is None else visible.basis, info.memory_bandwidth_gbps,
+        info.tflops_dense.get("bf16"), info.tflops_dense.get("fp8"), info.fp8_kv,
+    )  # fmt: skip
+    return ["" if cell is None else str(cell) for cell in cells]
+
+
+def _one(info: GpuInfo, view: View) -> str:
+    """Everything that is known of one, a line for each fact; what is unknown has none."""
+    from hwcalc.report.rows import listing
+
+    seen = info.torch_total_mib_seen
+    rates = [f"{name} {_number(rate)}" for name, rate in info.tflops_dense.items() if rate is not None]
+    link = info.interconnect
+    joined = [
+        str(link["kind"]) if link.get("kind") else "",
+        f"{_number(link['gbps_bidirectional'])} GB/s both ways" if link.get("gbps_bidirectional") else "",
+        str(link["host"]) if link.get("host") else "",
+    ]
+    readings = f"; readings from {seen[0]:,} to {seen[1]:,}" if seen and seen[0] != seen[1] else ""
+    facts = [
+        ("accelerator", info.id),
+        ("name", info.name),
+        ("other names", ", ".join(info.aliases)),
+        ("kind", ", ".join(filter(None, (info.vendor, info.category, str(info.released or ""))))),
+        ("architecture", info.architecture or ""),
+        ("compute capability", info.compute_capability or ""),
+        ("memory sold", _sized(info.memory_marketing_gb, "GB") + (f" of {info.memory_type}" if info.memory_type else "")),
+        ("sold with", ", ".join(f"{size}" for size in info.memory_options_gb) + " GB" if info.memory_options_gb else ""),
+        ("tool reports", _based(_sized(info.memory_total_mib, "MiB"), info.memory_total_basis)),
+        ("torch sees", _based(_sized(info.torch_total_mib, "MiB"), f"{info.torch_total_basis}{readings}")),
+        ("visible", _visible_words(info)),
+        ("bandwidth", _sized(info.memory_bandwidth_gbps, "GB/s")),
+        ("dense TFLOPS", ", ".join(rates)),
+        ("interconnect", ", ".join(filter(None, joined))),
+        ("power", _sized(info.tdp_w, "W")),
+        ("devices", "" if info.devices_per_package is None else f"{info.devices_per_package} in one package"),
+        ("FP8 KV cache", info.fp8_kv or ""),
+        ("instances", ", ".join(info.instances)),
+        ("confidence", info.confidence or ""),
+        ("note", info.note or ""),
+        ("source", info.source),
+    ]
+    rows = [fact for fact in facts if fact[1]]
+    return listing(("", ""), rows, format_=view.format, color=view.color, width=view.width)
+
+
+def _visible(info: GpuInfo) -> str:
+    if info.visible is None:
+        return ""
+    return f"{'' if info.torch_total_mib is not None else '~'}{info.visible.expected_bytes // _MIB:,}"
+
+
+def _visible_words(info: GpuInfo) -> str:
+    visible = info.visible
+    if visible is None:
+        return ""
+    if info.torch_total_mib is not None:
+        return f"{info.torch_total_mib:,} MiB, as torch sees it"
+    low, expected, high = (size // _MIB for size in (visible.low_bytes, visible.expected_bytes, visible.high_bytes))
+    return f"about {expected:,} MiB, {low:,} to {high:,}: {visible.basis}"
+
+
+def _number(value: float | str | None) -> str:
+    """Up to two decimals, none that say nothing: ``989.4``, ``3,350``."""
+    return "" if value is None else value if isinstance(value, str) else f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
+def _sized(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{_number(value)} {unit}"
+
+
+def _based(size: str, basis: str | None) -> str:
+    return f"{size} ({basis})" if size and basis else size

@@ -1,0 +1,124 @@
+"""``kvplan instances``: cloud instances and boxes, and the accelerators that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.report.hardware import InstanceInfo
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (
+    Option(
+        "search",
+        (),
+        "[SEARCH]...",
+        "A name shows that one; else words that must all occur in the name, the cloud, the accelerator or what joins them.",
+        "list",
+        complete="instances",
+    ),
+    *OUTPUT,
+)
+
+_HEADER = ("instance", "accelerator", "count", "visible each", "fabric")
+_CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_bytes_each", "fabric", "note")
+
+
+def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
+    """List cloud instances and boxes with their accelerators, those that have one (h100), or show one with its source."""
+    view = view_of(**output)
+    found, exact = _chosen(" ".join(search or ()).strip())
+    if view.format == "json":
+        from hwcalc.planner.result import SCHEMA_VERSION
+
+        return answer({"schema_version": SCHEMA_VERSION, "instances": [asdict(info) for info in found]})
+    if exact and view.format != "csv":
+        return Answer(text=_one(found[0], view))
+    from hwcalc.report.rows import listing
+    from hwcalc.report.text import plural
+
+    if view.format == "csv":
+        rows = [[_cell(getattr(info, column)) for column in _CSV] for info in found]
+        return Answer(text=listing(_CSV, rows, format_="csv"), remarks=() if view.quiet else (plural(len(found), "instance"),))
+    rows = [[info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), info.fabric or ""] for info in found]
+    text = listing(_HEADER, rows, format_=view.format, right=(2, 3), color=view.color, width=view.width)
+    return Answer(
+        text=text, remarks=() if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
+    )
+
+
+def _chosen(words: str) -> tuple[list[InstanceInfo], bool]:
+    """Instances, and whether the words are the name of the one."""
+    from hwcalc.hardware import gpu_named, instance_device, instance_named
+    from hwcalc.report.hardware import instance_info
+    from profiles.gpus import UnknownGpuError, find_gpu
+    from profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance, list_instances
+
+    if words:
+        try:
+            one = find_instance(words)
+        except (UnknownInstanceError, AmbiguousInstanceError):
+            pass
+        else:
+            return [instance_info(one, instance_device(one))], True
+    wanted = words.lower().split()
+    found = []
+    for name in list_instances():
+        instance = instance_named(name)
+        haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
+        if wanted and not all(word in haystack for word in wanted):
+            continue
+        found.append(instance_info(instance, instance_device(instance)))
+    if found or not words:
+        return found, False
+    # The accelerator by another of its names: "4090", "trillium".
+    try:
+        gpu = find_gpu(words)
+    except UnknownGpuError:
+        # Says what is near.
+        instance_named(words)
+        return [], False
+    return _with(gpu_named(gpu.id).id), False
+
+
+def _with(gpu_id: str) -> list[InstanceInfo]:
+    from hwcalc.errors import UsageError
+    from hwcalc.hardware import instance_device, instance_named
+    from hwcalc.report.hardware import instance_info
+    from profiles.instances import list_instances
+
+    instances = [instance for name in list_instances() if (instance := instance_named(name)).accelerator == gpu_id]
+    if not instances:
+        raise UsageError(f"no instance with {gpu_id} is known.", hint="All of them: kvplan instances")
+    return [instance_info(instance, instance_device(instance)) for instance in instances]
+
+
+def _one(info: InstanceInfo, view: View) -> str:
+    from hwcalc.report.rows import listing
+
+    facts = [
+        ("instance", info.name),
+        ("its cloud's name", info.id),
+        ("accelerators", f"{info.fraction or f'{info.count:,} x'} {'of ' if info.fraction else ''}{info.accelerator}"),
+        ("visible each", _each(info)),
+        ("fabric", info.fabric or ""),
+        ("note", info.note or ""),
+        ("source", info.source),
+        ("plan with it", f"kvplan MODEL --instance {info.name}"),
+    ]
+    return listing(("", ""), [fact for fact in facts if fact[1]], format_=view.format, color=view.color, width=view.width)
+
+
+def _each(info: InstanceInfo) -> str:
+    return "" if info.visible_bytes_each is None else human_bytes(info.visible_bytes_each)
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)

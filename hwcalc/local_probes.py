@@ -1,0 +1,254 @@
+"""Interfaces that know a machine's accelerators. Each is asked without a shell, with a time limit, and its answer is not trusted.
+
+A probe gives what it found, in the interface's own order, and nothing where the interface is missing, fails or makes no sense.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from formulas.frozen import frozen
+
+__all__ = ["PROBES", "Found", "bounded_output"]
+
+_SECONDS: Final = 10
+_LONGEST: Final = 256 * 1024
+"""Bytes of an answer; what says more makes no sense."""
+_MOST: Final = 256
+"""Accelerators of one machine."""
+_NAME: Final = 96
+_LARGEST_MIB: Final = 2**30
+_MIB: Final = 1024**2
+_SYS: Final = Path("/sys")
+
+
+@frozen
+class Found:
+    """One accelerator as an interface describes it."""
+
+    name: str
+    vendor: str
+    through: str
+    memory_mib: int | None = None
+    """What the maker's tool calls total, or torch's total with ``by_torch``; on a Mac the limit that its owner set, if any."""
+    by_torch: bool = False
+    capability: tuple[int, int] | None = None
+    system_mib: int | None = None
+    """All memory of a machine whose accelerator shares it."""
+
+
+def _found(name: str, memory_mib: int | None, **more: Any) -> list[Found]:
+    """One device, unless its name or its memory make no sense."""
+    clean = " ".join(name.split())[:_NAME]
+    if not clean or (memory_mib is not None and not 0 < memory_mib <= _LARGEST_MIB):
+        return []
+    return [Found(name=clean, memory_mib=memory_mib, **more)]
+
+
+def bounded_output(*words: str) -> str | None:
+    """What a program prints, if it ends well, in time and within bounds; ``None`` otherwise. No shell is asked."""
+    import shutil
+    import signal
+    import subprocess
+    from threading import Timer
+
+    path = shutil.which(words[0])
+    if path is None:
+        return None
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the maker's own tool, with words that are written here
+            [path, *words[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+    def stop() -> None:
+        with suppress(OSError):
+            # Its children too: they may hold the pipe open.
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+
+    timer = Timer(_SECONDS, stop)
+    timer.start()
+    assert process.stdout is not None
+    data = b""
+    try:
+        with process.stdout as pipe:
+            data = pipe.read(_LONGEST + 1)
+            if len(data) > _LONGEST:
+                stop()
+        status = process.wait()
+    except BaseException:
+        stop()
+        raise
+    finally:
+        timer.cancel()
+    return data.decode("utf-8", "replace") if status == 0 and len(data) <= _LONGEST else None
+
+
+def nvml() -> list[Found]:
+    """NVIDIA's management library, by its C interface: no process, no context."""
+    import ctypes
+
+    try:
+        library = ctypes.CDLL("nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1")
+        if library.nvmlInit_v2() != 0:
+            return []
+    except (OSError, AttributeError):
+        return []
+    try:
+        count = ctypes.c_uint()
+        if library.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+            return []
+        return [one for index in range(min(count.value, _MOST)) for one in _nvml_device(library, index)]
+    except AttributeError:
+        return []
+    finally:
+        library.nvmlShutdown()
+
+
+def _nvml_device(library: Any, index: int) -> list[Found]:
+    import ctypes
+
+    handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
+    # nvmlMemory_t: total, free, used.
+    memory = (ctypes.c_ulonglong * 3)()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    if library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) != 0:
+        return []
+    if library.nvmlDeviceGetName(handle, name, ctypes.c_uint(_NAME)) != 0:
+        return []
+    # Where the system's memory is shared, there is no answer.
+    size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
+    known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
+    capability = (major.value, minor.value) if known else None
+    return _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", through="NVML", capability=capability)
+
+
+def nvidia_smi() -> list[Found]:
+    """``nvidia-smi``, where the library cannot be loaded (a container, WSL)."""
+    text = bounded_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits") or ""
+    found = []
+    for line in text.splitlines()[:_MOST]:
+        name, comma, size = line.rpartition(",")
+        if comma:
+            # "[N/A]" where the system's memory is shared.
+            found += _found(name, _whole(size), vendor="nvidia", through="nvidia-smi")
+    return found
+
+
+def amdgpu(root: Path = _SYS) -> list[Found]:
+    """The amdgpu driver's own files."""
+    try:
+        cards = [path for path in (root / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
+    except OSError:
+        return []
+    found = []
+    for card in sorted(cards, key=lambda path: int(path.name[4:]))[:_MOST]:
+        device = card / "device"
+        total, name = _whole(_content(device / "mem_info_vram_total")), _content(device / "product_name")
+        if total is None:
+            continue
+        if not name.strip():
+            # Consumer cards have no name here; rocm-smi may know it.
+            return []
+        found += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
+    return found
+
+
+def _content(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(1024).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _whole(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+
+
+def rocm_smi() -> list[Found]:
+    """``rocm-smi``, for cards whose driver does not say their name."""
+    import json
+
+    text = bounded_output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
+    try:
+        document = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return []
+    found = []
+    for card, values in list(document.items())[:_MOST] if isinstance(document, dict) else []:
+        if not str(card).startswith("card") or not isinstance(values, Mapping):
+            continue
+        facts = {str(key).lower(): str(value) for key, value in values.items()}
+        name = facts.get("card series", "")
+        total = _whole(facts.get("vram total memory (b)", ""))
+        if total is not None:
+            found += _found(name or "AMD GPU", total // _MIB, vendor="amd", through="rocm-smi")
+    return found
+
+
+def metal() -> list[Found]:
+    """An Apple chip: its name and the machine's memory from ``sysctl``."""
+    if sys.platform != "darwin":
+        return []
+    lines = (bounded_output("sysctl", "-n", "machdep.cpu.brand_string", "hw.memsize") or "").splitlines()
+    total = _whole(lines[1]) if len(lines) == 2 else None
+    if total is None or not lines[0].startswith("Apple"):
+        return []
+    # 0, or nothing on an older system: Metal's own limit.
+    limit = _whole(bounded_output("sysctl", "-n", "iogpu.wired_limit_mb") or "") or None
+    if limit is not None and limit > total // _MIB:
+        limit = None
+    return _found(lines[0], limit, vendor="apple", through="sysctl", system_mib=total // _MIB)
+
+
+def torch() -> list[Found]:
+    """torch, if it is installed: slow to import, so it comes last."""
+    from importlib.util import find_spec
+
+    try:
+        if find_spec("torch") is None:
+            return []
+        from importlib import import_module
+
+        library = import_module("torch")
+        kind = next((name for name in ("cuda", "xpu") if hasattr(library, name) and getattr(library, name).is_available()), None)
+        if kind is None:
+            return []
+        devices = getattr(library, kind)
+        amd = kind == "cuda" and library.version.hip is not None
+        vendor = "intel" if kind == "xpu" else "amd" if amd else "nvidia"
+        found = []
+        for index in range(min(devices.device_count(), _MOST)):
+            about = devices.get_device_properties(index)
+            capability = (about.major, about.minor) if vendor == "nvidia" else None
+            found += _found(
+                str(about.name),
+                int(about.total_memory) // _MIB,
+                vendor=vendor,
+                through="torch",
+                by_torch=True,
+                capability=capability,
+            )
+    except Exception:  # noqa: BLE001 - a broken installation raises anything; it knows no device then
+        return []
+    return found
+
+
+PROBES: Final[tuple[Callable[[], list[Found]], ...]] = (nvml, nvidia_smi, amdgpu, rocm_smi, metal, torch)
+"""In the order in which they are asked."""

@@ -1,0 +1,65 @@
+"""The keys of a fact file as a table: what each must be, in words for the error and as a check."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from profiles.catalog import ProfileError
+from profiles.yaml_file import YamlFile
+
+__all__ = ["Field", "check", "date", "number", "sources", "text", "version", "whole"]
+
+_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
+_LARGEST: Final = 2**40
+
+Field = tuple[str, Callable[[Any], bool], str, bool]
+"""Key, check, what is allowed, whether it may be absent or null."""
+
+
+def text(value: Any) -> bool:
+    """Words."""
+    return isinstance(value, str) and bool(value.strip())
+
+
+def whole(value: Any) -> bool:
+    """A positive whole number."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST
+
+
+def number(value: Any) -> bool:
+    """A positive number."""
+    return whole(value) or (isinstance(value, float) and math.isfinite(value) and 0 < value < _LARGEST)
+
+
+def date(value: Any) -> bool:
+    """``2026-11-20``, in quotes."""
+    return isinstance(value, str) and _DATE.fullmatch(value) is not None
+
+
+def version(allowed: int) -> Callable[[Any], bool]:
+    """The version of the file's form; ``True`` is no 1."""
+    return lambda value: value == allowed and not isinstance(value, bool)
+
+
+def sources(value: Any) -> bool:
+    """A short name and words for each source."""
+    return isinstance(value, dict) and bool(value) and all(text(key) and text(words) for key, words in value.items())
+
+
+def check(file: YamlFile, fields: Sequence[Field]) -> None:
+    """Raise :class:`~profiles.catalog.ProfileError` with line and key at the first key that is unknown, missing or wrong."""
+    names = [name for name, *_ in fields]
+    for key in file.data:
+        if key not in names:
+            problem = f"is not known. Allowed: {', '.join(names)}"
+            raise ProfileError(file.path, problem, line=file.line(str(key)), key=str(key))
+    for key, good, allowed, optional in fields:
+        if optional and file.data.get(key) is None:
+            continue
+        if key not in file.data:
+            raise ProfileError(file.path, f"is missing: it must be {allowed}", key=key)
+        if not good(file.data[key]):
+            raise ProfileError(file.path, f"must be {allowed}", line=file.line(key), key=key)

@@ -1,0 +1,280 @@
+"""Cloud instances and boxes: which accelerator, how many. One YAML file each, ``instances/<cloud>/<name>.yaml``.
+
+The file's name is the instance's own in small letters with hyphens (``standard-nd96isr-h100-v5.yaml``). A user's own folder of the
+same form, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, comes first. Looking one up reads one file. No file names a price.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from profiles.catalog import ProfileError
+from profiles.estimate import parse_share, wrong
+from profiles.fields import Field, check, date, sources, text, version, whole
+from profiles.gpu_file import is_id
+from profiles.yaml_file import YamlFile, read_yaml
+
+__all__ = [
+    "BUILT_IN",
+    "FIELDS",
+    "SCHEMA_VERSION",
+    "AmbiguousInstanceError",
+    "Instance",
+    "UnknownInstanceError",
+    "file_name",
+    "find_instance",
+    "list_instances",
+    "nearest_instances",
+    "parse_instance",
+    "user_folder",
+]
+
+SCHEMA_VERSION: Final = 1
+BUILT_IN: Final = Path(__file__).with_name("instances")
+
+_LONGEST = 96
+_MOST = 100_000
+_SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
+_CLOUD = re.compile(r"[a-z0-9]{1,32}")
+_AZURE = "standard-"
+"""Before every Azure size; people leave it out."""
+
+
+class UnknownInstanceError(LookupError):
+    """No instance of this name; ``nearest`` are names that may have been meant."""
+
+    def __init__(self, wanted: str, near: tuple[str, ...]) -> None:
+        super().__init__(f"{wanted!r} is not a known instance")
+        self.wanted = wanted
+        self.nearest = near
+
+
+class AmbiguousInstanceError(LookupError):
+    """More than one cloud has an instance of this name; ``names`` are those with the cloud before them."""
+
+    def __init__(self, wanted: str, names: tuple[str, ...]) -> None:
+        super().__init__(f"{wanted!r} is the name of {', '.join(names)}")
+        self.wanted = wanted
+        self.names = names
+
+
+@frozen
+class Instance:
+    """``count`` accelerators of one kind, rented or sold together."""
+
+    id: str
+    """As its cloud spells it."""
+    cloud: str
+    accelerator: str
+    """Id of a file in ``gpus/``."""
+    count: int
+    fabric: str | None = None
+    """What joins them, where there are several."""
+    fraction: tuple[int, int] | None = None
+    """The share of one accelerator that it has, as two numbers: ``(1, 8)``. ``None``: all of it."""
+    memory_mib: int | None = None
+    """What the cloud's own interface says a share has."""
+    note: str | None = None
+    source: str = ""
+    path: Path | None = None
+    user: bool = False
+    """Whether the file is the user's own."""
+
+    @property
+    def name(self) -> str:
+        """With its cloud, in the form that always finds it: ``aws/p5.48xlarge``."""
+        return f"{self.cloud}/{file_name(self.id)}"
+
+
+def user_folder() -> Path | None:
+    """The user's own ``instances`` folder, there or not; ``None`` where the system names no home."""
+    from profiles import gpus
+
+    folder = gpus.user_folder()
+    return None if folder is None else folder.with_name("instances")
+
+
+def file_name(name: str) -> str:
+    """The stem of an instance's file: small letters, and a hyphen for all that is no letter, digit or point.
+
+    >>> file_name("Standard_ND96isr_H100_v5"), file_name("DGX-1 (V100 16 GB)"), file_name("p5.48xlarge")
+    ('standard-nd96isr-h100-v5', 'dgx-1-v100-16-gb', 'p5.48xlarge')
+    """
+    kept = "".join(letter if letter == "." or (letter.isascii() and letter.isalnum()) else "-" for letter in name.lower())
+    return "-".join(filter(None, (part.strip(".") for part in kept.split("-"))))
+
+
+def find_instance(name: str) -> Instance:
+    """The instance of this name, with or without ``cloud/`` before it; capitals and the signs between words do not matter.
+
+    Raises :class:`UnknownInstanceError`, :class:`AmbiguousInstanceError` if several clouds have one of this name, and
+    :class:`~profiles.catalog.ProfileError` with path, line and key if its file is broken.
+
+    >>> [find_instance(name).count for name in ("p5.48xlarge", "gcp/g2-standard-24", "ND96isr_H100_v5", "DGX H100")]
+    [8, 2, 8, 8]
+    """
+    found = _matching(name)
+    if not found:
+        raise UnknownInstanceError(name[:_LONGEST], nearest_instances(name))
+    if len(found) > 1:
+        raise AmbiguousInstanceError(name[:_LONGEST], tuple(sorted(found)))
+    ((path, user),) = found.values()
+    return _load(path, user)
+
+
+def list_instances() -> tuple[str, ...]:
+    """Every ``cloud/name``, the user's own included, in order; from the folders' listings alone, no file is opened."""
+    return tuple(sorted(f"{cloud}/{stem}" for cloud in _clouds() for stem in _stems(cloud)))
+
+
+def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
+    """Up to ``count`` names that someone may have meant by ``text``, best first.
+
+    >>> nearest_instances("p5.48xl")[0]
+    'aws/p5.48xlarge'
+    """
+    from difflib import SequenceMatcher
+
+    cloud, wanted = _split(text[:_LONGEST])
+    if not wanted:
+        return ()
+    scores: dict[str, float] = {}
+    for name in list_instances():
+        own, _, stem = name.partition("/")
+        short = stem.removeprefix(_AZURE)
+        score = SequenceMatcher(a=short, b=wanted.removeprefix(_AZURE), autojunk=False).ratio()
+        score += (0.5 if short.startswith(wanted) else 0) + (0.2 if own == cloud else 0)
+        if score > 0.6:
+            scores[name] = score
+    return tuple(sorted(scores, key=lambda name: (-scores[name], name))[:count])
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    """``aws/p5.48xlarge`` as cloud and file name; no cloud where none is named."""
+    cloud, slash, rest = text.strip().partition("/")
+    return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
+
+
+def _matching(name: str) -> dict[str, tuple[Path, bool]]:
+    """``cloud/name`` -> file, of each that this text names."""
+    if len(name) > 2 * _LONGEST:
+        return {}
+    cloud, wanted = _split(name)
+    if not is_file_name(wanted):
+        return {}
+    found = {}
+    for one in _clouds():
+        if cloud not in {None, one}:
+            continue
+        for stem in (wanted, _AZURE + wanted):
+            file = _file(one, stem)
+            if file is not None:
+                found[f"{one}/{stem}"] = file
+                break
+    return found
+
+
+def is_file_name(stem: str) -> bool:
+    """Whether this can be the stem of an instance's file: nothing that leads out of the folder."""
+    return len(stem) <= _LONGEST and _SLUG.fullmatch(stem) is not None
+
+
+def _folders() -> list[tuple[Path, bool]]:
+    own = user_folder()
+    return [*([] if own is None or not os.path.isdir(own) else [(own, True)]), (BUILT_IN, False)]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
+
+
+def _clouds() -> list[str]:
+    names = {name for folder, _ in _folders() for name in _names(folder) if _CLOUD.fullmatch(name)}
+    return sorted(names)
+
+
+def _stems(cloud: str) -> set[str]:
+    names = {name for folder, _ in _folders() for name in _names(folder / cloud) if name.endswith(".yaml")}
+    return {stem for name in names if is_file_name(stem := name.removesuffix(".yaml"))}
+
+
+def _file(cloud: str, stem: str) -> tuple[Path, bool] | None:
+    for folder, user in _folders():
+        path = folder / cloud / f"{stem}.yaml"
+        if os.path.lexists(path):
+            return path, user
+    return None
+
+
+@lru_cache(maxsize=512)
+def _read(path: Path, user: bool, changed: int) -> Instance:
+    return parse_instance(read_yaml(path), user=user)
+
+
+def _load(path: Path, user: bool) -> Instance:
+    """A file is read again when it has changed."""
+    try:
+        changed = os.stat(path).st_mtime_ns
+    except OSError as error:
+        raise ProfileError(path, f"cannot be read ({error.strerror})") from error
+    return _read(path, user, changed)
+
+
+# The order is the order in the file.
+_FIELDS: tuple[Field, ...] = (
+    ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
+    ("id", text, "its name, as its cloud spells it", False),
+    ("cloud", lambda value: isinstance(value, str) and _CLOUD.fullmatch(value) is not None, "small letters and digits", False),
+    (
+        "recorded",
+        date,
+        "a date, YYYY-MM-DD, in quotes",
+        True,
+    ),
+    ("accelerator", lambda value: isinstance(value, str) and is_id(value), "the id of an accelerator", False),
+    ("count", lambda value: whole(value) and value <= _MOST, f"a whole number from 1 to {_MOST:,}", False),
+    ("fabric", text, "words", True),
+    ("fraction", lambda value: isinstance(value, str), "a share of one accelerator, written 1/8", True),
+    ("memory_mib", whole, "a positive whole number of MiB", True),
+    ("note", text, "words", True),
+    ("source", sources, "a name and words for each source", False),
+)
+
+FIELDS: Final = tuple(name for name, *_ in _FIELDS)
+"""The keys of a file, in their order."""
+
+
+def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
+    """Check the content of one file. Raises :class:`~profiles.catalog.ProfileError` with line and key."""
+    data: Mapping[str, Any] = file.data
+    check(file, _FIELDS)
+    if (file.path.parent.name, file.path.stem) != (data["cloud"], file_name(data["id"])):
+        raise wrong(file, "id", f"belongs in {data['cloud']}/{file_name(data['id'])}.yaml, but the file is {file.path.name}")
+    if data.get("fraction") is None and data.get("memory_mib") is not None:
+        raise wrong(file, "memory_mib", "goes with fraction: a whole accelerator's memory is in its own file")
+    if data.get("fraction") is not None and data["count"] != 1:
+        raise wrong(file, "fraction", "goes with a count of 1")
+    return Instance(
+        id=data["id"],
+        cloud=data["cloud"],
+        accelerator=data["accelerator"],
+        count=data["count"],
+        fabric=data.get("fabric"),
+        memory_mib=data.get("memory_mib"),
+        note=data.get("note"),
+        fraction=None if data.get("fraction") is None else parse_share(file, "fraction", data["fraction"]),
+        source="; ".join(data["source"].values()),
+        path=file.path,
+        user=user,
+    )
