@@ -110,13 +110,6 @@ def _both(names: Iterable[str]) -> list[str]:
     return [*listed, *(name.partition("/")[2] for name in listed)]
 
 
-def instances(incomplete: str) -> list[str]:
-    """Cloud instances."""
-    from profiles.instances import list_instances
-
-    return _starting(list_instances(), incomplete)
-
-
 def engine_options(incomplete: str) -> list[str]:
     """Option names of every engine, with the sign that follows."""
     from hwcalc.engines import ENGINES, find_engine
