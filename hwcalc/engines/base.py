@@ -372,9 +372,9 @@ class Engine(ABC):
         """The most tokens up to ``bound`` that each planned sequence may have, where the engine's plan knows without trying."""
         return None
 
-    def period(self, context: Context) -> int:
-        """Lengths after which what waits in buffers falls back to nothing; 1 where a longer sequence never takes less."""
-        return 1
+    def periods(self, context: Context) -> frozenset[int]:
+        """Lengths after which what waits in a buffer falls back to nothing; empty where a longer sequence never takes less."""
+        return frozenset()
 
     def flag(self, name: str, value: object) -> str:
         """An option of kvplan in the engine's own words: ``--seq 4096`` unless it has its own."""

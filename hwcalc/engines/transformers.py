@@ -252,12 +252,10 @@ class Transformers(Engine):
             BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
         )
 
-    def period(self, context: Context) -> int:
+    def periods(self, context: Context) -> frozenset[int]:
         """Compressed attention empties its buffers whenever a group is full."""
-        ratios = [
-            group.kind.compress_ratio or 1 for group in context.model.stack.groups if isinstance(group.kind, CompressedAttention)
-        ]
-        return max(ratios, default=1)
+        kinds = (group.kind for group in context.model.stack.groups)
+        return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
 
 
 def _counter(name: str) -> StoredTensor:

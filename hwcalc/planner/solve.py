@@ -97,11 +97,11 @@ def holds_in(engine: Engine, context: Context, size: int, pool: PoolInfo | None 
     limit = engine.most_sequences(context)
     if limit is not None and context.batch > limit[0]:
         return False
-    period = engine.period(context)
-    # The longest shorter sequence whose buffers are as full as can be: of groups of 4, 31 tokens on the way to 32.
-    fuller = context.tokens // period * period - 1
-    if period > 1 and fuller > 0 and not _fits(engine, changed(engine, context, seq=fuller), size, None):
-        return False
+    for period in engine.periods(context):
+        # The longest shorter sequence whose buffer is as full as can be: of groups of 4, 31 tokens on the way to 32.
+        fuller = context.tokens // period * period - 1
+        if fuller > 0 and not _fits(engine, changed(engine, context, seq=fuller), size, None):
+            return False
     return _fits(engine, context, size, pool)
 
 
@@ -151,7 +151,7 @@ def longest(engine: Engine, context: Context, size: int | None = None) -> Answer
         found = last_yes(lambda seq: _good(engine, context, seq=seq), bound, context.tokens)
     if found == bound:
         return Answer(value=found, limiting=None if model_length is None else "model length")
-    return Answer(value=found, limiting="weights" if size <= 0 else "cache")
+    return Answer(value=found, limiting=_binding(engine, context, found, seq=1))
 
 
 def most(engine: Engine, context: Context, size: int | None = None) -> Answer:
@@ -159,18 +159,29 @@ def most(engine: Engine, context: Context, size: int | None = None) -> Answer:
     limit = engine.most_sequences(context)
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
     size = budget_bytes(engine, context) if size is None else size
-    if size is None or size < 0:
+    if size is None:
         return Answer(value=0, limiting="weights")
-    pool = engine.pool(context, size)
+    pool = engine.pool(context, max(0, size))
     if pool is not None and pool.max_requests is not None:
-        found = min(bound, pool.max_requests * context.request.dp) if pool.fits else 0
+        found = min(bound, pool.max_requests * context.request.dp) if pool.fits and size >= 0 else 0
     else:
         found = last_yes(lambda batch: _good(engine, context, batch=batch), bound, _likely(engine, context, size, bound))
     if found == bound:
         return Answer(value=found, limiting=None if limit is None else limit[1])
     if pool is not None and pool.state_slots is not None and pool.state_slots <= found:
         return Answer(value=found, limiting="state slots")
-    return Answer(value=found, limiting="weights" if size == 0 else "cache")
+    return Answer(value=found, limiting=_binding(engine, context, found, batch=1))
+
+
+def _binding(engine: Engine, context: Context, found: int, **least: int) -> str:
+    """What binds: the weights, if they leave nothing for even the smallest cache."""
+    if found:
+        return "cache"
+    try:
+        size = budget_bytes(engine, changed(engine, context, **least))
+    except KvplanError:
+        return "cache"
+    return "weights" if size is None or size <= 0 else "cache"
 
 
 def _likely(engine: Engine, context: Context, size: int, bound: int) -> int:

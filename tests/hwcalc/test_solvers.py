@@ -1,0 +1,240 @@
+"""Every solver against trying all numbers one by one, on random small cases of every engine."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+from math import ceil, prod
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import KvplanError, ModelSpec, load_model
+from hwcalc.engines import ENGINES
+from hwcalc.engines.base import Context, Engine
+from hwcalc.planner import solve
+from hwcalc.planner.context import open_request
+from hwcalc.units import MIB
+from profiles.gpus import Gpu
+
+CASES: Final = 2_000
+CHUNKS: Final = 10
+LONGEST: Final = 72
+MOST: Final = 40
+
+SMALL: Final[dict[str, dict[str, Any]]] = {
+    "llama": {"num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 256, "intermediate_size": 512},
+    "mistral": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "sliding_window": 20,
+    },
+    "gemma2": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "sliding_window": 24,
+    },
+    "deepseek_v3": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "kv_lora_rank": 64,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 16,
+        "v_head_dim": 16,
+        "n_routed_experts": 8,
+        "moe_intermediate_size": 64,
+        "num_experts_per_tok": 2,
+        "n_group": 2,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+    },
+    "mamba2": {"hidden_size": 128, "num_heads": 8, "head_dim": 32, "state_size": 16, "n_groups": 1, "expand": 2},
+    "falcon_h1": {
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "mamba_d_ssm": 256,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 32,
+        "mamba_d_state": 16,
+        "mamba_n_groups": 1,
+    },
+    "qwen3_moe": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "moe_intermediate_size": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+}
+GROUPED: Final = "deepseek-ai/DeepSeek-V4-Flash"
+"""Compressed attention, whose buffers empty now and then: a longer sequence may take less for a moment."""
+
+
+@cache
+def small(name: str) -> ModelSpec:
+    """A model of four layers, or the one whose cache is not monotone."""
+    if name == GROUPED:
+        return load_model(name)
+    config = {"model_type": name, "num_hidden_layers": 4, "vocab_size": 1000, "torch_dtype": "bfloat16"}
+    return load_model(config | SMALL[name])
+
+
+def card(mib: int) -> Gpu:
+    """An accelerator of which programs see so much."""
+    return Gpu(
+        id="test", name="test", vendor="nvidia", architecture="sm_90", compute_capability="9.0",
+        torch_total_mib=mib, memory_bandwidth_gbps=1000.0,
+    )  # fmt: skip
+
+
+def question(engine: str, dice: random.Random) -> tuple[Engine, Context]:
+    """Some model on some hardware, often too little; what the engine refuses is thrown again."""
+    while True:
+        name = dice.choice([*SMALL, GROUPED]) if engine != "vllm" else dice.choice([*SMALL])
+        model = replace(small(name), max_position_embeddings=dice.randint(4, LONGEST))
+        ranks = {"tp": dice.choice([1, 1, 2, 4]), "pp": dice.choice([1, 1, 1, 2, 3]), "dp": dice.choice([1, 1, 2])}
+        wanted: dict[str, Any] = {"seq": dice.randint(1, LONGEST), "batch": dice.randint(1, MOST), "engine": engine, **ranks}
+        if engine == "vllm":
+            wanted["engine_options"] = {
+                "max_num_seqs": str(dice.randint(1, 12)),
+                "max_num_batched_tokens": str(dice.randint(12, 64)),
+            }
+            if dice.random() < 0.3:
+                wanted["engine_options"]["enable_prefix_caching"] = "false"
+        by_hand = name == GROUPED or dice.random() < 0.5
+        if by_hand:
+            wanted["kv_memory"] = int(2 ** dice.uniform(10, 26))
+        try:
+            rules, context = open_request(model, [], **wanted)
+            if not by_hand:
+                least = rules.budget(replace(context, request=replace(context.request, gpu=card(1 << 20))))
+                assert least is not None
+                used = sum(part.expected for part in least.parts)
+                room = 2 ** dice.uniform(12, 25)
+                share = 0.92 if engine == "vllm" else 0.95
+                gpu = card(max(1, ceil((used + room) / share / MIB) + dice.randint(-3, 2)))
+                context = replace(context, request=replace(context.request, gpu=gpu))
+            return rules, context
+        except KvplanError:
+            continue
+
+
+def fits(engine: Engine, context: Context, **change: int) -> bool:
+    """One case by itself: ask for the budget and for the bytes (or the pool), and compare."""
+    try:
+        made = solve.changed(engine, context, **change)
+        request = made.request
+        if request.kv_memory is None:
+            budget = engine.budget(made)
+            size = -1 if budget is None else budget.expected
+        else:
+            size = request.kv_memory
+        replica = -(-request.batch // request.dp)
+        if engine.name == "vllm":
+            pool = engine.pool(made, max(0, size))
+            sequences = int(request.options.get("max_num_seqs", "1024"))
+            return bool(
+                size >= 0
+                and pool
+                and pool.fits
+                and (pool.max_requests is None or pool.max_requests >= replica)
+                and replica <= sequences
+            )
+        return engine.needed_bytes(made) <= size
+    except KvplanError:
+        return False
+
+
+def last(good: list[bool]) -> int:
+    """How many cases from the first on are good: a sequence grows through every shorter one."""
+    return good.index(False) if False in good else len(good)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("engine", [*ENGINES])
+def test_longest_and_most(engine: str, chunk: int) -> None:
+    """The longest sequence and the most sequences are the last that fit when all are tried in turn."""
+    dice = random.Random(f"{engine} {chunk}")  # noqa: S311 - cases, not secrets
+    seen: set[tuple[str | None, str | None]] = set()
+    for _ in range(CASES // CHUNKS):
+        rules, context = question(engine, dice)
+        length = max(context.model.max_position_embeddings or 0, context.tokens)
+        longest, most = solve.longest(rules, context), solve.most(rules, context)
+        told = f"{context.model.model_type} {context.request}"
+
+        assert longest.value == last([fits(rules, context, seq=seq) for seq in range(1, length + 1)]), told
+        if most.value < solve.UNLIMITED:
+            upper = min(most.value + 1, 4 * MOST)
+            assert min(most.value, upper) == last([fits(rules, context, batch=batch) for batch in range(1, upper + 1)]), told
+        else:
+            assert fits(rules, context, batch=solve.UNLIMITED), told
+        seen.add((longest.limiting, most.limiting))
+    # Neither everything nor nothing fits, or the cases would say nothing.
+    assert {limit for limit, _ in seen} >= {"cache", "model length"}
+    assert len({limit for _, limit in seen}) >= 2
+
+
+@pytest.mark.parametrize("engine", [*ENGINES])
+def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
+    """No smaller number of GPUs has a layout that fits, and no other layout of a node holds more."""
+    dice = random.Random(engine)  # noqa: S311 - cases, not secrets
+    found: set[int | None] = set()
+    for _ in range(80):
+        model = replace(small(dice.choice([*SMALL])), max_position_embeddings=2**20)
+        length, batch = int(2 ** dice.uniform(8, 18)), int(2 ** dice.uniform(0, 7))
+        rules, context = open_request(model, [], engine=engine, seq=length, batch=batch)
+        context = replace(context, request=replace(context.request, gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
+        every = {
+            (tp, pp, dp): fits(rules, context, tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
+            for tp in (1, 2, 4)
+            for pp in (1, 2, 3, 4)
+            for dp in (1, 2, 3, 4)
+            if tp * pp * dp <= 4 and all(heads % tp == 0 for heads in heads_of(context.model))
+        }
+        good = [layout for layout, holds in every.items() if holds]
+        fewest = solve.fewest_gpus(rules, context, most_gpus=4)
+
+        assert (None if fewest is None else prod(fewest)) == min((prod(layout) for layout in good), default=None)
+        assert fewest is None or fewest in good
+        best = solve.best_layout(rules, context, 4)
+        most = {
+            layout: solve.most(
+                rules, solve.changed(rules, context, **dict(zip(("tp", "pp", "dp"), layout, strict=True)), dcp=1, ep=1)
+            ).value
+            for layout in good
+            if prod(layout) == 4
+        }
+        assert (best is None) is (not most)
+        if best is not None:
+            certain = [layout for layout in most if certainly(rules, context, layout)] or [*most]
+            assert best.sequences == max(most[layout] for layout in certain)
+        found.add(None if fewest is None else prod(fewest))
+    assert found >= {None, 1, 2}
+
+
+def certainly(engine: Engine, context: Context, layout: tuple[int, int, int]) -> bool:
+    """Whether the layout holds at the low end of the budget too."""
+    tp, pp, dp = layout
+    made = solve.changed(engine, context, tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
+    budget = engine.budget(made)
+    assert budget is not None
+    return solve.holds_in(engine, made, budget.low)
+
+
+def heads_of(model: ModelSpec) -> set[int]:
+    """Attention heads of the layers that have any."""
+    return {dims["num_attention_heads"] for group in model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())}
