@@ -40,16 +40,19 @@ _CSV = (
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List the accelerators with their memory and speed, or show one with its sources and the instances that have it."""
+    from hwcalc.hardware import profile_errors
+
     view = view_of(**output)
     words = " ".join(search or ()).strip()
     notes: list[Note] = []
-    gpus, exact, also = _chosen(words, notes)
+    with profile_errors():
+        gpus, exact, also = _chosen(words, notes)
+        infos = _infos(gpus)
     remarks = () if view.quiet else tuple(note.message for note in notes)
     if view.format == "json":
         from hwcalc.planner.result import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in _infos(gpus)]})
-    infos = _infos(gpus)
+        return answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in infos]})
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {words!r} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))

@@ -169,6 +169,35 @@ def test_a_broken_file_of_a_users_own(capsys: Capture, command: str, monkeypatch
     assert "bad.yaml" in err
 
 
+def test_a_folder_that_cannot_be_read(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The same, where a folder is the matter."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = user_folder()
+    assert folder is not None
+    folder.mkdir(parents=True)
+
+    def refused(path: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("os.listdir", refused)
+    for command in ("gpus", "instances"):
+        status, out, err = run(capsys, command)
+        assert (status, out) == (3, "")
+        assert "Permission denied" in err
+
+
+@pytest.mark.parametrize("command", ["gpus", "instances"])
+@pytest.mark.parametrize("word", ["\0", "é", "x" * 100_000, "../../etc/passwd", "a/b/c", "%s", "[bold]", "\x1b[31m"])
+def test_hostile_words(capsys: Capture, command: str, word: str) -> None:
+    """A message and exit 2; nothing that moves the cursor."""
+    status, out, err = run(capsys, command, word)
+
+    assert (status, out) == (2, "")
+    assert "Traceback" not in err
+    assert "\x1b" not in err
+    assert len(err) < 1000
+
+
 def test_completion() -> None:
     """Ids and other names, a Mac's sizes, instances with their cloud or without."""
     assert completion.gpus("h200-s") == ["h200-sxm-141gb", "h200-sxm"]

@@ -181,6 +181,9 @@ def test_amdgpu(tmp_path: Path) -> None:
         (device / "product_name").write_text(name, encoding="utf-8")
         (device / "mem_info_vram_total").write_text(f"{total}\n", encoding="utf-8")
     (tmp_path / "class" / "drm" / "card0" / "device").mkdir(parents=True)
+    # The processor's own: memory and no name.
+    (tmp_path / "class" / "drm" / "card1" / "device").mkdir(parents=True)
+    (tmp_path / "class" / "drm" / "card1" / "device" / "mem_info_vram_total").write_text("536870912", encoding="utf-8")
     (tmp_path / "class" / "drm" / "card2-DP-1").mkdir()
 
     first, second = amdgpu(tmp_path)
