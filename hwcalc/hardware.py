@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -14,10 +16,23 @@ if TYPE_CHECKING:
     from profiles.gpus import Gpu
     from profiles.instances import Instance
 
-__all__ = ["LOCAL", "broken", "gpu_named", "instance_device", "instance_named", "load_gpu", "load_instance"]
+__all__ = ["LOCAL", "gpu_named", "instance_device", "instance_named", "load_gpu", "load_instance", "profile_errors"]
 
 LOCAL = "local"
 """The name of whatever this machine has."""
+
+
+@contextmanager
+def profile_errors() -> Iterator[None]:
+    """A :class:`~profiles.catalog.ProfileError` as an error of the program, which names path, line and key."""
+    from profiles.catalog import ProfileError
+
+    try:
+        yield
+    except ProfileError as error:
+        from hwcalc.sources.wanted import printable
+
+        raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
@@ -28,7 +43,8 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     if name.strip().lower() == LOCAL:
         from hwcalc.local_gpu import local_gpu
 
-        gpu = local_gpu(notes)
+        with profile_errors():
+            gpu = local_gpu(notes)
     else:
         gpu = gpu_named(name, "--gpu")
     _remarks(gpu, notes)
@@ -38,16 +54,14 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 def gpu_named(name: str, what: str = "accelerator") -> Gpu:
     """The profile of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
     from hwcalc.sources.wanted import printable
-    from profiles.catalog import ProfileError
     from profiles.gpus import UnknownGpuError, find_gpu
 
     try:
-        return find_gpu(name)
+        with profile_errors():
+            return find_gpu(name)
     except UnknownGpuError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         raise UsageError(f"{what} {printable(name)[:40]!r} is not known.", hint=f"{perhaps}See: kvplan gpus") from error
-    except ProfileError as error:
-        raise broken(error) from error
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
@@ -77,36 +91,32 @@ def instance_device(instance: Instance) -> Gpu:
 def _whole(instance: Instance) -> Gpu:
     """The accelerator that the instance's file names."""
     from hwcalc.sources.wanted import printable
-    from profiles.catalog import ProfileError
     from profiles.gpus import UnknownGpuError, find_gpu
 
     try:
-        return find_gpu(instance.accelerator)
+        with profile_errors():
+            return find_gpu(instance.accelerator)
     except UnknownGpuError as error:
         path, near = printable(str(instance.path)), ", ".join(error.nearest) or "see kvplan gpus"
         message = f"{path}: accelerator: {error.wanted!r} is not a known accelerator."
         raise ConfigError(message, hint=f"Correct the file: {near}.") from error
-    except ProfileError as error:
-        raise broken(error) from error
 
 
 def instance_named(name: str, what: str = "instance") -> Instance:
     """The instance of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
     from hwcalc.sources.wanted import printable
-    from profiles.catalog import ProfileError
     from profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
 
     shown = printable(name)[:60]
     try:
-        return find_instance(name)
+        with profile_errors():
+            return find_instance(name)
     except UnknownInstanceError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         raise UsageError(f"{what} {shown!r} is not known.", hint=f"{perhaps}See: kvplan instances") from error
     except AmbiguousInstanceError as error:
         message = f"{what} {shown!r} is the name of {len(error.names)} instances."
         raise UsageError(message, hint=f"Write {' or '.join(error.names)}.") from error
-    except ProfileError as error:
-        raise broken(error) from error
 
 
 def _described(instance: Instance, gpu: Gpu, share: Gpu) -> str:
@@ -150,7 +160,7 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
     if gpu.user:
         notes.append(Note(code="user-profile", message=f"The accelerator is your own: {printable(str(gpu.path))}."))
     others = [size for size in gpu.memory_options_gb if size != gpu.memory_marketing_gb]
-    if others:
+    if others and gpu.memory_marketing_gb is not None:
         message = (
             f"{gpu.id} comes with {_listed(gpu.memory_options_gb)} GB of memory: {gpu.memory_marketing_gb} is taken. "
             f"Another: --gpu {gpu.id}-{others[-1]}gb."
@@ -166,10 +176,3 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
 
 def _listed(sizes: tuple[int, ...]) -> str:
     return " or ".join(filter(None, (", ".join(map(str, sizes[:-1])), str(sizes[-1]))))
-
-
-def broken(error: Exception) -> ConfigError:
-    """What to say of a :class:`~profiles.catalog.ProfileError`: path, line and key."""
-    from hwcalc.sources.wanted import printable
-
-    return ConfigError(printable(str(error)), hint="Correct the file, or move it away.")

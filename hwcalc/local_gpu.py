@@ -158,11 +158,10 @@ def _family(name: str) -> list[Gpu]:
 
 def _named(name: str) -> list[Gpu]:
     """Profiles whose name is this one; else those with all its words and no more than a form factor besides."""
-    from hwcalc.hardware import gpu_named
-    from profiles.gpus import list_gpus
+    from profiles.gpus import find_gpu, list_gpus
 
     wanted = _words(name)
-    gpus = [gpu_named(gpu_id) for gpu_id in list_gpus()]
+    gpus = [find_gpu(gpu_id) for gpu_id in list_gpus()]
     exact = [gpu for gpu in gpus if _words(gpu.name) == wanted]
     return exact or [gpu for gpu in gpus if wanted and _words(gpu.name) == wanted - _FORMS]
 

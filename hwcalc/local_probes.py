@@ -159,12 +159,9 @@ def amdgpu(root: Path = _SYS) -> list[Found]:
     for card in sorted(cards, key=lambda path: int(path.name[4:]))[:_MOST]:
         device = card / "device"
         total, name = _whole(_content(device / "mem_info_vram_total")), _content(device / "product_name")
-        if total is None:
-            continue
-        if not name.strip():
-            # Consumer cards have no name here; rocm-smi may know it.
-            return []
-        found += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
+        # Consumer cards and integrated ones have no name here; rocm-smi may know it.
+        if total is not None and name.strip():
+            found += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
     return found
 
 

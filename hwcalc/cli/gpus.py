@@ -29,7 +29,8 @@ OPTIONS = (
 )
 
 _MIB = 1024**2
-_TABLE = ("accelerator", "vendor", "sold GB", "tool MiB", "visible MiB", "GB/s", "bf16", "fp8", "FP8 KV")
+_TABLE = ("accelerator", "vendor", "GB", "tool MiB", "seen MiB", "GB/s", "bf16", "fp8", "FP8 KV")
+_LEGEND = ": GB as sold, MiB as the maker's tool reports and as a program sees (~ estimated), dense TFLOPS"
 _MARKDOWN = ("accelerator", "name", *_TABLE[1:])
 _CSV = (
     "id", "name", "vendor", "category", "memory_marketing_gb", "memory_total_mib", "visible_low_mib", "visible_mib",
@@ -39,20 +40,23 @@ _CSV = (
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List the accelerators with their memory and speed, or show one with its sources and the instances that have it."""
+    from hwcalc.hardware import profile_errors
+
     view = view_of(**output)
     words = " ".join(search or ()).strip()
     notes: list[Note] = []
-    gpus, exact, also = _chosen(words, notes)
+    with profile_errors():
+        gpus, exact, also = _chosen(words, notes)
+        infos = _infos(gpus)
     remarks = () if view.quiet else tuple(note.message for note in notes)
     if view.format == "json":
         from hwcalc.planner.result import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in _infos(gpus)]})
-    infos = _infos(gpus)
+        return answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in infos]})
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {words!r} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
-    legend = "" if view.format == "csv" else "; visible is what a program sees, ~ estimated; bf16 and fp8 in dense TFLOPS"
+    legend = "" if view.format == "csv" else _LEGEND
     from hwcalc.report.text import plural
 
     remarks = () if view.quiet else (*remarks, f"{plural(len(infos), 'accelerator')}{legend}. One in full: kvplan gpus ID")

@@ -33,8 +33,11 @@ _CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_byte
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List cloud instances and boxes with their accelerators, those that have one (h100), or show one with its source."""
+    from hwcalc.hardware import profile_errors
+
     view = view_of(**output)
-    found, exact = _chosen(" ".join(search or ()).strip())
+    with profile_errors():
+        found, exact = _chosen(" ".join(search or ()).strip())
     if view.format == "json":
         from hwcalc.planner.result import SCHEMA_VERSION
 

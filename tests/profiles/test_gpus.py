@@ -18,6 +18,7 @@ from profiles.gpus import (
     BUILT_IN,
     FIELDS,
     UnknownGpuError,
+    _squashed,
     find_gpu,
     gpu_aliases,
     list_gpus,
@@ -164,6 +165,84 @@ def test_three_memory_figures(gpu_id: str, sold: int, reported: int | None, torc
 def test_names(name: str, gpu_id: str) -> None:
     """Aliases, capitals, spaces and the vendor's name."""
     assert find_gpu(name).id == gpu_id
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu_id", "size"),
+    [
+        ("m4-max-128", "apple-m4-max-40c-128gb", 128),
+        ("m4 max 64 GB", "apple-m4-max-40c-64gb", 64),
+        ("Apple M4 Max 48", "apple-m4-max-40c-48gb", 48),
+        # Only the one with 32 cores has 36 GB.
+        ("m4-max-36", "apple-m4-max-32c-36gb", 36),
+        ("m3-max-96gb", "apple-m3-max-30c-96gb", 96),
+        ("apple-m4-max-128gb", "apple-m4-max-40c-128gb", 128),
+        ("m3-ultra-512", "apple-m3-ultra-512gb", 512),
+        ("apple-m3-ultra-96gb", "apple-m3-ultra-96gb", 96),
+        ("m1-8", "apple-m1-8gb", 8),
+        # A file of its own for each size.
+        ("a100-40", "a100-sxm4-40gb", 40),
+    ],
+)
+def test_a_size_of_memory_in_the_name(name: str, gpu_id: str, size: int) -> None:
+    """The one of that name that comes with so much; its id finds it again."""
+    gpu, notes = find_gpu(name), list[Note]()
+
+    assert (gpu.id, gpu.memory_marketing_gb) == (gpu_id, size)
+    assert find_gpu(gpu_id).id == gpu_id
+    assert load_gpu(name, notes).id == gpu_id
+    assert "memory-option" not in {note.code for note in notes}
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("m4-max-100", "apple-m4-max-40c-128gb"),
+        ("m4-max-40c-36", "apple-m4-max-40c-48gb"),
+        ("m4-max-0", "apple-m4-max-40c"),
+        ("h100-94", "h100-nvl-94gb"),
+    ],
+)
+def test_a_size_that_is_not_sold(name: str, near: str) -> None:
+    """Unknown; the sizes that there are come as what may have been meant."""
+    with pytest.raises(UnknownGpuError) as caught:
+        find_gpu(name)
+    assert near in caught.value.nearest
+
+
+def test_no_size_is_the_largest() -> None:
+    """And a note says so, with another to choose."""
+    notes: list[Note] = []
+
+    assert load_gpu("m4-max", notes).memory_marketing_gb == 128
+    assert [note.code for note in notes] == ["memory-option", "metal-limit"]
+    assert "48, 64 or 128" in notes[0].message
+    assert "--gpu apple-m4-max-40c-64gb" in notes[0].message
+    assert find_gpu("apple-m4-max-40c-64gb").memory_marketing_gb == 64
+    # 55,662.79 x 10^6 bytes, read of a Mac with 64 GB, are 51.84 GiB.
+    load_gpu("m4-max-64", notes := [])
+    assert "51.84 GiB" in notes[0].message
+    # One size: nothing to say of it.
+    load_gpu("apple-m4-max-32c", notes := [])
+    assert [note.code for note in notes] == ["metal-limit"]
+
+
+def test_a_size_of_a_users_own(own: Path) -> None:
+    """Any file with several sizes; what was read of the largest is not said of another."""
+    text = OWN.replace("memory_total_mib: 24576", "memory_marketing_gb: 24\nmemory_options_gb: [12, 24]\nmemory_total_mib: 24576")
+    (own / "my-card.yaml").write_text(text, encoding="utf-8")
+
+    assert find_gpu("my-card-24").memory_total_mib == 24576
+    assert find_gpu("my card 12gb").memory_total_mib is None
+    assert find_gpu("my-card-12").memory_marketing_gb == 12
+
+
+def test_no_two_accelerators_share_a_name() -> None:
+    """Without hyphens and maker, every id and alias still names one accelerator."""
+    names: dict[str, set[str]] = {}
+    for name, gpu_id in {**{gpu_id: gpu_id for gpu_id in IDS}, **gpu_aliases()}.items():
+        names.setdefault(_squashed(name), set()).add(gpu_id)
+    assert {name: ids for name, ids in names.items() if len(ids) > 1} == {}
 
 
 def test_every_alias_names_an_accelerator() -> None:
@@ -317,6 +396,11 @@ def test_the_script(builder: ModuleType, tmp_path: Path) -> None:
     gpu = parse_gpu(read_yaml(tmp_path / "gpus" / "card.yaml"))
     # 8,191 of 8,192 leaves the driver nothing: not used.
     assert (gpu.torch_total_mib, gpu.torch_total_mib_seen, gpu.capability) == (7990, (7990, 8191), (12, 0))
+
+    sources = {"smi": "seen", "unused": "seen"}
+    table.write_text(yaml.safe_dump({"retrieved": "2030-01-31", "sources": sources, "accelerators": [entry]}), encoding="utf-8")
+    with pytest.raises(SystemExit, match="unused"):
+        builder.main(arguments)
 
 
 def test_lines_of_nested_keys() -> None:
