@@ -16,7 +16,7 @@ from formulas import Mamba2
 from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["ROW_PARALLEL", "Rank", "cut_inputs", "cut_outputs", "module_of"]
+__all__ = ["ROW_PARALLEL", "Rank", "cut_inputs", "cut_outputs", "dealt", "module_of"]
 
 ROW_PARALLEL: Final = frozenset(
     {
@@ -105,7 +105,7 @@ class Rank:
     def expert(self, weight: Weight) -> Weight:
         """One expert's tensor: fewer copies, or a part of each."""
         if self.ep > 1:
-            return replace(weight, copies=-(-weight.copies // self.ep))
+            return dealt(weight, self.ep)
         last = module_of(weight) in ROW_PARALLEL
         if weight.path.endswith(".bias") or len(weight.shape) < 2:
             return weight if last else cut_outputs(weight, self.shards)
@@ -176,6 +176,11 @@ def cut_outputs(weight: Weight, ranks: int) -> Weight:
 def cut_inputs(weight: Weight, ranks: int) -> Weight:
     """A share of the inputs: of the last dimension, rounded up."""
     return replace(weight, shape=(*weight.shape[:-1], -(-weight.shape[-1] // ranks)))
+
+
+def dealt(weight: Weight, ranks: int) -> Weight:
+    """A share of the experts, rounded up; each of them is whole."""
+    return replace(weight, copies=-(-weight.copies // ranks))
 
 
 def _rows(weight: Weight, rows: int) -> Weight:

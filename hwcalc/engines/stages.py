@@ -42,9 +42,8 @@ def count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[r
     mine, total = spans[stage], spans[-1].stop
     if block.count == 1 and total > 1:
         return _single(model, block, tables, first=first, last=last)
-    if total and block.count % total == 0:
-        # Some layers have a block twice: two attentions in each of LongCat's.
-        return len(mine) * (block.count // total)
+    if block.count == total:
+        return len(mine)
     return sum(layer in mine for layer in _layers(model, block, total))
 
 

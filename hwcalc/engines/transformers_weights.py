@@ -1,0 +1,170 @@
+"""What one rank of transformers holds of a model's weights: its own plans, module by module.
+
+A plan names the modules that are cut; what it does not name is whole on every rank, and so are attention in families whose plan
+cuts experts alone (DeepSeek-V3) and everything but the head in those without a plan (gpt-oss). The plans are transformers'
+own (``transformers_plans.json``, written by ``scripts/transformers_plans.py``), with what 5.23 adds to them: an embedding
+named ``embed_tokens`` is cut by rows (``distributed/mixin.py`` init_parallel_plans). A dimension that does not divide leaves the last
+rank a shorter slice (``distributed/tensor_parallel.py``), and a key or value head is never repeated: a model with fewer of them than
+ranks loads and then fails in its first forward pass.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from formulas.frozen import frozen
+from formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, dealt, module_of
+from hwcalc.errors import UnsupportedError
+from hwcalc.model import ModelSpec
+
+__all__ = ["TRANSFORMERS", "Plan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]
+
+_INNER: Final = ("text_config", "vision_config", "audio_config")
+
+
+@frozen
+class Plan:
+    """The modules that a model type cuts, by the ends of their paths; ``None`` for a type that transformers has no plan for."""
+
+    outputs: frozenset[str] = frozenset()
+    inputs: frozenset[str] = frozenset()
+    experts: bool = False
+    """Whether each expert's matrices are cut."""
+    dealt: bool = False
+    """Whether whole experts can be dealt out."""
+    heads: bool = False
+    """Whether keys stay on the rank that made them, so that a head cannot be in two halves."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether tensor parallelism cuts nothing that it names."""
+        return not (self.outputs or self.inputs or self.experts)
+
+
+@lru_cache(maxsize=1)
+def _table() -> tuple[Mapping[str, Plan], Mapping[str, frozenset[str]]]:
+    """Plans by model type; and the types whose head is cut ``out`` or ``in``, or whose embedding stays ``whole``."""
+    table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text(encoding="utf-8"))
+    plans: dict[str, Plan] = {}
+    for entry in table["plans"]:
+        plan = Plan(
+            outputs=frozenset(entry["out"]),
+            inputs=frozenset(entry["in"]),
+            experts=entry["experts"],
+            dealt=entry["dealt"],
+            heads=entry["heads"],
+        )
+        plans |= dict.fromkeys(entry["types"], plan)
+    types = {**table["heads"], "whole": table["whole_embeddings"]}
+    return plans, {name: frozenset(listed) for name, listed in types.items()}
+
+
+def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> Plan:
+    """The plan for a part of a model: its own type's and those of its inner configs; an empty one where there is none."""
+    plans = _table()[0]
+    inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
+    found = [plans[name] for name in (_inner_type(model, key) for key in inner) if name in plans]
+    own = plans.get(model.model_type)
+    if own is not None and (part is not Part.LANGUAGE or not found):
+        found.append(own)
+    return Plan(
+        outputs=frozenset().union(*(plan.outputs for plan in found)),
+        inputs=frozenset().union(*(plan.inputs for plan in found)),
+        experts=any(plan.experts for plan in found),
+        dealt=any(plan.dealt for plan in found),
+        heads=any(plan.heads for plan in found),
+    )
+
+
+def _inner_type(model: ModelSpec, key: str) -> str:
+    inner = model.config.get(key)
+    return str(inner.get("model_type")) if isinstance(inner, Mapping) else ""
+
+
+def check_layout(model: ModelSpec, *, tp: int = 1, ep: int = 1) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for a layout that transformers 5.23 refuses or cannot run."""
+    plan = plan_of(model)
+    listed = _table()[1]
+    if tp > 1 and plan.is_empty and model.model_type not in listed["out"] | listed["in"]:
+        raise UnsupportedError(f"transformers has no tensor-parallel plan for {model.model_type}.", hint="Use: --tp 1, or --pp")
+    if ep > 1 and not plan.dealt:
+        raise UnsupportedError(f"transformers has no expert-parallel plan for {model.model_type}.", hint="Use: --ep 1")
+    if ep > 1 and model.counted is not None:
+        experts = {weight.copies for block in model.counted.blocks for weight in block.weights if weight.copies > 1}
+        if any(count % ep for count in experts):
+            counts = ", ".join(f"{count:,}" for count in sorted(experts))
+            raise UnsupportedError(
+                f"transformers deals {counts} experts out evenly only: not over {ep:,} ranks.", hint="Lower --ep."
+            )
+    if tp > 1 and plan.heads:
+        for group in model.stack.groups:
+            groups = group.kind.dims().get("num_key_value_heads", tp)
+            if groups % tp:
+                raise UnsupportedError(
+                    f"transformers cuts {groups:,} key/value heads over {tp:,} ranks in the middle of a head and then fails.",
+                    hint="Use a --tp that divides them.",
+                )
+
+
+class TransformersRank(Rank):
+    """What the fullest rank of transformers holds of a tensor, by the plan of its model type."""
+
+    def __init__(self, model: ModelSpec, *, tp: int = 1, dp: int = 1, ep: int = 1) -> None:
+        super().__init__(model, tp=tp, dp=dp, ep=ep)
+        self._plans = {part: plan_of(model, part) for part in Part}
+        self._listed = _table()[1]
+        self._text = _inner_type(model, "text_config") or model.model_type
+
+    def cut(self, block: Block, weight: Weight) -> Weight:
+        plan = self._plans[block.part]
+        if weight.copies > 1:
+            return self._expert(plan, weight)
+        if self.tp == 1:
+            return weight
+        if weight.role is WeightRole.HEAD:
+            return self._head(weight)
+        module = weight.path.removesuffix(".weight").removesuffix(".bias")
+        if self.is_vocabulary(weight) and not plan.is_empty and self._text not in self._listed["whole"]:
+            return cut_outputs(weight, self.tp)
+        if _ends_in(module, plan.outputs):
+            return cut_outputs(weight, self.tp)
+        if _ends_in(module, plan.inputs) and weight.role is not WeightRole.BIAS:
+            return cut_inputs(weight, self.tp)
+        return weight
+
+    def _head(self, weight: Weight) -> Weight:
+        if self.model.model_type in self._listed["in"]:
+            return cut_inputs(weight, self.tp)
+        return cut_outputs(weight, self.tp) if self.model.model_type in self._listed["out"] else weight
+
+    def _expert(self, plan: Plan, weight: Weight) -> Weight:
+        if self.ep > 1 and plan.dealt:
+            return dealt(weight, self.ep)
+        if self.tp == 1 or not plan.experts or weight.role is WeightRole.BIAS:
+            return weight
+        return cut_inputs(weight, self.tp) if module_of(weight) in ROW_PARALLEL else cut_outputs(weight, self.tp)
+
+
+def _ends_in(module: str, endings: frozenset[str]) -> bool:
+    return any(module == ending or module.endswith(f".{ending}") for ending in endings)
+
+
+class TransformersRules(Rules):
+    """transformers 5.23: its plans, and pipeline stages whose last one takes what does not divide."""
+
+    engine: ClassVar[str] = "transformers"
+    rank: ClassVar[type[Rank]] = TransformersRank
+
+    def spans(self, layers: int, pp: int) -> tuple[range, ...]:
+        """``distributed/pipeline_parallel.py``: 32 layers on three ranks are 10, 10 and 12."""
+        each = layers // pp
+        return tuple(range(stage * each, layers if stage == pp - 1 else (stage + 1) * each) for stage in range(pp))
+
+
+TRANSFORMERS: Final = TransformersRules()
