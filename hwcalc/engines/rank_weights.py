@@ -7,12 +7,13 @@ counted by :mod:`hwcalc.engines.draft_weights`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from formulas import pipeline_stages
 from formulas.formats import BF16, FP16, FP32, WeightFormat
+from formulas.frozen import frozen
 from formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.engines.shards import Rank
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
@@ -21,10 +22,20 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.parsers.quantization import Scheme
 
-__all__ = ["PLAIN", "REFERENCE", "Rules", "block_bytes", "rank_weight_bytes"]
+__all__ = ["PLAIN", "REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes"]
 
 PLAIN: Final = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 """Unquantised formats by name."""
+
+
+@frozen
+class RankBytes:
+    """Bytes on the rank that holds most: low, expected, high, and where they come from in words."""
+
+    low: int
+    expected: int
+    high: int
+    source: str
 
 
 class Rules:
@@ -105,21 +116,29 @@ def rank_weight_bytes(
         return None
     form = rules.plain(model, plain)
     rank = rules.rank(model, tp=tp, dp=dp, ep=ep)
-    blocks = [
-        replace(block, weights=tuple(rank.cut(block, weight) for weight in rules.as_built(model, block)))
-        for block in rules.held(model, model.counted, pp)
-    ]
+    blocks = cut_blocks(model, rules.held(model, model.counted, pp), rank, rules)
+    return tuple(
+        sum(block_bytes(model, block, rules, scheme, form) for block in stage) for stage in on_stages(model, blocks, pp, rules)
+    )
+
+
+def cut_blocks(model: ModelSpec, blocks: Iterable[Block], rank: Rank, rules: Rules) -> tuple[Block, ...]:
+    """The blocks as the engine builds them, with what the fullest rank holds of every tensor."""
+    return tuple(
+        replace(block, weights=tuple(rank.cut(block, weight) for weight in rules.as_built(model, block))) for block in blocks
+    )
+
+
+def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) -> Iterator[tuple[Block, ...]]:
+    """The blocks of each pipeline stage, with the layers that it has of them."""
     spans = rules.spans(len(model.stack_for(rules.engine)), pp)
-    totals = []
     for stage, span in enumerate(spans):
-        size = 0
-        for block in blocks:
-            count = count_on_stage(model, block, stage, spans, rules.tables)
-            if count:
-                local = replace(block, count=count, layers=layers_on_stage(block, count, span))
-                size += block_bytes(model, local, rules, scheme, form)
-        totals.append(size)
-    return tuple(totals)
+        counts = [count_on_stage(model, block, stage, spans, rules.tables) for block in blocks]
+        yield tuple(
+            replace(block, count=count, layers=layers_on_stage(block, count, span))
+            for block, count in zip(blocks, counts, strict=True)
+            if count
+        )
 
 
 def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | None, plain: WeightFormat) -> int:

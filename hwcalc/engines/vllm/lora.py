@@ -1,0 +1,130 @@
+"""What vLLM allocates for adapters: ``max_loras`` slots of ``max_lora_rank``, zeros until an adapter is loaded.
+
+Rules of vLLM 0.33. Each linear layer of the language model, routers too, gets the slots (``lora/layers/base_linear.py`` create_lora_weights);
+a layer that holds several projections has A and B for each of them (``column_parallel_linear.py``), and experts for each local expert
+(``fused_moe.py``): one A for gate and up together where the checkpoint has them as one tensor. Model classes that name their tables
+get slots for those besides, which are not cut: rows of the vocabulary beside the embedding (``vocab_parallel_embedding.py``),
+and A and B beside the logits (``logits_processor.py``). More adapters than slots wait in host memory (``max_cpu_loras``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.engines.lora import Lora, adapted, adapter_numbers, most_on_a_stage
+from hwcalc.engines.rank_weights import RankBytes, cut_blocks
+from hwcalc.engines.shards import module_of
+from hwcalc.engines.vllm.shards import VllmRank
+from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.errors import UnsupportedError
+from hwcalc.model import ModelSpec
+
+__all__ = ["RANKS", "slot_rank", "vllm_lora_bytes_rank"]
+
+RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What ``--max-lora-rank`` takes (``config/lora.py`` MaxLoRARanks)."""
+_LARGEST_VOCABULARY: Final = 258_048
+_TABLES: Final = frozenset(
+    {
+        "apertus",
+        "exaone",
+        "exaone4",
+        "exaone_moe",
+        "falcon_h1",
+        "granite",
+        "granitemoe",
+        "granitemoehybrid",
+        "granitemoeshared",
+        "hyperclovax",
+        "jamba",
+        "lfm2",
+        "lfm2_moe",
+        "llama",
+        "minicpm",
+        "mixtral",
+        "nemotron",
+        "nemotron_h",
+        "nemotron-nas",
+        "phimoe",
+        "qwen3",
+        "qwen3_5",
+        "qwen3_5_moe",
+        "qwen3_moe",
+        "solar",
+    }
+)
+"""Families whose class has ``embedding_modules`` for embedding and head."""
+_EMBEDDING_ONLY: Final = frozenset({"cohere", "cohere2"})
+_FUSED_EXPERTS: Final = frozenset({"gpt_oss", "interns1_pro", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl_moe"})
+"""Families whose experts have gate and up as one tensor (``is_3d_moe_weight``)."""
+
+
+def slot_rank(rank: int) -> int:
+    """The smallest ``max_lora_rank`` that holds an adapter: 32 for 24. Raises :class:`~hwcalc.errors.UnsupportedError` above 512."""
+    for allowed in RANKS:
+        if rank <= allowed:
+            return allowed
+    raise UnsupportedError(f"vLLM takes adapters up to rank {RANKS[-1]}, not {rank:,}.", hint=f"Use: --lora rank={RANKS[-1]}")
+
+
+def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, *, tp: int = 1, pp: int = 1, dp: int = 1, ep: int = 1) -> RankBytes | None:
+    """Bytes of the slots on the fullest rank; ``None`` if the model's weights are not counted.
+
+    ``lora.count`` is ``max_loras``, the adapters of one batch. With ``targets`` other than ``all`` (``--lora-target-modules``) tables
+    and routers get none. High has the slots of tables in families that are not known to name them. Raises
+    :class:`~hwcalc.errors.UnsupportedError` for a rank, or for a vocabulary beside which it makes no slots.
+    """
+    if model.counted is None:
+        return None
+    rank = slot_rank(lora.rank)
+    blocks = cut_blocks(model, VLLM.held(model, model.counted, pp), VllmRank(model, tp=tp, dp=dp, ep=ep), VLLM)
+    tied = not any(weight.role is WeightRole.HEAD for block in blocks for weight in block.weights)
+
+    def slots(*, with_tables: bool) -> int:
+        def numbers(block: Block, weight: Weight) -> int:
+            if with_tables and lora.targets == "all" and _is_table(block, weight):
+                # Of a tied table there are two: beside the embedding and beside the logits.
+                return _beside_table(model, weight, rank) * (2 if tied and model.model_type not in _EMBEDDING_ONLY else 1)
+            return _beside_layer(model, block, weight, lora, rank)
+
+        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, pp, VLLM, numbers)
+
+    layers, tables = slots(with_tables=False), slots(with_tables=True)
+    known = model.model_type in _TABLES | _EMBEDDING_ONLY
+    if lora.targets == "all" and model.model_type in _TABLES and (model.vocab_size or 0) > _LARGEST_VOCABULARY:
+        raise UnsupportedError(
+            f"vLLM makes no adapter slots beside a vocabulary of {model.vocab_size:,}, only up to {_LARGEST_VOCABULARY:,}.",
+            hint="Use: --lora with targets=attention or targets=mlp",
+        )
+    return RankBytes(
+        low=tables if known else layers,
+        expected=tables if known else layers,
+        high=tables,
+        source=f"vLLM 0.33 lora/layers: max_loras {lora.count:,} x max_lora_rank {rank:,} in {lora.dtype}",
+    )
+
+
+def _beside_layer(model: ModelSpec, block: Block, weight: Weight, lora: Lora, rank: int) -> int:
+    """Numbers of one slot beside a tensor that is cut already."""
+    if lora.targets == "all" and block.part is Part.LANGUAGE and weight.role is WeightRole.ROUTER and len(weight.shape) == 2:
+        return adapter_numbers(rank, weight)
+    if not adapted(block, weight, lora):
+        return 0
+    numbers = adapter_numbers(rank, weight)
+    if weight.role is WeightRole.EXPERT and model.model_type in _FUSED_EXPERTS and module_of(weight) == "up_proj":
+        # Its A is that of the gate.
+        numbers -= weight.copies * rank * weight.shape[1]
+    return numbers
+
+
+def _is_table(block: Block, weight: Weight) -> bool:
+    if block.part is not Part.LANGUAGE or len(weight.shape) != 2:
+        return False
+    return weight.role is WeightRole.HEAD or (weight.role is WeightRole.EMBEDDING and module_of(weight) == "embed_tokens")
+
+
+def _beside_table(model: ModelSpec, weight: Weight, rank: int) -> int:
+    """A and B over the whole vocabulary, of which the rank's share of the table has a part."""
+    return adapter_numbers(rank, replace(weight, shape=(model.vocab_size or weight.shape[0], weight.shape[1])))

@@ -1,0 +1,91 @@
+"""Weights that vLLM keeps in host memory, and what it caches of images: two terms beside its weights and its pool.
+
+``cpu_offload_gb``: parameters of the decoder's layers move to host memory one by one, in order, until what has moved reaches the limit, so
+that the last one may exceed it (vLLM 0.33, ``model_executor/offloader/uva.py``; ``models/utils.py`` make_layers hands it the layers, and
+neither embedding nor head). The limit is in GiB and holds for each GPU. ``kv_offloading_size`` is host memory alone: a second level
+of the cache (``config/cache.py``), which takes nothing off the GPU and adds nothing to the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from formulas.weights import Block, Part
+from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_stages
+from hwcalc.engines.vllm.shards import VllmRank
+from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.model import ModelSpec
+from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.quantization import Scheme
+
+__all__ = ["encoder_cache_bytes", "resident_bytes_rank"]
+
+_TABLES: Final = frozenset({"embedding", "head"})
+_TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
+
+
+def resident_bytes_rank(
+    model: ModelSpec,
+    offload_gib: float,
+    *,
+    plain: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    scheme: Scheme | None = None,
+) -> RankBytes | None:
+    """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``; ``None`` if the weights are not counted.
+
+    High is without the excess of the last parameter; low has the largest one of a layer as that excess.
+    """
+    if model.counted is None:
+        return None
+    form = VLLM.plain(model, plain)
+    blocks = cut_blocks(model, VLLM.held(model, model.counted, pp), VllmRank(model, tp=tp, dp=dp, ep=ep), VLLM)
+    limit = int(offload_gib * GIB)
+    low = high = 0
+    for stage in on_stages(model, blocks, pp, VLLM):
+        sizes = [(block, block_bytes(model, block, VLLM, scheme, form)) for block in stage]
+        total = sum(size for _, size in sizes)
+        movable = sum(size for block, size in sizes if _is_layer(block))
+        # No parameter is larger than its layer.
+        largest = max((-(-size // block.count) for block, size in sizes if _is_layer(block)), default=0)
+        high = max(high, total - min(movable, limit))
+        low = max(low, total - min(movable, limit + largest if limit else 0))
+    source = f"vLLM 0.33 offloader/uva.py: {offload_gib:g} GiB of layers in host memory"
+    return RankBytes(low=low, expected=high, high=high, source=source)
+
+
+def _is_layer(block: Block) -> bool:
+    return block.part is Part.LANGUAGE and block.kind not in _TABLES
+
+
+def encoder_cache_bytes(
+    model: ModelSpec, batched_tokens: int, *, item_tokens: int = 0, element_bytes: int = 2
+) -> RankBytes | None:
+    """Bytes of encoder outputs that wait for the decoder on the first pipeline stage; ``None`` if the weights are not counted.
+
+    The cache holds the larger of ``max_num_batched_tokens`` and the largest item (``v1/core/encoder_cache_manager.py``
+    compute_mm_encoder_budget), one vector of the hidden width for each token, and for each layer that takes features of its own
+    (``deepstack_visual_indexes``). Nothing of it is allocated beforehand: outputs are kept one by one as they come. The profile run fills
+    it and keeps it while the decoder is profiled (``v1/worker/gpu_model_runner.py`` profile_run), so that it is part of the measured
+    activation peak and not of the pool. Low is a run without any such input. Zero for a model without a tower.
+    """
+    if model.counted is None:
+        return None
+    source = "vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak"
+    if not any(block.part in _TOWERS for block in model.counted.blocks):
+        return RankBytes(low=0, expected=0, high=0, source=source)
+    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + _deep_layers(model)) * element_bytes
+    return RankBytes(low=0, expected=size, high=size, source=source)
+
+
+def _deep_layers(model: ModelSpec) -> int:
+    """Layers of the decoder that take features of the tower besides (Qwen3-VL)."""
+    vision = model.config.get("vision_config")
+    indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
+    return len(indexes) if isinstance(indexes, (list, tuple)) else 0
