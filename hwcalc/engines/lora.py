@@ -13,6 +13,7 @@ from typing import Final
 from formulas.frozen import frozen
 from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, cut_blocks, on_stages
+from hwcalc.engines.shards import module_of
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
 
@@ -87,23 +88,23 @@ def lora_bytes_rank(
 ) -> RankBytes | None:
     """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted.
 
-    Low is without adapters of routed experts: PEFT's ``all-linear`` does not reach them where they are one tensor
-    (transformers 5), and reaches them where they are layers. A layer of 4,096 x 4,096 with rank 16 in bf16 takes
-    (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes an adapter.
+    A layer of 4,096 x 4,096 with rank 16 in bf16 takes (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes an adapter. Low is without
+    routed experts, which many adapters leave alone. High is what PEFT 0.21's ``all-linear`` makes of a model of transformers 5:
+    routers too, and twice the rank beside gate and up where they are one tensor, so that both have rows of their own.
     """
     if model.counted is None:
         return None
     blocks = cut_blocks(model, rules.held(model, model.counted, pp), rules.rank(model, tp=tp, dp=dp, ep=ep), rules)
 
-    def beside(chosen: Callable[[Block, Weight, Lora], bool]) -> int:
-        def numbers(block: Block, weight: Weight) -> int:
-            return adapter_numbers(lora.rank, weight) if chosen(block, weight, lora) else 0
+    def beside(numbers: Callable[[Block, Weight, Lora], int]) -> int:
+        def beside_one(block: Block, weight: Weight) -> int:
+            return numbers(block, weight, lora)
 
-        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, pp, rules, numbers)
+        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, pp, rules, beside_one)
 
-    without, whole = beside(_outside_experts), beside(adapted)
+    low, expected, high = (beside(numbers) for numbers in (_outside_experts, _each, _as_peft))
     source = f"{lora.count:,} x rank {lora.rank:,} in {lora.dtype} beside {lora.targets} linear layers: A and B, arXiv:2106.09685"
-    return RankBytes(low=without, expected=whole, high=whole, source=source)
+    return RankBytes(low=low, expected=expected, high=high, source=source)
 
 
 def most_on_a_stage(
@@ -134,5 +135,19 @@ def adapted(block: Block, weight: Weight, lora: Lora) -> bool:
     return is_mlp is (lora.targets == "mlp")
 
 
-def _outside_experts(block: Block, weight: Weight, lora: Lora) -> bool:
-    return weight.role is not WeightRole.EXPERT and adapted(block, weight, lora)
+def _each(block: Block, weight: Weight, lora: Lora) -> int:
+    return adapter_numbers(lora.rank, weight) if adapted(block, weight, lora) else 0
+
+
+def _outside_experts(block: Block, weight: Weight, lora: Lora) -> int:
+    return 0 if weight.role is WeightRole.EXPERT else _each(block, weight, lora)
+
+
+def _as_peft(block: Block, weight: Weight, lora: Lora) -> int:
+    if weight.role is WeightRole.ROUTER and lora.targets == "all" and block.part is Part.LANGUAGE and len(weight.shape) == 2:
+        return adapter_numbers(lora.rank, weight)
+    numbers = _each(block, weight, lora)
+    if numbers and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
+        # B has rows for both, and columns for twice the rank.
+        numbers += weight.copies * lora.rank * weight.shape[0]
+    return numbers

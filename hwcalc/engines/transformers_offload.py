@@ -28,7 +28,7 @@ def offloaded_gpu_bytes(model: ModelSpec, layer_bytes: Callable[[LayerKind], int
     >>> offloaded_gpu_bytes(load_model("meta-llama/Llama-3.1-8B"), lambda kind: 1000)
     2000
 
-    While the layer in use grows by the new tokens, the old tensor is there besides for a moment.
+    The layer that is fetched gets its newest token a moment later, and while the one in use grows, its old tensors are there besides.
     """
     stays, moving = 0, []
     for layer in model.stack_for("transformers"):

@@ -1,8 +1,8 @@
 """Weights that vLLM keeps in host memory, and what it caches of images: two terms beside its weights and its pool.
 
-``cpu_offload_gb``: parameters of the decoder's layers move to host memory one by one, in order, until what has moved reaches the limit, so
-that the last one may exceed it (vLLM 0.33, ``model_executor/offloader/uva.py``; ``models/utils.py`` make_layers hands it the layers, and
-neither embedding nor head). The limit is in GiB and holds for each GPU. ``kv_offloading_size`` is host memory alone: a second level
+``cpu_offload_gb``: parameters move to host memory one by one, in order, until what has moved reaches the limit, so that the last one may
+exceed it (vLLM 0.33, ``model_executor/offloader/uva.py``). It is handed the decoder's layers (``models/utils.py`` make_layers) and the
+towers (``models/interfaces.py`` _mark_tower_model), neither embedding nor head. The limit is in GiB and holds for each GPU. ``kv_offloading_size`` is host memory alone: a second level
 of the cache (``config/cache.py``), which takes nothing off the GPU and adds nothing to the pool.
 """
 
@@ -56,12 +56,12 @@ def resident_bytes_rank(
         largest = max((-(-size // block.count) for block, size in sizes if _is_layer(block)), default=0)
         high = max(high, total - min(movable, limit))
         low = max(low, total - min(movable, limit + largest if limit else 0))
-    source = f"vLLM 0.33 offloader/uva.py: {offload_gib:g} GiB of layers in host memory"
+    source = f"vLLM 0.33 offloader/uva.py: {offload_gib:g} GiB of parameters in host memory"
     return RankBytes(low=low, expected=high, high=high, source=source)
 
 
 def _is_layer(block: Block) -> bool:
-    return block.part is Part.LANGUAGE and block.kind not in _TABLES
+    return block.part in _TOWERS or (block.part is Part.LANGUAGE and block.kind not in _TABLES)
 
 
 def encoder_cache_bytes(
