@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.lora import Lora
-    from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.rank_weights import RankBytes, Rules
     from profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "StoredTensor",
     "choice_option",
     "integer_option",
+    "number_option",
     "parse_kv_dtype",
     "store",
 ]
@@ -229,6 +230,23 @@ def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], i
     return check
 
 
+def number_option(maximum: int) -> Callable[[str, str], float]:
+    """A reader of numbers from 0 on, with or without a point."""
+
+    def check(name: str, value: str) -> float:
+        whole, _, part = value.partition(".")
+        if not (whole.isascii() and whole.isdecimal() and len(whole) < 10) or (
+            part and not (part.isascii() and part.isdecimal())
+        ):
+            raise UsageError(f"engine option {name}={value[:40]} is not a number.", hint=f"Allowed: 0 to {maximum:,}.")
+        number = float(value[:30])
+        if number > maximum:
+            raise UsageError(f"engine option {name} is out of range: {value[:40]}", hint=f"Allowed: 0 to {maximum:,}.")
+        return number
+
+    return check
+
+
 def choice_option(*choices: str) -> Callable[[str, str], str]:
     """A reader of one of a few words."""
 
@@ -357,6 +375,14 @@ class Engine(ABC):
 
         part = rank_weights_part(self, context)
         return None if part is None else (part,)
+
+    def lora_bytes(self, context: Context, lora: Lora) -> RankBytes | None:
+        """What adapters take of the fullest GPU; ``None`` where the layers that they stand beside are not counted."""
+        from hwcalc.engines.lora import lora_bytes_rank
+
+        request = context.request
+        ranks = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
+        return lora_bytes_rank(context.model, lora, rules=self.weight_rules(), **ranks)
 
     def needed_bytes(self, context: Context) -> int:
         """What the cache of the planned sequences needs on the fullest GPU."""

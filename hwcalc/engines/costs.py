@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hwcalc.engines.base import BudgetPart, Context, Request, Section
-from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.widths import layer_width
 from hwcalc.model import ModelSpec, Note
 from hwcalc.units import human_bytes
@@ -27,6 +27,7 @@ __all__ = [
     "forward",
     "memory_of",
     "model_width",
+    "ranked",
     "remembered",
     "workspaces",
 ]
@@ -52,6 +53,11 @@ def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -
 def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
     """A term that is known."""
     return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source)
+
+
+def ranked(name: str, section: Section, found: RankBytes) -> BudgetPart:
+    """What a rank holds, as a term."""
+    return BudgetPart(name=name, section=section, **vars(found))
 
 
 def memory_of(gpu: Gpu, notes: list[Note]) -> VisibleMemory | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, remembered, workspaces
-from hwcalc.engines.extra_models import adapters, draft_weights
+from hwcalc.engines.extra_models import beside
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.model import Note
 from profiles.engines import runtime_profile
@@ -34,8 +34,7 @@ def plan_equation(engine: Engine, context: Context) -> Budget | None:
     share = request.memory_utilization
     parts = (
         *weights,
-        *adapters(context),
-        *draft_weights(engine.weight_rules(), context),
+        *beside(engine, context),
         forward(engine.weight_rules(), context, engine.forward_tokens(context), request.replica_batch),
         *engine.working(context),
         device_context(gpu),

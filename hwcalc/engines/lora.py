@@ -39,6 +39,9 @@ class Lora:
     """``all``, ``attention`` (and other mixers of tokens, such as Mamba's) or ``mlp`` (experts too)."""
     dtype: str = "bf16"
 
+    def __str__(self) -> str:
+        return f"rank={self.rank},count={self.count},targets={self.targets},dtype={self.dtype}"
+
     @property
     def element_bytes(self) -> int:
         """Bytes of one number."""

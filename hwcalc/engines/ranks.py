@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from formulas import Layer, LayerKind, Role, pipeline_stages
+from formulas import Layer, LayerKind, Role
 from hwcalc.engines.base import Context, Engine, StoredTensor, bytes_of
 from hwcalc.errors import UnsupportedError
 
@@ -40,7 +40,9 @@ def fullest_rank_bytes(engine: Engine, context: Context) -> int:
     if request.pp == 1:
         fullest = sum(group.count * size[group.kind] for group in groups)
     else:
-        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in pipeline_stages(len(layers), request.pp))
+        fullest = max(
+            _stage(layers[stage.start : stage.stop], size) for stage in engine.weight_rules().spans(len(layers), request.pp)
+        )
     return fullest + bytes_of(engine.extras(local))
 
 

@@ -12,44 +12,22 @@ recurrent state of Mamba, delta nets, KDA   model dtype                         
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from formulas import (
-    CacheTensor,
     ChunkedAttention,
     CompressedAttention,
-    CrossAttention,
-    DType,
-    ExpandedLatentAttention,
-    Fixed,
-    Full,
     FullAttention,
-    GatedDeltaNet,
-    KimiDeltaAttention,
-    LatentAttention,
     LayerKind,
     LightningAttention,
-    Mamba1,
-    Mamba2,
     MatrixLSTM,
-    NoCache,
-    RealGatedLRU,
-    Remainder,
     Role,
-    Rwkv4,
-    RwkvMatrix,
-    SharedCache,
     ShortConvolution,
-    SinkAttention,
     SlidingAttention,
-    Span,
     SparseIndexer,
-    Window,
 )
-from formulas.attention import key_value_tensors
 from hwcalc.engines.base import (
     BudgetPart,
     Context,
@@ -59,33 +37,32 @@ from hwcalc.engines.base import (
     Request,
     Section,
     StoredTensor,
+    bytes_of,
     choice_option,
     integer_option,
     parse_kv_dtype,
-    store,
 )
 from hwcalc.engines.reference import model_dtype, named
-from hwcalc.engines.transformers_quantized import quantization, quantized_tensors, residual_note
+from hwcalc.engines.transformers_layers import RULES, cache_class, counter, numbers
+from hwcalc.engines.transformers_quantized import quantization, residual_note
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 
+if TYPE_CHECKING:
+    from hwcalc.engines.rank_weights import Rules
+
 __all__ = ["Transformers"]
 
-_LATENT_SINCE: Final = (5, 15)
 _FP32_STATES_SINCE: Final = (5, 14)
 _FP8_SINCE: Final = (5, 22)
 _FLOATS: Final = ("fp32", "fp16", "bf16")
 
 # Model classes whose caches are kept in another dtype than their kind's usual one.
 _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
-# Model classes that size the buffers of their short convolutions themselves: only the columns that are needed.
-_OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
 # Those that keep token positions for their indexers and token ids for their n-grams in the cache.
 _TOKEN_KEEPERS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
-# Static sparse layers that keep their length as a tensor.
-_COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
 
 
 class Transformers(Engine):
@@ -132,13 +109,11 @@ class Transformers(Engine):
 
     def resolve_version(self, wanted: str) -> str:
         """Any version from 4.57 to the newest known; the nearest known at or below it decides."""
-        asked = _numbers(wanted)
+        asked = numbers(wanted)
         for known in self.versions if asked is not None else ():
-            numbers = _numbers(known) or ()
+            own = numbers(known) or ()
             # "5" is the newest 5.x, "5.19" has the rules of the nearest one before it.
-            if asked == numbers[:1] or (
-                len(asked or ()) > 1 and numbers <= (asked or ())[:2] <= (_numbers(self.versions[0]) or ())
-            ):
+            if asked == own[:1] or (len(asked or ()) > 1 and own <= (asked or ())[:2] <= (numbers(self.versions[0]) or ())):
                 return known
         raise UsageError(
             f"--engine transformers@{wanted[:20]}: no rules for that version.",
@@ -158,7 +133,7 @@ class Transformers(Engine):
                     "--engine-option quant_backend=quanto|hqq|fp8",
                 )
             own = parsed[0]
-        old = (_numbers(self.version(request.engine_version)) or ()) < _FP32_STATES_SINCE
+        old = (numbers(self.version(request.engine_version)) or ()) < _FP32_STATES_SINCE
         state = own if old or model.model_type in _MODEL_DTYPE_STATES else named("fp32")
         roles = dict.fromkeys(Role, own)
         roles[Role.STATE] = state
@@ -169,7 +144,11 @@ class Transformers(Engine):
         return Dtypes(kv=own.name, roles=MappingProxyType(roles))
 
     def check(self, context: Context) -> None:
-        cache = _cache(context)
+        if context.request.gpus * context.request.ep > 1:
+            from hwcalc.engines.transformers_weights import check_layout
+
+            check_layout(context.model, tp=context.request.tp, ep=context.request.ep)
+        cache = cache_class(context)
         stack = context.model.stack_for(self.name)
         kinds = {type(group.kind) for group in stack.groups}
         for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
@@ -186,7 +165,7 @@ class Transformers(Engine):
                     hint="Use: --engine-option cache=dynamic",
                 )
             knobs = quantization(context)
-            if knobs.backend == "fp8" and (_numbers(context.version) or ()) < _FP8_SINCE:
+            if knobs.backend == "fp8" and (numbers(context.version) or ()) < _FP8_SINCE:
                 raise UsageError(
                     f"transformers {context.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer"
                 )
@@ -217,7 +196,7 @@ class Transformers(Engine):
             )
 
     def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
-        rule = _RULES.get(type(kind))
+        rule = RULES.get(type(kind))
         if rule is None:
             raise UnsupportedError(f"transformers has no rule for {kind.title}.", hint="Use: --engine reference")
         return rule(kind, context)
@@ -225,10 +204,24 @@ class Transformers(Engine):
     def extras(self, context: Context) -> tuple[StoredTensor, ...]:
         if any(isinstance(group.kind, MatrixLSTM) for group in context.model.stack.groups):
             # xLSTMCache counts the tokens seen in one int64.
-            return (_counter("seqlen_offset"),)
+            return (counter("seqlen_offset"),)
         if context.model.model_type in _TOKEN_KEEPERS:
             return _token_records(context)
         return ()
+
+    def weight_rules(self) -> Rules:
+        from hwcalc.engines.transformers_weights import TRANSFORMERS
+
+        return TRANSFORMERS
+
+    def rank_bytes(self, context: Context, total_bytes: int) -> int:
+        """An offloaded cache has two layers on the GPU at a time."""
+        if cache_class(context) != "offloaded":
+            return super().rank_bytes(context, total_bytes)
+        from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
+
+        local, tp = context.on_a_replica(), context.request.tp
+        return offloaded_gpu_bytes(context.model, lambda kind: bytes_of(self.tensors(kind.shard(tp), local)))
 
     def forward_tokens(self, context: Context) -> tuple[int, int, int]:
         """``generate`` takes every prompt in one pass; a prompt may be all of a sequence but its last token."""
@@ -237,7 +230,7 @@ class Transformers(Engine):
 
     def working(self, context: Context) -> tuple[BudgetPart, ...]:
         """A dynamic layer grows by concatenation: old and new keys stand side by side for a moment, then old and new values."""
-        if _cache(context) == "static":
+        if cache_class(context) == "static":
             return ()
         local, tp = context.on_a_replica(), context.request.tp
         sizes = [
@@ -256,11 +249,6 @@ class Transformers(Engine):
         """Compressed attention empties its buffers whenever a group is full."""
         kinds = (group.kind for group in context.model.stack.groups)
         return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
-
-
-def _counter(name: str) -> StoredTensor:
-    """One int64, whatever the batch."""
-    return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8)
 
 
 def _token_records(context: Context) -> tuple[StoredTensor, ...]:
@@ -286,164 +274,3 @@ def _token_records(context: Context) -> tuple[StoredTensor, ...]:
         for name, (count, span) in records.items()
         if count
     )
-
-
-def _numbers(version: str) -> tuple[int, ...] | None:
-    parts = version.split(".")
-    return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
-
-
-def _cache(context: Context) -> str:
-    return context.request.options.get("cache", "dynamic")
-
-
-def _static_length(context: Context) -> int:
-    """StaticCache preallocates this many positions whatever is fed."""
-    value = context.request.options.get("max_cache_len")
-    if value is None:
-        return context.tokens
-    length = integer_option(1)("max_cache_len", value)
-    if context.tokens > length:
-        raise UsageError(f"max_cache_len={length:,} does not hold {context.tokens:,} tokens.", hint="Raise it, or lower --seq.")
-    return length
-
-
-Rule = Callable[..., tuple[StoredTensor, ...]]
-
-
-def _plain(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
-    return tuple(store(tensor, context) for tensor in kind.tensors())
-
-
-def _growing(tensors: tuple[CacheTensor, ...], context: Context, window: int | None = None) -> tuple[StoredTensor, ...]:
-    """Tensors with one entry a token.
-
-    A dynamic sliding layer keeps ``window`` - 1: of ABCD with window 3 it keeps [CD], since the next token brings the
-    third. A static one preallocates min(window, max_cache_len).
-    """
-    span: Span
-    if _cache(context) == "static":
-        length = _static_length(context)
-        span = Fixed(length if window is None else min(window, length))
-    else:
-        span = Full() if window is None else Window(window - 1)
-    return tuple(store(replace(tensor, span=span), context) for tensor in tensors)
-
-
-def _full(kind: FullAttention, context: Context) -> tuple[StoredTensor, ...]:
-    if _cache(context) == "quantized":
-        return quantized_tensors(kind, context, context.dtypes.roles[Role.KEY])
-    return _growing(kind.tensors(), context)
-
-
-def _sliding(kind: SlidingAttention, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context, kind.window)
-
-
-def _chunked(kind: ChunkedAttention, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context, kind.chunk)
-
-
-def _sink(kind: SinkAttention, context: Context) -> tuple[StoredTensor, ...]:
-    raise UnsupportedError(
-        "transformers has no attention-sink cache (SinkCache was removed in 4.53).", hint="Use: --engine reference"
-    )
-
-
-def _latent(kind: LatentAttention, context: Context) -> tuple[StoredTensor, ...]:
-    latent = (_numbers(context.version) or ()) >= _LATENT_SINCE
-    return _growing(kind.tensors() if latent else kind.expanded().tensors(), context, kind.window)
-
-
-def _expanded(kind: ExpandedLatentAttention, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context, kind.window)
-
-
-def _indexer(kind: SparseIndexer, context: Context) -> tuple[StoredTensor, ...]:
-    keys = _growing(kind.tensors(), context)
-    if _cache(context) == "static" and context.model.model_type in _COUNTED_INDEXERS:
-        return (*keys, _counter("indexer_length"))
-    return keys
-
-
-def _whole_kernel(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
-    """LinearAttentionLayer keeps ``kernel`` columns of the convolution, one more than it needs."""
-    return tuple(
-        store(tensor, context, positions=tensor.span.positions(context.tokens) + 1)
-        if tensor.role is Role.CONV
-        else store(tensor, context)
-        for tensor in kind.tensors()
-    )
-
-
-def _short_convolution(kind: ShortConvolution, context: Context) -> tuple[StoredTensor, ...]:
-    if context.model.model_type in _OWN_CONV_SIZES:
-        return _plain(kind, context)
-    return _whole_kernel(kind, context)
-
-
-def _compressed(kind: CompressedAttention, context: Context) -> tuple[StoredTensor, ...]:
-    """DeepSeek-V4: key and value are one tensor on compressed layers, two on pure sliding ones."""
-    own = context.dtypes.roles[Role.LATENT]
-    if kind.compress_ratio is None:
-        tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
-        return _growing(tensors, context, kind.window)
-    window, compressed = kind.tensors()[:2]
-    out = [
-        store(window, context, dtype=own, positions=min(context.tokens, kind.window - 1)),
-        store(compressed, context, dtype=own),
-    ]
-    halves = 2 if kind.overlap else 1
-    widths = {"compressor": kind.head_dim}
-    if kind.index_head_dim is not None:
-        widths["indexer"] = kind.index_head_dim
-        out.append(store(kind.tensors()[4], context, dtype=own))
-    rest = Remainder(kind.compress_ratio).positions(context.tokens)
-    # Ratio 4 with overlap, six tokens: [EF] wait in the buffers, [ABCD] stays as the overlap of the next entry.
-    groups = kind.compress_ratio if kind.overlap and context.tokens >= kind.compress_ratio else 0
-    for name, width in widths.items():
-        for part in ("value", "gate"):
-            out.append(_slots(f"{name}_{part}", halves * width, rest, own, context))
-            if kind.overlap:
-                out.append(_slots(f"{name}_overlap_{part}", width, groups, own, context))
-    return tuple(out)
-
-
-def _slots(name: str, width: int, positions: int, dtype: DType, context: Context) -> StoredTensor:
-    return StoredTensor(
-        name=name,
-        role=Role.STATE,
-        axes=("width",),
-        shape=(width,),
-        dtype=dtype.name,
-        positions=positions,
-        span=f"{positions:,}",
-        bytes=context.batch * positions * dtype.row_bytes(width),
-    )
-
-
-_RULES: Final[Mapping[type[LayerKind], Rule]] = MappingProxyType(
-    {
-        FullAttention: _full,
-        SlidingAttention: _sliding,
-        ChunkedAttention: _chunked,
-        SinkAttention: _sink,
-        LatentAttention: _latent,
-        ExpandedLatentAttention: _expanded,
-        SparseIndexer: _indexer,
-        CompressedAttention: _compressed,
-        Mamba1: _whole_kernel,
-        Mamba2: _whole_kernel,
-        GatedDeltaNet: _whole_kernel,
-        KimiDeltaAttention: _whole_kernel,
-        ShortConvolution: _short_convolution,
-        LightningAttention: _plain,
-        RealGatedLRU: _plain,
-        Rwkv4: _plain,
-        RwkvMatrix: _plain,
-        MatrixLSTM: _plain,
-        CrossAttention: _plain,
-        SharedCache: _plain,
-        NoCache: _plain,
-    }
-)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from formulas.frozen import frozen
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Context, Engine, Section
 from hwcalc.errors import KvplanError
 from hwcalc.planner.context import encoder_tokens
 from hwcalc.planner.result import UNLIMITED, PoolInfo
@@ -20,6 +20,7 @@ from hwcalc.planner.result import UNLIMITED, PoolInfo
 __all__ = [
     "MOST_GPUS",
     "NODE",
+    "UNLIMITED",
     "Answer",
     "Layout",
     "best_layout",
@@ -174,14 +175,19 @@ def most(engine: Engine, context: Context, size: int | None = None) -> Answer:
 
 
 def _binding(engine: Engine, context: Context, found: int, **least: int) -> str:
-    """What binds: the weights, if they leave nothing for even the smallest cache."""
-    if found:
+    """What binds: the weights, or what a forward pass needs beside them, if that leaves nothing for even the smallest cache."""
+    if found or context.request.kv_memory is not None:
         return "cache"
     try:
-        size = budget_bytes(engine, changed(engine, context, **least))
+        budget = engine.budget(changed(engine, context, **least))
     except KvplanError:
         return "cache"
-    return "weights" if size is None or size <= 0 else "cache"
+    if budget is None:
+        return "weights"
+    if budget.expected > 0:
+        return "cache"
+    weights = sum(part.expected for part in budget.parts if part.section is Section.WEIGHTS)
+    return "weights" if weights >= budget.requested_bytes else "activations"
 
 
 def _likely(engine: Engine, context: Context, size: int, bound: int) -> int:

@@ -17,7 +17,7 @@ import pytest
 import hwcalc.engines
 from formulas import KINDS, Stack
 from hwcalc import ModelSpec, plan
-from hwcalc.engines import ENGINES, transformers
+from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.parsers import registry
 
@@ -83,8 +83,8 @@ def test_a_layer_kind(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
 
         with pytest.raises(UnsupportedError, match="retention"):
             plan(model, seq=1, engine="transformers")
-        rules: Any = {**transformers._RULES, kind: transformers._plain}
-        monkeypatch.setattr(transformers, "_RULES", rules)
+        rules: Any = {**transformers_layers.RULES, kind: transformers_layers._plain}
+        monkeypatch.setattr(transformers, "RULES", rules)
         assert plan(model, seq=1, engine="transformers").cache.total_bytes == 12 * 4 * 64 * 128 * 4
     finally:
         KINDS.clear()

@@ -19,6 +19,7 @@ from hwcalc.engines.base import (
     StoredTensor,
     choice_option,
     integer_option,
+    number_option,
 )
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
@@ -77,6 +78,8 @@ class Vllm(Engine):
                 ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
                 ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),
                 ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
+                ("cpu_offload_gb", "GiB of weights in host memory, per GPU", "0", number_option(2**20)),
+                ("kv_offloading_size", "GiB of host memory for blocks that left the GPU", "none", number_option(2**20)),
                 ("speculative", "ngram:N, mtp:N, eagle:MODEL[:N] or draft:MODEL[:N]", "none", lambda _, value: value),
             )
         }
@@ -134,6 +137,9 @@ class Vllm(Engine):
             )
         if settings.speculation is not None and settings.speculation.method == "mtp":
             context.notes.append(Note(code="draft-layers", message="The drafting layers keep their cache in the same pool."))
+        if "kv_offloading_size" in request.options:
+            message = f"kv_offloading_size: {request.options['kv_offloading_size']} GiB of host memory; the pool on the GPU stays as it is."
+            context.notes.append(Note(code="host-memory", message=message))
         if request.dp > 1:
             context.notes.append(Note(code="per-replica", message=f"The pool is that of one of {request.dp} replicas."))
 
@@ -195,7 +201,12 @@ class Vllm(Engine):
 
     def budget(self, context: Context) -> Budget | None:
         settings = self._plan(context)[0]
-        return plan_budget(context, sequences=settings.sequences, batched_tokens=settings.batched_tokens)
+        return plan_budget(
+            context,
+            sequences=settings.sequences,
+            batched_tokens=settings.batched_tokens,
+            speculation=settings.speculation,
+        )
 
     def weight_rules(self) -> Rules:
         return VLLM

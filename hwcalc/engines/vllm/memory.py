@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING
 
 from formulas import Role
 from hwcalc.engines.base import Budget, BudgetPart, Context, Request, Section
-from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, remembered, workspaces
-from hwcalc.engines.extra_models import adapters, draft_weights
+from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, ranked, remembered, workspaces
+from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+from hwcalc.engines.rank_weights import RankBytes
+from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
+from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.shards import encoder_width
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
 from hwcalc.model import ModelSpec, Note
@@ -22,12 +25,15 @@ from hwcalc.units import GIB, human_bytes
 from profiles.engines import runtime_profile, vllm_profile
 
 if TYPE_CHECKING:
+    from hwcalc.engines.vllm.settings import Speculation
     from profiles.gpus import Gpu
 
 __all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes", "weight_parts"]
 
 
-def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Budget | None:
+def plan_budget(
+    context: Context, *, sequences: int, batched_tokens: int, speculation: Speculation | None = None
+) -> Budget | None:
     """What each GPU has left for the cache; ``None`` without a GPU of known memory, or if the model's weights are unknown.
 
     ``sequences`` and ``batched_tokens`` are ``max_num_seqs`` and ``max_num_batched_tokens`` as the engine resolved them. What had
@@ -44,8 +50,7 @@ def plan_budget(context: Context, *, sequences: int, batched_tokens: int) -> Bud
     margin = request.margin or Fraction(0)
     parts = [
         *weights,
-        *adapters(context),
-        *draft_weights(VLLM, context),
+        *_beside(context, speculation, batched_tokens),
         *_rotary(context.model),
         _activation(context, sequences, batched_tokens),
         *_encoder(context, batched_tokens),
@@ -118,12 +123,57 @@ def weight_parts(context: Context) -> tuple[BudgetPart, ...] | None:
     source = "parameters by vLLM's own sharding"
     if stages is None or not known:
         return _from_files(context, published, stages)
+    offloaded = request.options.get("cpu_offload_gb")
+    if offloaded is not None:
+        resident = resident_bytes_rank(model, float(offloaded), plain=plain, scheme=scheme, **ranks)
+        return None if resident is None else (ranked("weights", Section.WEIGHTS, resident),)
     parts = (exact("weights", Section.WEIGHTS, max(stages), f"{source}, {'16 bits' if scheme is None else scheme.name}"),)
     absorbed = 0 if scheme is None else absorbed_bytes_rank(model, tp=request.tp, pp=request.pp)
     if not absorbed:
         return parts
     text = "vLLM 0.33 layers/attention/mla_attention.py: 16-bit copies of the quantised up-projections"
     return (*parts, exact("absorbed projections", Section.WEIGHTS, absorbed, text))
+
+
+def _beside(context: Context, speculation: Speculation | None, batched_tokens: int) -> tuple[BudgetPart, ...]:
+    """Adapter slots, the weights of a draft, and encoder outputs that wait for the decoder."""
+    model, request = context.model, context.request
+    found: dict[str, tuple[Section, RankBytes | None]] = {}
+    if request.lora is not None:
+        ranks = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
+        found["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, request.lora, **ranks)
+    if speculation is not None and speculation.method != "ngram":
+        found["draft weights"] = Section.WEIGHTS, _draft_bytes(context, speculation)
+    for name, (_, size) in found.items():
+        if size is None:
+            context.notes.append(
+                Note(code=f"{name.replace(' ', '-')}-unknown", message=f"The {name} are not known, and not counted.")
+            )
+    waiting = encoder_cache_bytes(model, batched_tokens)
+    if waiting is not None and waiting.high:
+        found["encoder cache"] = Section.ACTIVATIONS, waiting
+    return tuple(ranked(name, section, size) for name, (section, size) in found.items() if size is not None)
+
+
+def _draft_bytes(context: Context, speculation: Speculation) -> RankBytes | None:
+    from hwcalc.planner.memory import format_name, planned_scheme
+
+    model, request = context.model, context.request
+    if speculation.model is None:
+        scheme, known = planned_scheme(model, format_name(request.weights))
+        if not known:
+            return None
+        tp, pp, dp, ep = request.tp, request.pp, request.dp, request.ep
+        return mtp_bytes_rank(model, tp=tp, pp=pp, dp=dp, ep=ep, scheme=scheme, rules=VLLM)
+    from hwcalc.api import load_model
+
+    draft = load_model(speculation.model)
+    scheme, known = planned_scheme(draft, None)
+    if not known:
+        return None
+    if speculation.method == "eagle":
+        return eagle_bytes_rank(draft, model, tp=request.tp, pp=request.pp, scheme=scheme, rules=VLLM)
+    return draft_bytes_rank(draft, tp=request.tp, scheme=scheme, rules=VLLM)
 
 
 def _running_dtype(request: Request) -> str | None:

@@ -30,7 +30,7 @@ class Speculation:
 
     method: str
     tokens: int
-    model: str | None = None
+    model: str | ModelSpec | None = None
 
 
 @frozen
@@ -107,7 +107,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
         async_scheduling=_flag(options.get("async_scheduling"), default=True),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
-        speculation=_speculation(options.get("speculative")),
+        speculation=_speculation(options.get("speculative"), request.draft),
     )
 
 
@@ -191,9 +191,12 @@ def _flag(value: str | None, *, default: bool) -> bool:
     return default if value is None else value.lower() in ("true", "1", "on", "yes")
 
 
-def _speculation(value: str | None) -> Speculation | None:
+def _speculation(value: str | None, draft: ModelSpec | None) -> Speculation | None:
+    """``--draft MODEL`` is ``speculative=draft:MODEL``; the option says more."""
     if value is None:
-        return None
+        return None if draft is None else Speculation(method="draft", tokens=1, model=draft)
+    if draft is not None:
+        raise UsageError("--draft and the engine option speculative both name a draft.", hint="Give one of them.")
     method, _, rest = value.partition(":")
     if method in ("ngram", "mtp"):
         return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))

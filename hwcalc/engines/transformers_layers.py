@@ -1,0 +1,226 @@
+"""What transformers stores for one layer of each kind: a rule a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from formulas import (
+    CacheTensor,
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    DType,
+    ExpandedLatentAttention,
+    Fixed,
+    Full,
+    FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    LayerKind,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    MatrixLSTM,
+    NoCache,
+    RealGatedLRU,
+    Remainder,
+    Role,
+    Rwkv4,
+    RwkvMatrix,
+    SharedCache,
+    ShortConvolution,
+    SinkAttention,
+    SlidingAttention,
+    Span,
+    SparseIndexer,
+    Window,
+)
+from formulas.attention import key_value_tensors
+from hwcalc.engines.base import (
+    Context,
+    StoredTensor,
+    integer_option,
+    store,
+)
+from hwcalc.engines.transformers_quantized import quantized_tensors
+from hwcalc.errors import UnsupportedError, UsageError
+
+__all__ = ["RULES", "cache_class", "counter", "numbers"]
+
+_LATENT_SINCE: Final = (5, 15)
+# Model classes that size the buffers of their short convolutions themselves: only the columns that are needed.
+_OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
+# Static sparse layers that keep their length as a tensor.
+_COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
+
+
+def numbers(version: str) -> tuple[int, ...] | None:
+    """``5.14.1`` as numbers; ``None`` for anything else."""
+    parts = version.split(".")
+    return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
+
+
+def cache_class(context: Context) -> str:
+    """The class of cache that is planned."""
+    return context.request.options.get("cache", "dynamic")
+
+
+def _static_length(context: Context) -> int:
+    """StaticCache preallocates this many positions whatever is fed."""
+    value = context.request.options.get("max_cache_len")
+    if value is None:
+        return context.tokens
+    length = integer_option(1)("max_cache_len", value)
+    if context.tokens > length:
+        raise UsageError(f"max_cache_len={length:,} does not hold {context.tokens:,} tokens.", hint="Raise it, or lower --seq.")
+    return length
+
+
+def counter(name: str) -> StoredTensor:
+    """One int64, whatever the batch."""
+    return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8)
+
+
+Rule = Callable[..., tuple[StoredTensor, ...]]
+
+
+def _plain(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    return tuple(store(tensor, context) for tensor in kind.tensors())
+
+
+def _growing(tensors: tuple[CacheTensor, ...], context: Context, window: int | None = None) -> tuple[StoredTensor, ...]:
+    """Tensors with one entry a token.
+
+    A dynamic sliding layer keeps ``window`` - 1: of ABCD with window 3 it keeps [CD], since the next token brings the
+    third. A static one preallocates min(window, max_cache_len).
+    """
+    span: Span
+    if cache_class(context) == "static":
+        length = _static_length(context)
+        span = Fixed(length if window is None else min(window, length))
+    else:
+        span = Full() if window is None else Window(window - 1)
+    return tuple(store(replace(tensor, span=span), context) for tensor in tensors)
+
+
+def _full(kind: FullAttention, context: Context) -> tuple[StoredTensor, ...]:
+    if cache_class(context) == "quantized":
+        return quantized_tensors(kind, context, context.dtypes.roles[Role.KEY])
+    return _growing(kind.tensors(), context)
+
+
+def _sliding(kind: SlidingAttention, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context, kind.window)
+
+
+def _chunked(kind: ChunkedAttention, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context, kind.chunk)
+
+
+def _sink(kind: SinkAttention, context: Context) -> tuple[StoredTensor, ...]:
+    raise UnsupportedError(
+        "transformers has no attention-sink cache (SinkCache was removed in 4.53).", hint="Use: --engine reference"
+    )
+
+
+def _latent(kind: LatentAttention, context: Context) -> tuple[StoredTensor, ...]:
+    latent = (numbers(context.version) or ()) >= _LATENT_SINCE
+    return _growing(kind.tensors() if latent else kind.expanded().tensors(), context, kind.window)
+
+
+def _expanded(kind: ExpandedLatentAttention, context: Context) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), context, kind.window)
+
+
+def _indexer(kind: SparseIndexer, context: Context) -> tuple[StoredTensor, ...]:
+    keys = _growing(kind.tensors(), context)
+    if cache_class(context) == "static" and context.model.model_type in _COUNTED_INDEXERS:
+        return (*keys, counter("indexer_length"))
+    return keys
+
+
+def _whole_kernel(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    """LinearAttentionLayer keeps ``kernel`` columns of the convolution, one more than it needs."""
+    return tuple(
+        store(tensor, context, positions=tensor.span.positions(context.tokens) + 1)
+        if tensor.role is Role.CONV
+        else store(tensor, context)
+        for tensor in kind.tensors()
+    )
+
+
+def _short_convolution(kind: ShortConvolution, context: Context) -> tuple[StoredTensor, ...]:
+    if context.model.model_type in _OWN_CONV_SIZES:
+        return _plain(kind, context)
+    return _whole_kernel(kind, context)
+
+
+def _compressed(kind: CompressedAttention, context: Context) -> tuple[StoredTensor, ...]:
+    """DeepSeek-V4: key and value are one tensor on compressed layers, two on pure sliding ones."""
+    own = context.dtypes.roles[Role.LATENT]
+    if kind.compress_ratio is None:
+        tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
+        return _growing(tensors, context, kind.window)
+    window, compressed = kind.tensors()[:2]
+    out = [
+        store(window, context, dtype=own, positions=min(context.tokens, kind.window - 1)),
+        store(compressed, context, dtype=own),
+    ]
+    halves = 2 if kind.overlap else 1
+    widths = {"compressor": kind.head_dim}
+    if kind.index_head_dim is not None:
+        widths["indexer"] = kind.index_head_dim
+        out.append(store(kind.tensors()[4], context, dtype=own))
+    rest = Remainder(kind.compress_ratio).positions(context.tokens)
+    # Ratio 4 with overlap, six tokens: [EF] wait in the buffers, [ABCD] stays as the overlap of the next entry.
+    groups = kind.compress_ratio if kind.overlap and context.tokens >= kind.compress_ratio else 0
+    for name, width in widths.items():
+        for part in ("value", "gate"):
+            out.append(_slots(f"{name}_{part}", halves * width, rest, own, context))
+            if kind.overlap:
+                out.append(_slots(f"{name}_overlap_{part}", width, groups, own, context))
+    return tuple(out)
+
+
+def _slots(name: str, width: int, positions: int, dtype: DType, context: Context) -> StoredTensor:
+    return StoredTensor(
+        name=name,
+        role=Role.STATE,
+        axes=("width",),
+        shape=(width,),
+        dtype=dtype.name,
+        positions=positions,
+        span=f"{positions:,}",
+        bytes=context.batch * positions * dtype.row_bytes(width),
+    )
+
+
+RULES: Final[Mapping[type[LayerKind], Rule]] = MappingProxyType(
+    {
+        FullAttention: _full,
+        SlidingAttention: _sliding,
+        ChunkedAttention: _chunked,
+        SinkAttention: _sink,
+        LatentAttention: _latent,
+        ExpandedLatentAttention: _expanded,
+        SparseIndexer: _indexer,
+        CompressedAttention: _compressed,
+        Mamba1: _whole_kernel,
+        Mamba2: _whole_kernel,
+        GatedDeltaNet: _whole_kernel,
+        KimiDeltaAttention: _whole_kernel,
+        ShortConvolution: _short_convolution,
+        LightningAttention: _plain,
+        RealGatedLRU: _plain,
+        Rwkv4: _plain,
+        RwkvMatrix: _plain,
+        MatrixLSTM: _plain,
+        CrossAttention: _plain,
+        SharedCache: _plain,
+        NoCache: _plain,
+    }
+)
