@@ -1,0 +1,263 @@
+"""The whole equation of a GPU: its terms, its layouts, and the words of the verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+from math import ceil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import KvplanError, Plan, plan
+from hwcalc.engines import ENGINES
+from hwcalc.engines.base import Section
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.planner.result import FitInfo
+from hwcalc.report.markdown import plan_markdown
+from hwcalc.report.table import plan_table
+from hwcalc.units import GIB, MIB
+from profiles.engines import runtime_profile
+from profiles.gpus import find_gpu, visible_memory
+
+LLAMA: Final = "meta-llama/Llama-3.1-8B"
+GOLDEN: Final = json.loads((Path(__file__).parents[1] / "golden" / "vllm.json").read_text(encoding="utf-8"))["cases"]
+L4_MIB: Final = 22_558
+WEIGHTS: Final = 16_060_522_496
+"""Llama-3.1-8B in bf16: 8,030,261,248 parameters of two bytes."""
+
+
+def fit_of(made: Plan) -> FitInfo:
+    """The verdict, which must be there."""
+    assert made.fit is not None
+    return made.fit
+
+
+def terms(made: Plan) -> dict[str, int]:
+    """The expected bytes of every term."""
+    budget = fit_of(made).budget
+    assert budget is not None
+    return {part.name: part.expected for part in budget.parts}
+
+
+def test_one_gpu() -> None:
+    """22,558 MiB less 5 %; weights, 2,048 tokens of activations, 450 + 200 MiB of context, a workspace."""
+    made = plan(LLAMA, seq=8192, gpu="l4")
+    fit = fit_of(made)
+    total = L4_MIB * MIB
+    cache = 8192 * 32 * 8 * 256 * 2
+
+    assert fit.usable_bytes == total - ceil(total * Fraction(1, 20))
+    assert terms(made) == {
+        "weights": WEIGHTS,
+        # Three copies of 4,096 numbers and an inside of 3 x 14,336, in 16 bits; six bytes for each of 128,256 logits.
+        "activations": 2 * 2048 * 3 * (4096 + 14_336) + 6 * 128_256,
+        "context": (450 + 200) * MIB,
+        "workspaces": 8_519_680,
+    }
+    assert fit.needed_bytes == cache + sum(terms(made).values())
+    assert fit.headroom_bytes == fit.usable_bytes - fit.needed_bytes
+    assert made.memory.per_gpu.total == fit.needed_bytes
+    assert fit.needed_low_bytes < fit.needed_bytes < fit.needed_high_bytes
+    assert "default-margin" in {note.code for note in made.notes}
+
+
+@pytest.mark.parametrize(("given", "left"), [("0", 0), ("10%", 10), (0.25, 25)])
+def test_the_margin(given: str | float, left: int) -> None:
+    """A share of what programs see, rounded up to a byte; an engine with a share of its own leaves nothing more alone."""
+    total = L4_MIB * MIB
+    made = plan(LLAMA, seq=8192, gpu="l4", margin=given)
+
+    assert fit_of(made).usable_bytes == total - ceil(Fraction(total * left, 100))
+    assert "default-margin" not in {note.code for note in made.notes}
+    own = fit_of(plan(LLAMA, seq=8192, gpu="l4", engine="vllm")).budget
+    assert own is not None
+    assert (own.requested_bytes, own.margin_bytes) == (ceil(total * 0.92), 0)
+    assert fit_of(plan(LLAMA, seq=8192, gpu="l4", memory_utilization="80%")).usable_bytes == ceil(total * 0.8)
+
+
+@pytest.mark.parametrize("wrong", ["100%", "-1%", "x", "5%%", "nan", "1e400", True, [], "0x1"])
+def test_a_wrong_margin(wrong: Any) -> None:
+    """A share below one."""
+    with pytest.raises(UsageError, match="margin"):
+        plan(LLAMA, seq=8192, gpu="l4", margin=wrong)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES])
+@pytest.mark.parametrize("wanted", [{}, {"tp": 2}, {"pp": 3}, {"tp": 2, "pp": 2, "dp": 2}])
+def test_the_sum_adds_up(engine: str, wanted: dict[str, int]) -> None:
+    """Terms, sections, the GPU and the verdict say the same."""
+    made = plan(LLAMA, seq=4096, batch=4, gpu="h100", engine=engine, **wanted)
+    fit, memory = fit_of(made), made.memory
+    budget = fit.budget
+
+    assert budget is not None
+    assert memory.activations is not None
+    assert memory.overhead is not None
+    by_section = {section: sum(part.expected for part in budget.parts if part.section == section.value) for section in Section}
+    assert memory.per_gpu.weights == by_section[Section.WEIGHTS]
+    assert memory.per_gpu.activations == by_section[Section.ACTIVATIONS] == memory.activations.bytes // fit.gpus
+    assert memory.per_gpu.overhead == by_section[Section.OVERHEAD] == memory.overhead.bytes // fit.gpus
+    assert memory.per_gpu.total == sum(by_section.values()) + made.cache.per_gpu_bytes == fit.needed_bytes
+    assert budget.expected == budget.requested_bytes - sum(part.expected for part in budget.parts)
+    assert fit.usable_bytes - fit.needed_high_bytes == budget.low - made.cache.per_gpu_bytes
+    assert memory.overhead.low <= memory.overhead.bytes <= memory.overhead.high
+    assert all(part.source for part in budget.parts)
+
+
+def test_the_cache_of_a_rank() -> None:
+    """By heads, layers, sequences and tokens; what a latent keeps is everyone's."""
+    token = 32 * 8 * 256 * 2
+
+    def rank(model: str, **wanted: Any) -> int:
+        return plan(model, seq=4096, **wanted).cache.per_gpu_bytes
+
+    assert rank(LLAMA, tp=4) == 4096 * token // 4
+    # Sixteen ranks for eight key/value heads: each has one.
+    assert rank(LLAMA, tp=16) == 4096 * token // 8
+    # 32 layers on three stages: 11, 11 and 10.
+    assert rank(LLAMA, pp=3) == 4096 * token * 11 // 32
+    # transformers gives the last stage what does not divide: 10, 10 and 12.
+    assert rank(LLAMA, pp=3, engine="transformers") == 4096 * token * 12 // 32
+    # Five sequences on two replicas: three and two.
+    assert rank(LLAMA, dp=2, batch=5) == 3 * 4096 * token
+    # 4,096 tokens over three ranks: 1,366 on the fullest.
+    assert rank(LLAMA, dcp=3) == 1366 * token
+    latent = 4096 * 61 * 576 * 2
+    assert rank("deepseek-ai/DeepSeek-V3", tp=8) == latent
+    assert rank("deepseek-ai/DeepSeek-V3", tp=8, dp=2, batch=2) == latent
+    with pytest.raises(UnsupportedError, match="layers"):
+        rank(LLAMA, pp=33)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp", "seq"),
+    [("meta-llama/Llama-2-7b-hf", "a100-sxm4-80gb", 1, 4096), ("meta-llama/Llama-3.1-70B-Instruct", "h100-sxm5-80gb", 8, 32_768)],
+)
+def test_vllms_own_figures(model: str, gpu: str, tp: int, seq: int) -> None:
+    """What vLLM's own planner gives for these models, carried over to the budget of the GPU.
+
+    A block is 8,388,608 bytes for Llama-2-7B; for Llama-3.1-70B 5,242,880 over eight ranks. Weights are vLLM's parameters of a
+    rank: with tp 4 and pp 3 a third of a quarter, so that eight ranks hold between an eighth of the matrices and that and the norms.
+    """
+    rows = [row for row in GOLDEN if row["model"] == model and "error" not in row["result"] and not row["options"].get("tp")]
+    (block,) = {size for row in rows for size in row["result"]["bytes_per_block_per_rank"]}
+    (whole,) = {size for row in rows for size in row["result"]["param_bytes_rank"]}
+    made = plan(model, engine="vllm", gpu=gpu, tp=tp, seq=seq)
+    fit, pool = fit_of(made), made.pool
+
+    assert pool is not None
+    assert fit.budget is not None
+    assert pool.bytes_per_block == block // tp
+    # Rows and columns are divided; 161 norms of 8,192 in 16 bits are whole on every rank.
+    norms = 0 if tp == 1 else 161 * 8192 * 2
+    assert terms(made)["weights"] == (whole - norms) // tp + norms
+    assert pool.blocks == fit.budget.expected // (block // tp)
+    assert pool.tokens == pool.blocks * 16 // seq * seq or pool.tokens == int(pool.blocks / (seq // 16) * seq)
+    assert fit.max_batch == (pool.blocks - 1) // (seq // 16)
+    memory = visible_memory(find_gpu(gpu))
+    assert memory is not None
+    assert fit.usable_bytes == ceil(memory.expected_bytes * 0.92)
+    # The pool identity: what is asked for, less weights, activation peak, what is outside torch, and graphs.
+    assert fit.budget.expected == fit.usable_bytes - sum(terms(made).values())
+    assert {"weights", "activations", "non-torch", "CUDA graphs"} <= set(terms(made))
+
+
+def test_adapters_and_drafts() -> None:
+    """Eight adapters of rank 16 beside seven matrices of 32 layers, and a draft whole on its GPU with a cache of its own."""
+    made = plan(LLAMA, seq=4096, gpu="h100", lora="rank=16,count=8", draft="meta-llama/Llama-3.2-1B")
+    # A and B beside q and o of 4,096 x 4,096, k and v of 1,024 x 4,096, gate, up and down of 14,336 x 4,096.
+    numbers = 16 * (2 * (4096 + 4096) + 2 * (1024 + 4096) + 3 * (14_336 + 4096))
+
+    assert terms(made)["adapters"] == 8 * 32 * numbers * 2
+    assert terms(made)["draft weights"] == 2 * 1_235_814_400
+    assert terms(made)["draft cache"] == 4096 * 16 * 8 * 128 * 2
+    drafted = plan(LLAMA, seq=4096, gpu="h100", engine="vllm", draft="meta-llama/Llama-3.2-1B")
+    assert terms(drafted)["draft weights"] == 2 * 1_235_814_400
+    by_option = plan(LLAMA, seq=4096, gpu="h100", engine="vllm", engine_options={"speculative": "draft:meta-llama/Llama-3.2-1B"})
+    assert drafted.pool == by_option.pool
+    with pytest.raises(UsageError, match="draft"):
+        plan(
+            LLAMA, seq=4096, gpu="h100", engine="vllm", draft="meta-llama/Llama-3.2-1B", engine_options={"speculative": "ngram:2"}
+        )
+
+
+def test_offloading() -> None:
+    """Weights in host memory leave room for the cache; an offloaded cache has two of its 32 layers on the GPU."""
+    plain, moved = (
+        plan(LLAMA, seq=4096, gpu="l4", engine="vllm", engine_options=options) for options in ({}, {"cpu_offload_gb": "4"})
+    )
+    assert terms(plain)["weights"] - terms(moved)["weights"] == 4 * GIB
+    made = plan(LLAMA, seq=4096, engine="transformers", engine_options={"cache": "offloaded"})
+    assert made.cache.per_gpu_bytes * 16 == made.cache.total_bytes
+
+
+def test_all_experts_are_resident_and_a_few_are_active() -> None:
+    """Mixtral holds eight experts and reads two of a token; expert parallelism deals them out and repeats the attention."""
+    model = "mistralai/Mixtral-8x7B-v0.1"
+    alone, dealt = (plan(model, seq=4096, gpu="h200", **wanted) for wanted in ({}, {"tp": 2, "ep": 2}))
+    parameters = alone.model.parameters
+
+    assert (parameters.total, parameters.active) == (46_702_792_704, 12_879_925_248)
+    assert terms(alone)["weights"] == 2 * 46_702_792_704
+    assert alone.speed is not None
+    assert alone.speed.weight_bytes_per_step is not None
+    assert alone.speed.weight_bytes_per_step < 2 * 12_879_925_248 + 2 * 32_000 * 4096
+    assert terms(dealt)["weights"] * 2 >= terms(alone)["weights"]
+
+
+def test_an_instance_names_gpus_and_how_many() -> None:
+    """p5.48xlarge is eight H100; with a layout of fewer, that layout."""
+    made = fit_of(plan(LLAMA, seq=4096, instance="p5.48xlarge"))
+    assert (made.gpu, made.gpus) == ("h100-sxm5-80gb", 8)
+    assert fit_of(plan(LLAMA, seq=4096, instance="p5.48xlarge", tp=2)).gpus == 2
+    for wrong in ({"gpu": "l4"}, {"gpus": 9}, {"tp": 16}):
+        with pytest.raises(UsageError):
+            plan(LLAMA, seq=4096, instance="p5.48xlarge", **wrong)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES])
+def test_tight_is_never_said_to_fit(engine: str) -> None:
+    """Where the ends of an estimate disagree the word is tight, with the range; where even the high end holds, and only there, fits."""
+    seen = set()
+    for length in range(6_000, 64_000, 2_000):
+        try:
+            made = plan(LLAMA, seq=length, gpu="l4", engine=engine)
+        except KvplanError:
+            continue
+        fit = fit_of(made)
+        seen.add(fit.verdict)
+        holds = fit.needed_high_bytes <= fit.usable_bytes
+        fails = fit.needed_low_bytes > fit.usable_bytes
+        # A pool is counted in blocks, one of which nobody can have: near the edge it may hold less than the bytes say.
+        if engine != "vllm" or not fails:
+            assert (fit.verdict == "fits") <= holds
+        assert (fit.verdict == "does not fit") <= (fails or engine == "vllm")
+        for text in (plan_table(made), plan_markdown(made)):
+            said = re.findall(r"\bfits\b|will start", text)
+            assert bool(said) is (fit.verdict == "fits"), text
+            assert ("tight" in text) is (fit.verdict == "tight")
+    assert seen == {"fits", "tight", "does not fit"}
+
+
+def test_a_model_that_nobody_counts_has_no_verdict() -> None:
+    """No weights, no verdict, and a note that says what to give."""
+    made = plan(
+        {"model_type": "new", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64}, seq=10, gpu="l4", assume="gqa"
+    )
+
+    assert made.fit is None
+    assert "weights-unknown" in {note.code for note in made.notes}
+
+
+def test_every_gpu_plans() -> None:
+    """From what is known of its memory, or with a note that nothing is."""
+    from profiles.gpus import list_gpus
+
+    for name in list_gpus():
+        made = plan(LLAMA, seq=1024, gpu=name)
+        assert fit_of(made).usable_bytes > 0
+        assert fit_of(made).min_gpus is not None
+    assert runtime_profile().margin == Fraction(1, 20)
