@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
+from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import clean, percent, plural
 from hwcalc.units import GIB
@@ -30,7 +31,7 @@ def recommendation_text(
     """What was asked, the offers, and what was left out and why. ``quiet`` leaves out all but offers and the verdict."""
     sure = [offer for offer in found.offers if offer.verdict != TIGHT]
     tight = [offer for offer in found.offers if offer.verdict == TIGHT]
-    blocks = [f"{_asked(found)}\n"]
+    blocks = [_lines([_asked(found)], format_, width)]
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
     if tight:
@@ -40,11 +41,19 @@ def recommendation_text(
         blocks += _nothing(found, format_=format_, color=color, width=width)
     lines = [f"{found.more:,} more: --limit 0"] if found.more else []
     if not quiet:
-        lines += [_MEANING, *left_out(found), *(clean(note.message) for note in found.notes)]
+        lines += [_MEANING, *left_out(found), *(note.message for note in found.notes)]
     if lines:
-        mark = "- " if format_ == "markdown" else ""
-        blocks.append("".join(f"{mark}{line}\n" for line in lines))
+        blocks.append(_lines(lines, format_, width))
     return "\n".join(blocks)
+
+
+def _lines(lines: Sequence[str], format_: str, width: int) -> str:
+    """A list in Markdown, else sentences that hang under their beginning."""
+    if format_ == "markdown":
+        return "".join(f"- {escaped(line)}\n" for line in lines)
+    from textwrap import fill
+
+    return "".join(f"{fill(clean(line), width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
 
 
 def left_out(found: Recommendation) -> list[str]:
@@ -78,7 +87,7 @@ def _asked(found: Recommendation) -> str:
     engine = found.engine if found.engine_version is None else f"{found.engine} {found.engine_version}"
     weights = "weights as published" if found.weights == "as published" else f"{found.weights} weights"
     what = f"{plural(found.batch, 'sequence')} of {plural(found.seq, 'token')}"
-    return f"{clean(found.model)}: {what}, {engine}, {found.kv_dtype} cache, {weights}"
+    return f"{found.model}: {what}, {engine}, {found.kv_dtype} cache, {weights}"
 
 
 def _table(offers: Sequence[Offer], *, format_: str, color: bool, width: int) -> str:
@@ -134,7 +143,7 @@ def _nothing(found: Recommendation, *, format_: str, color: bool, width: int) ->
     out = [f"Nothing holds it{tight}: {of}.\n"]
     if found.nearest is not None:
         out += ["Nearest:\n", _table([found.nearest], format_=format_, color=color, width=width)]
-        lines = [clean(found.message)] if found.message else []
+        lines = [found.message] if found.message else []
         lines += [f"try {one.flag}  ({one.effect})" for one in found.suggestions]
-        out.append("".join(f"{'- ' if format_ == 'markdown' else ''}{line}\n" for line in lines))
-    return [block for block in out if block]
+        out += [_lines(lines, format_, width)] if lines else []
+    return out
