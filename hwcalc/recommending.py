@@ -62,8 +62,11 @@ def recommend(
 
 
 def _words(given: str | Sequence[str], what: str) -> tuple[str, ...]:
-    """One word or several."""
+    """One word or several, each of which may be several with commas between."""
     words = (given,) if isinstance(given, str) else given
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).")
-    return tuple(words)
+    found = tuple(part.strip() for text in words for part in text.split(","))
+    if not all(found):
+        raise UsageError(f"{what} has an empty name in it.", hint=f"Write {what} once for each, or names with commas between.")
+    return found

@@ -66,30 +66,27 @@ def run(
     from hwcalc.recommending import recommend
 
     view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
-    options |= {name: _words(options[name]) for name in ("gpu", "vendor", "category")}
     options |= {name: value for name, value in (("max_gpus", max_gpus), ("limit", limit)) if value is not None}
     with reading(model):
         found = recommend(model, **options, engine_options=engine_options(engine_option or ()))
     return _answer(found, view)
 
 
-def _words(given: Sequence[str] | None) -> tuple[str, ...]:
-    """``["l4,h100", "a10"]`` as three words."""
-    return tuple(word.strip() for text in given or () for word in text.split(",") if word.strip())
-
-
 def _answer(found: Recommendation, view: View) -> Answer:
     from dataclasses import replace
 
     status = 0 if found.offers else 1
+    stale = tuple(note.message for note in found.notes if note.code == "hub-unreachable")
     if view.format == "json":
         from dataclasses import asdict
 
-        return replace(answer(asdict(found)), status=status)
+        return replace(answer(asdict(found)), status=status, remarks=stale)
     from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
 
     if view.format == "csv":
-        more = [f"{found.more:,} more: --limit 0"] if found.more else []
-        return Answer(text=recommendation_csv(found), status=status, remarks=() if view.quiet else (*more, *left_out(found)))
+        more = (f"{found.more:,} more: --limit 0",) if found.more else ()
+        return Answer(
+            text=recommendation_csv(found), status=status, remarks=stale if view.quiet else (*stale, *more, *left_out(found))
+        )
     text = recommendation_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status)
+    return Answer(text=text, status=status, remarks=stale)

@@ -94,8 +94,11 @@ def _chosen(every: tuple[Candidate, ...], vendors: Sequence[str], categories: Se
             if word.strip().lower() not in known:
                 raise UsageError(f"--{what} {word[:40]!r}: there is none here.", hint=f"There are: {', '.join(sorted(known))}.")
     makers, kinds = ({word.strip().lower() for word in words} for words in (vendors, categories))
-    return tuple(
+    left = tuple(
         one
         for one in every
         if (not makers or one.gpu.vendor.lower() in makers) and (not kinds or (one.gpu.category or "").lower() in kinds)
     )
+    if not left:
+        raise UsageError("No hardware is all of what is asked for.", hint="See: kvplan gpus, kvplan instances")
+    return left

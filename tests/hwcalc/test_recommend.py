@@ -54,7 +54,7 @@ def fits(gpu: str, gpus: int, **wanted: Any) -> bool:
 @pytest.mark.parametrize("engine", ["vllm", "reference"])
 def test_every_offer_is_a_plan_that_fits(engine: str) -> None:
     """The same request, planned by itself with the offer's hardware and layout, gives the offer's numbers."""
-    for offer in offers(LLAMA_70B, seq="8k", batch=4, engine=engine, gpu=["l4", "h100", "mi300x", "a100-sxm4-40gb"]):
+    for offer in offers(LLAMA_70B, seq="8k", batch=4, engine=engine, gpu=["l4,h100", "mi300x", "a100-sxm4-40gb"]):
         made = plan(
             LLAMA_70B, seq="8k", batch=4, engine=engine, gpu=offer.gpu, tp=offer.tp, pp=offer.pp, dp=offer.dp, offline=True
         )
@@ -271,6 +271,8 @@ def test_a_user_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         {"gpu": "../../etc/passwd"},
         {"gpu": ""},
         {"vendor": None},
+        {"vendor": "google", "category": "laptop"},
+        {"instances": "aws", "gpu": "rtx-4090"},
         {"instances": 5},
         {"instances": "../aws"},
         {"tp": 2},
