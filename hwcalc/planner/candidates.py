@@ -38,13 +38,8 @@ def gpu_candidates(
 
     Raises :class:`~hwcalc.errors.UsageError` for a name that nothing has, and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
-    if names:
-        from hwcalc.hardware import load_gpu
-
-        every = tuple(Candidate(name=name, gpu=load_gpu(name, [])) for name in dict.fromkeys(names))
-    else:
-        every = tuple(_known())
-    return _chosen(every, vendors, categories)
+    every = {one.gpu.id: one for one in (map(_named, names) if names else _known())}
+    return _chosen(tuple(every.values()), vendors, categories)
 
 
 def instance_candidates(
@@ -69,6 +64,14 @@ def instance_candidates(
             device = instance_device(instance)
             found.append(Candidate(name=name, gpu=device, instance=name, count=instance.count))
     return _chosen(tuple(found), vendors, categories)
+
+
+def _named(name: str) -> Candidate:
+    """By its id, which says what an alias stands for; this machine's own may have none that finds it again."""
+    from hwcalc.hardware import LOCAL, load_gpu
+
+    gpu = load_gpu(name, [])
+    return Candidate(name=LOCAL if name.strip().lower() == LOCAL else gpu.id, gpu=gpu)
 
 
 def _known() -> Iterable[Candidate]:

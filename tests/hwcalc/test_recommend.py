@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ TOKEN_70B = 80 * 2 * 8 * 128 * 2
 def offers(model: str, **wanted: Any) -> tuple[Offer, ...]:
     """All of them."""
     return recommend(model, offline=True, limit=0, **wanted).offers
+
+
+@cache
+def everything() -> tuple[Offer, ...]:
+    """Every accelerator that holds one sequence of 8,192 tokens of 70 billion parameters."""
+    return offers(LLAMA_70B, seq="8k")
 
 
 def layouts(gpus: int) -> list[tuple[int, int, int]]:
@@ -111,7 +118,7 @@ def test_everything_large_enough_is_there() -> None:
 
 def test_smallest_first_and_tight_last() -> None:
     """Certain ones come first; within each part memory never falls."""
-    found = offers(LLAMA_70B, seq="8k")
+    found = everything()
     tight = [offer.verdict == "tight" for offer in found]
 
     assert set(tight) == {True, False}
@@ -122,18 +129,17 @@ def test_smallest_first_and_tight_last() -> None:
 
 def test_tight_disagrees_at_the_ends() -> None:
     """A tight offer fits as expected and not at the high end; a certain one fits there as well."""
-    for offer in offers(LLAMA_70B, seq="8k"):
+    for offer in everything():
         assert offer.needed_low_bytes <= offer.needed_bytes <= offer.usable_bytes
         assert (offer.verdict == "fits") is (offer.needed_high_bytes <= offer.usable_bytes)
 
 
 def test_strict_leaves_out_what_is_tight() -> None:
     """And says how many."""
-    every = recommend(LLAMA_70B, seq="8k", limit=0, offline=True)
     strict = recommend(LLAMA_70B, seq="8k", limit=0, offline=True, strict=True)
 
-    assert [offer for offer in every.offers if offer.verdict == "fits"] == list(strict.offers)
-    assert strict.tight_left_out == len(every.offers) - len(strict.offers) > 0
+    assert [offer for offer in everything() if offer.verdict == "fits"] == list(strict.offers)
+    assert strict.tight_left_out == len(everything()) - len(strict.offers) > 0
 
 
 def test_a_limit_says_how_many_more() -> None:
@@ -154,6 +160,11 @@ def test_nothing_is_lost() -> None:
     assert found.considered == len(offered) + found.too_small + found.refused + found.unknown
     assert not any(find_gpu(name).vendor in ("apple", "google") for name in offered)
     assert found.refused > 50
+
+
+def test_an_alias_is_listed_by_what_it_stands_for() -> None:
+    """Two names of one accelerator are one candidate, under its id."""
+    assert {offer.gpu for offer in offers(LLAMA_8B, seq="8k", gpu="h100,H100-SXM5,h100-sxm5-80gb")} == {"h100-sxm5-80gb"}
 
 
 def test_filters() -> None:
