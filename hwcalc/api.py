@@ -13,7 +13,7 @@ from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
 
-__all__ = ["ModelLike", "load_model", "plan"]
+__all__ = ["ModelLike", "load_model", "opened", "plan"]
 
 ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
 
@@ -94,39 +94,41 @@ def plan(
     >>> plan(config, seq="32k").cache.total_bytes
     4294967296
     """
-    for name, value in {
-        "dtype": dtype,
-        "engine": engine,
-        "weights": weights,
-        "gpu": gpu,
-        "instance": instance,
-        "lora": lora,
-    }.items():
+    # The arguments as they were given: nothing else has a name yet.
+    given = {name: value for name, value in locals().items() if name != "model"}
+    spec, request = opened(model, given)
+    return plan_model(spec, **request)
+
+
+def opened(model: ModelLike, given: Mapping[str, Any]) -> tuple[ModelSpec, dict[str, Any]]:
+    """The model, and the keywords of :func:`plan` among ``given`` as the planner takes them. What is wrong by itself is said first."""
+    given = {"batch": 1, "engine": "reference", "offline": False, **given}
+    texts = {name: given.get(name) for name in ("dtype", "engine", "weights", "gpu", "instance", "lora")}
+    for name, value in texts.items():
         if not isinstance(value, str) and (value is not None or name == "engine"):
             raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
-    # What is wrong by itself is said before the Hub is asked.
     request: dict[str, Any] = {
-        "seq": None if seq is None else parse_tokens(seq, "seq"),
-        "batch": parse_tokens(batch, "batch"),
-        "encoder_seq": None if encoder_seq is None else parse_tokens(encoder_seq, "encoder_seq", minimum=0),
-        "engine_options": _options(engine_options),
-        "gpus": None if gpus is None else parse_tokens(gpus, "gpus"),
-        **{name: parse_tokens(ranks, name) for name, ranks in {"tp": tp, "pp": pp, "dp": dp, "dcp": dcp, "ep": ep}.items()},
-        "memory_utilization": None
-        if memory_utilization is None
-        else float(parse_share(memory_utilization, "memory_utilization")),
-        "kv_memory": None if kv_memory is None else parse_bytes(kv_memory, "kv_memory"),
-        "margin": None if margin is None else parse_share(margin, "margin"),
+        **{name: text for name, text in texts.items() if name != "lora"},
+        **{name: parse_tokens(given[name], name) for name in ("seq", "batch", "gpus") if given.get(name) is not None},
+        **{name: parse_tokens(given.get(name, 1), name) for name in ("tp", "pp", "dp", "dcp", "ep")},
+        **{name: parse_share(given[name], name) for name in ("memory_utilization", "margin") if given.get(name) is not None},
+        "engine_options": _options(given.get("engine_options")),
     }
-    if lora is not None:
+    if "memory_utilization" in request:
+        request["memory_utilization"] = float(request["memory_utilization"])
+    if given.get("encoder_seq") is not None:
+        request["encoder_seq"] = parse_tokens(given["encoder_seq"], "encoder_seq", minimum=0)
+    if given.get("kv_memory") is not None:
+        request["kv_memory"] = parse_bytes(given["kv_memory"], "kv_memory")
+    if texts["lora"] is not None:
         from hwcalc.engines.lora import parse_lora
 
-        request["lora"] = parse_lora(lora)
-    hub = {"offline": offline, "token": token, "endpoint": endpoint, "assume": assume}
-    spec = load_model(model, revision=revision, **hub)  # type: ignore[arg-type]
-    if draft is not None:
-        request["draft"] = load_model(draft, **hub)  # type: ignore[arg-type]
-    return plan_model(spec, dtype=dtype, engine=engine, weights=weights, gpu=gpu, instance=instance, **request)
+        request["lora"] = parse_lora(texts["lora"])
+    hub = {name: given.get(name) for name in ("offline", "token", "endpoint", "assume")}
+    spec = load_model(model, revision=given.get("revision"), **hub)  # type: ignore[arg-type]
+    if given.get("draft") is not None:
+        request["draft"] = load_model(given["draft"], **hub)  # type: ignore[arg-type]
+    return spec, request
 
 
 def _options(given: Mapping[str, object] | None) -> dict[str, str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 __all__ = [
     "assumptions",
+    "categories",
+    "clouds",
     "dtypes",
     "emitters",
     "engine_options",
@@ -17,6 +19,7 @@ __all__ = [
     "instances",
     "models",
     "schemas",
+    "vendors",
     "weight_formats",
 ]
 
@@ -108,6 +111,33 @@ def instances(incomplete: str) -> list[str]:
 def _both(names: Iterable[str]) -> list[str]:
     listed = list(names)
     return [*listed, *(name.partition("/")[2] for name in listed)]
+
+
+def vendors(incomplete: str) -> list[str]:
+    """Makers of accelerators."""
+    from profiles.gpus import find_gpu, list_gpus
+
+    found: set[str] = set()
+    with suppress(Exception):
+        found = {find_gpu(name).vendor for name in list_gpus()}
+    return _starting(sorted(found), incomplete)
+
+
+def categories(incomplete: str) -> list[str]:
+    """What accelerators are made for."""
+    from profiles.gpus import find_gpu, list_gpus
+
+    found: set[str] = set()
+    with suppress(Exception):
+        found = {category for name in list_gpus() if (category := find_gpu(name).category) is not None}
+    return _starting(sorted(found), incomplete)
+
+
+def clouds(incomplete: str) -> list[str]:
+    """Clouds with known instances, and all of them."""
+    from profiles.instances import list_instances
+
+    return _starting(["all", *sorted({name.partition("/")[0] for name in list_instances()})], incomplete)
 
 
 def engine_options(incomplete: str) -> list[str]:

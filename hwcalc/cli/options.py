@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from hwcalc.cli.output import View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.planner.result import Plan
 
-__all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "planned", "view_of"]
+__all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "engine_options", "planned", "reading", "view_of"]
 
 COMMANDS: Final = {
     "plan": "hwcalc.cli.plan",
     "explain": "hwcalc.cli.explain",
     "diff": "hwcalc.cli.diff",
+    "recommend": "hwcalc.cli.recommend",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "gpus": "hwcalc.cli.gpus",
@@ -167,44 +168,51 @@ def planned(
     from hwcalc.api import plan
 
     view = view_of(**output)
-    options = _engine_options(engine_option or ())
-    try:
-        with _progress():
-            result = plan(
-                model,
-                seq=seq,
-                batch=batch,
-                dtype=dtype,
-                weights=weights,
-                engine=engine,
-                encoder_seq=encoder_seq,
-                engine_options=options,
-                gpu=gpu,
-                gpus=gpus,
-                instance=instance,
-                tp=tp or 1,
-                pp=pp or 1,
-                dp=dp or 1,
-                dcp=dcp or 1,
-                ep=ep or 1,
-                memory_utilization=memory_utilization,
-                kv_memory=kv_memory,
-                margin=margin,
-                lora=lora,
-                draft=draft,
-                revision=revision,
-                offline=offline,
-                token=token,
-                endpoint=endpoint,
-                assume=assume,
-            )
-    except (ModelNotFoundError, HubError) as error:
-        error.hint = _command_meant(model) or error.hint
-        raise
+    options = engine_options(engine_option or ())
+    with reading(model):
+        result = plan(
+            model,
+            seq=seq,
+            batch=batch,
+            dtype=dtype,
+            weights=weights,
+            engine=engine,
+            encoder_seq=encoder_seq,
+            engine_options=options,
+            gpu=gpu,
+            gpus=gpus,
+            instance=instance,
+            tp=tp or 1,
+            pp=pp or 1,
+            dp=dp or 1,
+            dcp=dcp or 1,
+            ep=ep or 1,
+            memory_utilization=memory_utilization,
+            kv_memory=kv_memory,
+            margin=margin,
+            lora=lora,
+            draft=draft,
+            revision=revision,
+            offline=offline,
+            token=token,
+            endpoint=endpoint,
+            assume=assume,
+        )
     for note in result.notes:
         if note.code == "hub-unreachable":
             write(sys.stderr, f"kvplan: {note.message}\n")
     return result, view
+
+
+@contextmanager
+def reading(model: str) -> Iterator[None]:
+    """While a model is read: what it waits for, on a terminal; a name that no source knows may have been meant as a command."""
+    try:
+        with _progress():
+            yield
+    except (ModelNotFoundError, HubError) as error:
+        error.hint = _command_meant(model) or error.hint
+        raise
 
 
 def _progress() -> AbstractContextManager[None]:
@@ -223,7 +231,7 @@ def _command_meant(model: str) -> str:
     return f"Did you mean the command: kvplan {near[0]}" if near else ""
 
 
-def _engine_options(pairs: Sequence[str]) -> dict[str, str]:
+def engine_options(pairs: Sequence[str]) -> dict[str, str]:
     """``["cache=static", "nbits=4"]`` as a dict; a name without a value or given twice is an error."""
     out: dict[str, str] = {}
     for pair in pairs:

@@ -62,8 +62,8 @@ def speed_bound(
     """The bound for ``batch`` sequences of ``seq`` tokens, dealt out evenly over ``dp`` replicas.
 
     ``roles`` are the cache's formats (``context.dtypes.roles``), ``weights`` a format's name or ``None`` as published, ``dtype`` what plain
-    weights are run in where that is not the model's own. ``expert_ranks`` ranks share the experts of a layer: ``tp``, or ``tp x dp``
-    where the replicas do (vLLM). ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
+    weights are run in where that is not the model's own. ``expert_ranks`` ranks share the experts of a layer: all of ``tp x dp``
+    unless given. ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
     again: :func:`~hwcalc.planner.weight_use.weight_shares` of the same model, weights and dtype.
 
     - Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
@@ -85,7 +85,7 @@ def speed_bound(
     kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
     replicas = min(dp, batch)
     each = max(1.0, batch / replicas / pp)
-    experts = expert_ranks or tp
+    experts = expert_ranks or tp * dp
     routed = each * (replicas if experts > tp else 1)
     attention = _attention_rates(roles)
     selected = _selected(stack)

@@ -8,12 +8,13 @@ from hwcalc.planner.result import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
-DOCUMENTS = ("plan", "explain", "diff", "models", "engines", "gpus", "instances", "dtypes", "error")
+DOCUMENTS = ("plan", "explain", "diff", "recommend", "models", "engines", "gpus", "instances", "dtypes", "error")
 
 
 def json_schema(document: str) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
     from hwcalc.planner.diff import Difference
+    from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
     from hwcalc.report import explain, hardware, records
 
@@ -21,6 +22,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "plan": Plan,
         "explain": Plan,
         "diff": Difference,
+        "recommend": Recommendation,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "gpus": hardware.GpusDocument,
@@ -56,6 +58,7 @@ def _of(class_: type) -> dict[str, Any]:
 
 _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
+    "Offer": frozenset({"headroom_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""

@@ -1,0 +1,92 @@
+"""``kvplan recommend``: hardware that fits, smallest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.cli.options import OUTPUT, PLANNING, Option, engine_options, reading, view_of
+from hwcalc.cli.output import Answer, answer
+
+if TYPE_CHECKING:
+    from hwcalc.cli.output import View
+    from hwcalc.planner.recommend import Recommendation
+
+__all__ = ["OPTIONS", "run"]
+
+_HARDWARE = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp", "ep", "kv_memory"})
+_OUTPUT = frozenset(option.name for option in OUTPUT)
+
+OPTIONS = (
+    *(option for option in PLANNING if option.name not in _HARDWARE | _OUTPUT),
+    Option(
+        "gpu",
+        ("--gpu",),
+        "G,...",
+        "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
+        "list",
+        complete="gpus",
+    ),
+    Option("vendor", ("--vendor",), "V,...", "Only of these makers: nvidia, amd. Repeatable.", "list", complete="vendors"),
+    Option(
+        "category",
+        ("--category",),
+        "C,...",
+        "Only of these categories: datacenter, consumer, ... Repeatable.",
+        "list",
+        complete="categories",
+    ),
+    Option(
+        "instances",
+        ("--instances",),
+        "CLOUD",
+        "Cloud instances instead of accelerators: aws, gcp, azure, ... or all.",
+        complete="clouds",
+    ),
+    Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
+    Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
+    Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
+    *OUTPUT,
+)
+
+
+def run(
+    *,
+    model: str,
+    engine_option: Sequence[str] | None,
+    max_gpus: str | None,
+    limit: str | None,
+    json: bool,
+    format_: str | None,
+    quiet: bool,
+    no_color: bool,
+    **options: Any,
+) -> Answer:
+    """List the hardware that holds the planned sequences, smallest first. Exit status 1 says that none does."""
+    from hwcalc.recommending import recommend
+
+    view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
+    options |= {name: value for name, value in (("max_gpus", max_gpus), ("limit", limit)) if value is not None}
+    with reading(model):
+        found = recommend(model, **options, engine_options=engine_options(engine_option or ()))
+    return _answer(found, view)
+
+
+def _answer(found: Recommendation, view: View) -> Answer:
+    from dataclasses import replace
+
+    status = 0 if found.offers else 1
+    stale = tuple(note.message for note in found.notes if note.code == "hub-unreachable")
+    if view.format == "json":
+        from dataclasses import asdict
+
+        return replace(answer(asdict(found)), status=status, remarks=stale)
+    from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
+
+    if view.format == "csv":
+        more = (f"{found.more:,} more: --limit 0",) if found.more else ()
+        return Answer(
+            text=recommendation_csv(found), status=status, remarks=stale if view.quiet else (*stale, *more, *left_out(found))
+        )
+    text = recommendation_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status, remarks=stale)

@@ -1,0 +1,349 @@
+"""Which hardware would do: every accelerator or cloud instance, the fewest of each that hold the planned sequences, smallest first.
+
+Each is searched with the engine's own rules (:mod:`hwcalc.planner.solve`) in every layout, and what is listed was planned again
+as the command ``kvplan plan`` would: the row is that plan's verdict, not the search's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from formulas.frozen import frozen
+from hwcalc._version import __version__
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner import solve
+from hwcalc.planner.context import open_request
+from hwcalc.planner.plan import plan_model
+from hwcalc.planner.result import SCHEMA_VERSION, Plan, Try
+
+if TYPE_CHECKING:
+    from hwcalc.planner.candidates import Candidate
+
+__all__ = ["DEFAULT_LIMIT", "DEFAULT_MOST", "LARGEST_MOST", "Offer", "Recommendation", "recommend_model"]
+
+DEFAULT_MOST: Final = 8
+DEFAULT_LIMIT: Final = 20
+LARGEST_MOST: Final = 64
+FITS: Final = "fits"
+TIGHT: Final = "tight"
+
+
+@frozen
+class Offer:
+    """Hardware that would do, planned. Bytes are those of the fullest GPU; null is unknown.
+
+    ``total_bytes`` is what programs see of all its GPUs together. ``verdict`` is ``tight`` where the estimate's low and high ends
+    disagree; ``needed_low_bytes`` and ``needed_high_bytes`` are those ends. ``max_batch`` and ``max_seq`` are the most sequences of the
+    planned length and the longest of the planned number. ``notes`` are those that not every offer has.
+    """
+
+    gpu: str
+    name: str
+    vendor: str
+    category: str | None
+    instance: str | None
+    gpus: int
+    tp: int
+    pp: int
+    dp: int
+    verdict: str
+    total_bytes: int
+    usable_bytes: int
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
+    headroom_bytes: int
+    max_batch: int | None
+    max_seq: int | None
+    decode_tokens_per_s_bound: float | None
+    prefill_s_bound: float | None
+    bound_by: str | None
+    notes: tuple[Note, ...]
+
+
+@frozen
+class Recommendation:
+    """What would do, smallest first, and what was left out.
+
+    ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do not hold
+    the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because a laptop or a machine with unified memory is not joined to
+    others unless it is named. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and
+    ``message`` and ``suggestions`` are its plan's.
+    """
+
+    schema_version: str
+    kvplan_version: str
+    model: str
+    revision: str | None
+    engine: str
+    engine_version: str | None
+    seq: int
+    batch: int
+    kv_dtype: str
+    weights: str
+    max_gpus: int
+    considered: int
+    refused: int
+    unknown: int
+    too_small: int
+    one_at_a_time: int
+    tight_left_out: int
+    offers: tuple[Offer, ...]
+    more: int
+    nearest: Offer | None
+    message: str
+    suggestions: tuple[Try, ...]
+    notes: tuple[Note, ...]
+
+
+@frozen
+class _Found:
+    """One candidate in one layout, before it is planned again."""
+
+    candidate: Candidate
+    layout: solve.Layout
+    total_bytes: int
+
+    @property
+    def rank(self) -> tuple[bool, int, float, str, int]:
+        """Certain ones first, then the smallest memory, then the most bandwidth."""
+        bandwidth = self.candidate.gpu.memory_bandwidth_gbps or 0.0
+        return not self.layout.certain, self.total_bytes, -bandwidth * self.layout.gpus, self.candidate.name, self.layout.gpus
+
+
+def recommend_model(
+    model: ModelSpec,
+    candidates: Sequence[Candidate],
+    *,
+    max_gpus: int = DEFAULT_MOST,
+    strict: bool = False,
+    limit: int = DEFAULT_LIMIT,
+    **wanted: Any,
+) -> Recommendation:
+    """Search the candidates for what holds the request: keywords as :func:`~hwcalc.planner.context.open_request`, without hardware.
+
+    ``strict`` leaves out what fits only if estimates are kind; ``limit`` 0 lists every offer. Raises a
+    :class:`~hwcalc.errors.KvplanError` subclass where the request is wrong whatever the hardware.
+    """
+    if not 1 <= max_gpus <= LARGEST_MOST:
+        raise UsageError(f"max-gpus is {max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
+    if limit < 0:
+        raise UsageError(f"limit is {limit:,}.", hint="Allowed: a whole number; 0 lists all.")
+    engine, plain = open_request(model, list(model.notes), **wanted)
+    search = _Search(engine, plain, max_gpus)
+    found = sorted(search.all(candidates), key=lambda one: one.rank)
+    _check_known(model, search, len(candidates))
+    kept = [one for one in found if one.layout.certain or not strict]
+    plans = _planned(model, kept, limit, wanted)
+    nearest = None
+    if not plans:
+        near = found[0] if found else search.nearest(candidates)
+        nearest = None if near is None else (near, _replan(model, near, wanted))
+    shown = [plan for _, plan in plans] or ([] if nearest is None else [nearest[1]])
+    common = _common(shown)
+    first = shown[0].request if shown else None
+    return Recommendation(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model=model.id,
+        revision=model.revision,
+        engine=engine.name,
+        engine_version=plain.version or None,
+        seq=plain.tokens,
+        batch=plain.batch,
+        kv_dtype=plain.dtypes.kv if first is None else first.kv_dtype,
+        weights=plain.request.weights or "as published",
+        max_gpus=max_gpus,
+        considered=len(candidates),
+        refused=search.refused,
+        unknown=search.unknown,
+        too_small=search.too_small,
+        one_at_a_time=search.alone,
+        tight_left_out=len(found) - len(kept),
+        offers=tuple(_offer(one, plan, common) for one, plan in plans),
+        more=len(kept) - len(plans),
+        nearest=None if nearest is None else _offer(*nearest, common),
+        message="" if nearest is None or nearest[1].fit is None else nearest[1].fit.message,
+        suggestions=() if nearest is None or nearest[1].fit is None else nearest[1].fit.suggestions,
+        notes=common or tuple(dict.fromkeys(plain.notes)),
+    )
+
+
+class _Search:
+    """Tries candidates one by one and counts those that cannot be."""
+
+    def __init__(self, engine: Engine, plain: Context, most: int) -> None:
+        self.engine, self.plain, self.most = engine, plain, most
+        self.refused = self.unknown = self.too_small = self.alone = 0
+        self.message = ""
+        self._seen: dict[tuple[object, ...], list[solve.Layout]] = {}
+
+    def all(self, candidates: Iterable[Candidate]) -> Iterator[_Found]:
+        """What holds the sequences: the fewest GPUs in their best layout, and fewer where that is tight."""
+        for candidate in candidates:
+            context = self._context(candidate)
+            total = None if context is None else self._total(context)
+            if context is None or total is None:
+                continue
+            layouts = self._layouts(candidate, context)
+            if not layouts:
+                self.too_small += 1
+                self.alone += candidate.alone
+            for layout in layouts:
+                yield _Found(candidate=candidate, layout=layout, total_bytes=total * layout.gpus)
+
+    def _context(self, candidate: Candidate) -> Context | None:
+        try:
+            return solve.changed(self.engine, self.plain, gpu=candidate.gpu)
+        except KvplanError as error:
+            self.refused += 1
+            self.message = self.message or error.message
+            return None
+
+    def _total(self, context: Context) -> int | None:
+        budget = self.engine.budget(context)
+        if budget is None:
+            self.unknown += 1
+            self.message = next((note.message for note in context.notes if note.code in _REASONS), self.message)
+            return None
+        return budget.total_bytes
+
+    def _layouts(self, candidate: Candidate, context: Context) -> list[solve.Layout]:
+        gpu = candidate.gpu
+        key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
+        if key not in self._seen:
+            self._seen[key] = self._search(context, candidate)
+        return self._seen[key]
+
+    def _search(self, context: Context, candidate: Candidate) -> list[solve.Layout]:
+        if candidate.count is not None:
+            whole = solve.best_layout(self.engine, context, candidate.count) if candidate.count <= self.most else None
+            return [] if whole is None else [whole]
+        out: list[solve.Layout] = []
+        for gpus in range(self._at_least(context), self._most(candidate) + 1):
+            layout = solve.best_layout(self.engine, context, gpus)
+            if layout is not None and (layout.certain or not out):
+                out.append(layout)
+                if layout.certain:
+                    break
+        return out
+
+    def _at_least(self, context: Context) -> int:
+        """GPUs below which weights and cache, each kept once, are more than there is."""
+        budget = self.engine.budget(context)
+        if budget is None or budget.requested_bytes <= 0:
+            return 1
+        weights = sum(part.low for part in budget.parts if part.name == "weights")
+        # By the formulas or by the engine's rule for one GPU, whichever is less: blocks may be rounded otherwise on several.
+        cache = min(_formula_bytes(context), self.engine.needed_bytes(context))
+        return max(1, -(-(weights + cache) // budget.requested_bytes))
+
+    def _most(self, candidate: Candidate) -> int:
+        return 1 if candidate.alone else min(candidate.count or self.most, self.most)
+
+    def nearest(self, candidates: Iterable[Candidate]) -> _Found | None:
+        """The candidate and layout that need the smallest multiple of what they have."""
+        best: tuple[float, _Found] | None = None
+        for candidate in candidates:
+            try:
+                context = solve.changed(self.engine, self.plain, gpu=candidate.gpu)
+            except KvplanError:
+                continue
+            for tp, pp, dp in solve.layouts(context, self._most(candidate)):
+                try:
+                    made = solve.changed(self.engine, context, tp=tp, pp=pp, dp=dp)
+                    budget = self.engine.budget(made)
+                    if budget is None or budget.requested_bytes <= 0:
+                        break
+                    needed = budget.requested_bytes - budget.expected + self.engine.needed_bytes(made)
+                except KvplanError:
+                    continue
+                share = needed / budget.requested_bytes
+                if best is None or share < best[0]:
+                    layout = solve.Layout(tp=tp, pp=pp, dp=dp, sequences=0, certain=False)
+                    best = share, _Found(candidate=candidate, layout=layout, total_bytes=budget.total_bytes * layout.gpus)
+        return None if best is None else best[1]
+
+
+def _formula_bytes(context: Context) -> int:
+    """What the planned sequences keep by the formulas alone."""
+    roles, tokens, encoder = context.dtypes.roles, context.tokens, context.encoder_tokens
+    groups = context.model.stack_for("reference").groups
+    one = sum(
+        group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
+    )
+    return context.batch * one
+
+
+_REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
+
+
+def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
+    """Nothing can be said if the engine takes none of the candidates, or nobody knows what the weights take."""
+    if search.refused == considered:
+        raise UnsupportedError(
+            f"{search.engine.name} runs {model.id} on none of the {considered:,} candidates: {search.message}",
+            hint="Choose others, or another --engine. See: kvplan gpus",
+        )
+    if search.refused + search.unknown == considered:
+        raise UnsupportedError(
+            search.message or f"The memory that {model.id} takes is not known.", hint="Give a weight format: --weights bf16"
+        )
+
+
+def _planned(model: ModelSpec, kept: Sequence[_Found], limit: int, wanted: dict[str, Any]) -> list[tuple[_Found, Plan]]:
+    """The first ones planned again; a row that its plan contradicts is not listed."""
+    out: list[tuple[_Found, Plan]] = []
+    for one in kept:
+        if limit and len(out) == limit:
+            break
+        plan = _replan(model, one, wanted)
+        if plan.fit is not None and plan.fit.fits:
+            out.append((one, plan))
+    return out
+
+
+def _replan(model: ModelSpec, one: _Found, wanted: dict[str, Any]) -> Plan:
+    layout, candidate = one.layout, one.candidate
+    hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
+    return plan_model(model, **wanted, **hardware, tp=layout.tp, pp=layout.pp, dp=layout.dp)
+
+
+def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
+    """The notes that all plans have."""
+    if not plans:
+        return ()
+    shared = set.intersection(*({(note.code, note.message) for note in plan.notes} for plan in plans))
+    return tuple(note for note in plans[0].notes if (note.code, note.message) in shared)
+
+
+def _offer(one: _Found, plan: Plan, common: Sequence[Note]) -> Offer:
+    fit, speed, gpu = plan.fit, plan.speed, one.candidate.gpu
+    assert fit is not None
+    return Offer(
+        gpu=one.candidate.name if one.candidate.instance is None else gpu.id,
+        name=gpu.name,
+        vendor=gpu.vendor,
+        category=gpu.category,
+        instance=one.candidate.instance,
+        gpus=one.layout.gpus,
+        tp=one.layout.tp,
+        pp=one.layout.pp,
+        dp=one.layout.dp,
+        verdict=fit.verdict,
+        total_bytes=one.total_bytes,
+        usable_bytes=fit.usable_bytes,
+        needed_bytes=fit.needed_bytes,
+        needed_low_bytes=fit.needed_low_bytes,
+        needed_high_bytes=fit.needed_high_bytes,
+        headroom_bytes=fit.headroom_bytes,
+        max_batch=fit.max_batch,
+        max_seq=fit.max_seq,
+        decode_tokens_per_s_bound=None if speed is None else speed.decode_tokens_per_s_bound,
+        prefill_s_bound=None if speed is None else speed.prefill_s_bound,
+        bound_by=None if speed is None else speed.bound_by,
+        notes=tuple(note for note in plan.notes if note not in common),
+    )

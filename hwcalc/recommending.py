@@ -1,0 +1,72 @@
+"""The library: :func:`recommend`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.errors import UsageError
+from hwcalc.units import parse_tokens
+
+if TYPE_CHECKING:
+    from hwcalc.api import ModelLike
+    from hwcalc.planner.recommend import Recommendation
+
+__all__ = ["recommend"]
+
+_PLANNING: Final = frozenset(
+    {
+        "seq", "batch", "dtype", "engine", "encoder_seq", "engine_options", "weights", "memory_utilization", "margin", "lora", "draft",
+        "revision", "offline", "token", "endpoint", "assume",
+    }
+)  # fmt: skip
+
+
+def recommend(
+    model: ModelLike,
+    *,
+    gpu: str | Sequence[str] = (),
+    vendor: str | Sequence[str] = (),
+    category: str | Sequence[str] = (),
+    instances: str | None = None,
+    max_gpus: int | str = 8,
+    strict: bool = False,
+    limit: int | str = 20,
+    **planning: Any,
+) -> Recommendation:
+    """Hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first: accelerators, or ``instances`` of a cloud or of ``"all"``.
+
+    ``gpu``, ``vendor`` and ``category`` narrow the choice; ``max_gpus`` is how many may work together, ``strict`` leaves out what is
+    tight, ``limit`` is how many are listed (0: all). ``planning`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
+    Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+    """
+    from hwcalc.api import opened
+    from hwcalc.planner.candidates import gpu_candidates, instance_candidates
+    from hwcalc.planner.recommend import recommend_model
+
+    strange = sorted(set(planning) - _PLANNING)
+    if strange:
+        raise UsageError(f"recommend takes no {strange[0][:40]!r}.", hint=f"Known: {', '.join(sorted(_PLANNING))}.")
+    names, makers, kinds = _words(gpu, "gpu"), _words(vendor, "vendor"), _words(category, "category")
+    most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
+    if instances is not None and not isinstance(instances, str):
+        raise UsageError(f"instances must be a string (got {instances!r:.60}).", hint='Write instances="aws", or "all".')
+    if instances is None:
+        candidates = gpu_candidates(names, vendors=makers, categories=kinds)
+    else:
+        candidates = instance_candidates(instances, names, vendors=makers, categories=kinds)
+    spec, request = opened(model, planning)
+    # What opens a plan names no hardware here.
+    request = {name: value for name, value in request.items() if name not in {"gpu", "gpus", "instance", "tp", "pp", "dp"}}
+    return recommend_model(spec, candidates, max_gpus=most, strict=strict, limit=most_rows, **request)
+
+
+def _words(given: str | Sequence[str], what: str) -> tuple[str, ...]:
+    """One word or several, each of which may be several with commas between."""
+    words = (given,) if isinstance(given, str) else given
+    if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
+        raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).")
+    found = tuple(part.strip() for text in words for part in text.split(","))
+    if not all(found):
+        raise UsageError(f"{what} has an empty name in it.", hint=f"Write {what} once for each, or names with commas between.")
+    return found

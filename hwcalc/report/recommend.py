@@ -1,0 +1,149 @@
+"""A recommendation as a table, Markdown or CSV: what would do, smallest first, then what is tight, then what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
+from hwcalc.report.markdown import escaped
+from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.text import clean, percent, plural
+from hwcalc.units import GIB
+
+__all__ = ["layout_words", "left_out", "recommendation_csv", "recommendation_text"]
+
+_CSV_COLUMNS = (
+    "gpu", "instance", "gpus", "tp", "pp", "dp", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
+    "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
+)  # fmt: skip
+
+_MEANING = "GiB of the fullest GPU; max batch and max seq at the planned length and number; max tok/s is a bound that no engine is faster than."
+
+
+def recommendation_csv(found: Recommendation) -> str:
+    """One row for each offer; numbers without separators, empty is unknown."""
+    return csv_text(_CSV_COLUMNS, ([getattr(offer, name) for name in _CSV_COLUMNS] for offer in found.offers))
+
+
+def recommendation_text(
+    found: Recommendation, *, format_: str = "table", color: bool = False, width: int = 100, quiet: bool = False
+) -> str:
+    """What was asked, the offers, and what was left out and why. ``quiet`` leaves out all but offers and the verdict."""
+    sure = [offer for offer in found.offers if offer.verdict != TIGHT]
+    tight = [offer for offer in found.offers if offer.verdict == TIGHT]
+    blocks = [_lines([_asked(found)], format_, width)]
+    if sure:
+        blocks.append(_table(sure, format_=format_, color=color, width=width))
+    if tight:
+        blocks.append("Tight: fits by the expected value, not at the high end of the estimates.\n")
+        blocks.append(_table(tight, format_=format_, color=color, width=width))
+    if not found.offers:
+        blocks += _nothing(found, format_=format_, color=color, width=width)
+    lines = [f"{found.more:,} more: --limit 0"] if found.more else []
+    if not quiet:
+        lines += [_MEANING, *left_out(found), *(note.message for note in found.notes)]
+    if lines:
+        blocks.append(_lines(lines, format_, width))
+    return "\n".join(blocks)
+
+
+def _lines(lines: Sequence[str], format_: str, width: int) -> str:
+    """A list in Markdown, else sentences that hang under their beginning."""
+    if format_ == "markdown":
+        return "".join(f"- {escaped(line)}\n" for line in lines)
+    from textwrap import fill
+
+    return "".join(f"{fill(clean(line), width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
+
+
+def left_out(found: Recommendation) -> list[str]:
+    """What is not listed, and why."""
+    out = []
+    if found.too_small and found.offers:
+        out.append(f"{found.too_small:,} of {found.considered:,} do not hold it with up to {plural(found.max_gpus, 'GPU')}.")
+    if found.one_at_a_time:
+        out.append(f"{found.one_at_a_time:,} of those are laptops or have unified memory: one is taken, unless --gpu names it.")
+    if found.refused:
+        out.append(f"{found.refused:,} of {found.considered:,} are not for {found.engine}.")
+    if found.unknown:
+        out.append(f"{found.unknown:,} of {found.considered:,}: memory not known.")
+    if found.tight_left_out:
+        out.append(f"{found.tight_left_out:,} tight left out (--strict).")
+    return out
+
+
+def layout_words(offer: Offer) -> str:
+    """``tp4 pp2``; one GPU has nothing to share.
+
+    >>> from types import SimpleNamespace
+    >>> layout_words(SimpleNamespace(tp=4, pp=2, dp=1)), layout_words(SimpleNamespace(tp=1, pp=1, dp=1))
+    ('tp4 pp2', '')
+    """
+    sizes = (("tp", offer.tp), ("pp", offer.pp), ("dp", offer.dp))
+    return " ".join(f"{name}{size}" for name, size in sizes if size > 1)
+
+
+def _asked(found: Recommendation) -> str:
+    engine = found.engine if found.engine_version is None else f"{found.engine} {found.engine_version}"
+    weights = "weights as published" if found.weights == "as published" else f"{found.weights} weights"
+    what = f"{plural(found.batch, 'sequence')} of {plural(found.seq, 'token')}"
+    return f"{found.model}: {what}, {engine}, {found.kv_dtype} cache, {weights}"
+
+
+def _table(offers: Sequence[Offer], *, format_: str, color: bool, width: int) -> str:
+    instances = any(offer.instance is not None for offer in offers)
+    header = ["instance" if instances else "accelerator", "GPUs", "layout", "GiB used", "of", "free", "max batch"]
+    header += [*([] if instances else ["max seq"]), "max tok/s"]
+    rows = [_row(offer, instances=instances) for offer in offers]
+    return listing(header, rows, format_=format_, right=range(3, len(header)), color=color, width=width)
+
+
+def _row(offer: Offer, *, instances: bool) -> list[str]:
+    gpus = f"{offer.gpus:,} {offer.gpu}" if instances else f"{offer.gpus:,}"
+    row = [
+        offer.instance or offer.gpu,
+        gpus,
+        layout_words(offer),
+        _used(offer),
+        _gib(offer.usable_bytes),
+        _headroom(offer),
+        _count(offer.max_batch),
+    ]
+    return [*row, *([] if instances else [_count(offer.max_seq)]), _rate(offer.decode_tokens_per_s_bound)]
+
+
+def _used(offer: Offer) -> str:
+    if offer.verdict != TIGHT:
+        return _gib(offer.needed_bytes)
+    return f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
+
+
+def _headroom(offer: Offer) -> str:
+    if offer.headroom_bytes >= 0:
+        return percent(offer.headroom_bytes, offer.usable_bytes)
+    return f"-{percent(-offer.headroom_bytes, offer.usable_bytes)}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.2f}"
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def _rate(tokens: float | None) -> str:
+    return "" if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}"
+
+
+def _nothing(found: Recommendation, *, format_: str, color: bool, width: int) -> list[str]:
+    """What came nearest, and what would help."""
+    of = f"{plural(found.considered, 'candidate')} with up to {plural(found.max_gpus, 'GPU')} each"
+    tight = " for certain" if found.tight_left_out else ""
+    out = [f"Nothing holds it{tight}: {of}.\n"]
+    if found.nearest is not None:
+        out += ["Nearest:\n", _table([found.nearest], format_=format_, color=color, width=width)]
+        lines = [found.message] if found.message else []
+        lines += [f"try {one.flag}  ({one.effect})" for one in found.suggestions]
+        out += [_lines(lines, format_, width)] if lines else []
+    return out

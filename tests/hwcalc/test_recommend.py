@@ -1,0 +1,354 @@
+"""``kvplan recommend``: what it lists fits by a plan of its own, nothing smaller would do, and nothing that would do is missing."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hwcalc import KvplanError, plan, recommend
+from hwcalc.errors import ConfigError, UnsupportedError, UsageError
+from hwcalc.planner.recommend import Offer, Recommendation
+from hwcalc.report.schema import json_schema
+from profiles.gpus import find_gpu, list_gpus, visible_memory
+from tests.hwcalc.command import Capture, run
+
+LLAMA_8B = "meta-llama/Llama-3.1-8B"
+LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"
+WEIGHTS_8B = 2 * 8_030_261_248
+WEIGHTS_70B = 2 * 70_553_706_496
+TOKEN_8B = 32 * 2 * 8 * 128 * 2
+TOKEN_70B = 80 * 2 * 8 * 128 * 2
+"""Layers x keys and values x heads x numbers x bytes."""
+
+
+def offers(model: str, **wanted: Any) -> tuple[Offer, ...]:
+    """All of them."""
+    return recommend(model, offline=True, limit=0, **wanted).offers
+
+
+@cache
+def everything() -> tuple[Offer, ...]:
+    """Every accelerator that holds one sequence of 8,192 tokens of 70 billion parameters."""
+    return offers(LLAMA_70B, seq="8k")
+
+
+def layouts(gpus: int) -> list[tuple[int, int, int]]:
+    """Every tp x pp x dp of so many GPUs."""
+    sizes = range(1, gpus + 1)
+    return [(tp, pp, dp) for tp in sizes for pp in sizes for dp in sizes if tp * pp * dp == gpus]
+
+
+def fits(gpu: str, gpus: int, **wanted: Any) -> bool:
+    """Whether a plan of any layout says so."""
+    for tp, pp, dp in layouts(gpus):
+        try:
+            fit = plan(LLAMA_70B, gpu=gpu, tp=tp, pp=pp, dp=dp, **wanted).fit
+        except KvplanError:
+            continue
+        if fit is not None and fit.fits:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("engine", ["vllm", "reference"])
+def test_every_offer_is_a_plan_that_fits(engine: str) -> None:
+    """The same request, planned by itself with the offer's hardware and layout, gives the offer's numbers."""
+    for offer in offers(LLAMA_70B, seq="8k", batch=4, engine=engine, gpu=["l4,h100", "mi300x", "a100-sxm4-40gb"]):
+        made = plan(
+            LLAMA_70B, seq="8k", batch=4, engine=engine, gpu=offer.gpu, tp=offer.tp, pp=offer.pp, dp=offer.dp, offline=True
+        )
+        assert made.fit is not None
+        assert made.speed is not None
+        assert (made.fit.verdict, made.fit.needed_bytes, made.fit.usable_bytes, made.fit.max_batch, made.fit.max_seq) == (
+            offer.verdict,
+            offer.needed_bytes,
+            offer.usable_bytes,
+            offer.max_batch,
+            offer.max_seq,
+        )
+        assert made.speed.decode_tokens_per_s_bound == offer.decode_tokens_per_s_bound
+        assert made.fit.fits
+        assert offer.gpus == offer.tp * offer.pp * offer.dp == made.fit.gpus
+
+
+@pytest.mark.parametrize("gpu", ["l4", "h100-sxm5-80gb", "a100-sxm4-40gb", "rtx-4090", "mi300x"])
+def test_nothing_smaller_would_do(gpu: str) -> None:
+    """Tried one by one, no layout of fewer GPUs fits; where none is offered, no layout of up to eight does."""
+    wanted: dict[str, Any] = {"seq": 8192, "batch": 4, "engine": "vllm"}
+    found = offers(LLAMA_70B, gpu=gpu, **wanted)
+    fewest = next((gpus for gpus in range(1, 9) if fits(gpu, gpus, **wanted)), None)
+
+    assert min((offer.gpus for offer in found), default=None) == fewest
+
+
+def test_weights_and_cache_fit_what_is_there() -> None:
+    """Whatever the layout, each number of the weights is somewhere, and each token's keys and values."""
+    least = WEIGHTS_70B + 8 * 32_768 * TOKEN_70B
+    found = offers(LLAMA_70B, seq="32k", batch=8, engine="vllm")
+
+    assert len(found) > 20
+    for offer in found:
+        assert offer.total_bytes >= least
+        assert offer.gpus * offer.needed_bytes >= least
+
+
+def test_everything_large_enough_is_there() -> None:
+    """With half of the memory to spare, every data centre GPU of 40 GB and more that vLLM runs on holds 8 billion parameters."""
+    least = 2 * (WEIGHTS_8B + 8192 * TOKEN_8B)
+    large = set()
+    for name in list_gpus():
+        gpu = find_gpu(name)
+        memory = visible_memory(gpu)
+        runs = gpu.vendor == "amd" or (gpu.vendor == "nvidia" and gpu.capability is not None and gpu.capability >= (7, 0))
+        if runs and gpu.category == "datacenter" and memory is not None and memory.low_bytes >= least:
+            large.add(name)
+    alone = {offer.gpu for offer in offers(LLAMA_8B, seq="8k", engine="vllm", category="datacenter") if offer.gpus == 1}
+
+    assert len(large) > 20
+    assert large <= alone
+
+
+def test_smallest_first_and_tight_last() -> None:
+    """Certain ones come first; within each part memory never falls."""
+    found = everything()
+    tight = [offer.verdict == "tight" for offer in found]
+
+    assert set(tight) == {True, False}
+    assert tight == sorted(tight)
+    for one, other in pairwise(found):
+        assert one.verdict != other.verdict or one.total_bytes <= other.total_bytes
+
+
+def test_tight_disagrees_at_the_ends() -> None:
+    """A tight offer fits as expected and not at the high end; a certain one fits there as well."""
+    for offer in everything():
+        assert offer.needed_low_bytes <= offer.needed_bytes <= offer.usable_bytes
+        assert (offer.verdict == "fits") is (offer.needed_high_bytes <= offer.usable_bytes)
+
+
+def test_strict_leaves_out_what_is_tight() -> None:
+    """And says how many."""
+    strict = recommend(LLAMA_70B, seq="8k", limit=0, offline=True, strict=True)
+
+    assert [offer for offer in everything() if offer.verdict == "fits"] == list(strict.offers)
+    assert strict.tight_left_out == len(everything()) - len(strict.offers) > 0
+
+
+def test_a_limit_says_how_many_more() -> None:
+    """The first ones of the whole list."""
+    every = recommend(LLAMA_8B, seq="8k", limit=0, offline=True, engine="vllm")
+    few = recommend(LLAMA_8B, seq="8k", limit=3, offline=True, engine="vllm")
+
+    assert [offer.gpu for offer in few.offers] == [offer.gpu for offer in every.offers[:3]]
+    assert few.more == len(every.offers) - 3
+    assert every.more == 0
+
+
+def test_nothing_is_lost() -> None:
+    """Every candidate is offered, too small, refused or unknown."""
+    found = recommend(LLAMA_70B, seq="32k", batch=8, engine="vllm", limit=0, offline=True)
+
+    offered = {offer.gpu for offer in found.offers}
+    assert found.considered == len(offered) + found.too_small + found.refused + found.unknown
+    assert not any(find_gpu(name).vendor in ("apple", "google") for name in offered)
+    assert found.refused > 50
+
+
+def test_an_alias_is_listed_by_what_it_stands_for() -> None:
+    """Two names of one accelerator are one candidate, under its id."""
+    assert {offer.gpu for offer in offers(LLAMA_8B, seq="8k", gpu="h100,H100-SXM5,h100-sxm5-80gb")} == {"h100-sxm5-80gb"}
+
+
+def test_filters() -> None:
+    """Makers and categories narrow the list; a word that nothing has is an error that says what there is."""
+    found = offers(LLAMA_8B, seq="8k", vendor=["AMD"], category="datacenter")
+
+    assert found
+    assert {(offer.vendor, offer.category) for offer in found} == {("amd", "datacenter")}
+    with pytest.raises(UsageError, match="vendor 'nobody'") as error:
+        offers(LLAMA_8B, seq="8k", vendor="nobody")
+    assert "nvidia" in error.value.hint
+    with pytest.raises(UsageError, match="h1000"):
+        offers(LLAMA_8B, seq="8k", gpu="h1000")
+
+
+def test_a_whole_machine_is_taken_alone() -> None:
+    """A laptop is not joined to others, unless it is named."""
+    every = offers(LLAMA_70B, seq="1k")
+    named = offers(LLAMA_70B, seq="1k", gpu="m4-max-48")
+
+    assert {offer.gpus for offer in every if offer.category in ("laptop", "unified")} == {1}
+    assert min(offer.gpus for offer in named) > 1
+
+
+def test_sizes_of_memory_are_told_apart() -> None:
+    """An accelerator that is sold with several sizes of memory is listed with those that do."""
+    names = {offer.gpu for offer in offers(LLAMA_8B, seq="8k", vendor="apple")}
+
+    assert "apple-m4-pro-48gb" in names
+    assert "apple-m1-8gb" not in names
+
+
+def test_instances() -> None:
+    """All GPUs of an instance in their best layout, or it is not listed."""
+    found = offers(LLAMA_70B, seq="8k", engine="vllm", instances="aws", gpu="h100")
+
+    assert {(offer.instance, offer.gpus) for offer in found} == {("aws/p5.48xlarge", 8)}
+    one = found[0]
+    made = plan(LLAMA_70B, seq="8k", engine="vllm", instance="p5.48xlarge", tp=one.tp, pp=one.pp, dp=one.dp, offline=True)
+    assert made.fit is not None
+    assert made.fit.needed_bytes == one.needed_bytes
+    clouds = {str(offer.instance).partition("/")[0] for offer in offers(LLAMA_8B, seq="8k", engine="vllm", instances="all")}
+    assert {"aws", "azure", "gcp"} <= clouds
+    with pytest.raises(UsageError, match="no known cloud"):
+        offers(LLAMA_8B, seq="8k", instances="nowhere")
+
+
+def test_nothing_fits(capsys: Capture) -> None:
+    """Exit status 1, what came nearest, and changes that were planned before they are offered."""
+    words = ("recommend", LLAMA_70B, "--seq", "128k", "--batch", "64", "--gpu", "l4,t4", "--engine", "vllm")
+    status, out, _ = run(capsys, *words)
+    found = recommend(LLAMA_70B, seq="128k", batch=64, gpu=["l4", "t4"], engine="vllm", offline=True)
+
+    assert status == 1
+    assert "Nothing holds it" in out
+    assert found.nearest is not None
+    assert found.nearest.gpu == "l4"
+    assert found.nearest.gpus == 8
+    assert found.nearest.needed_bytes > found.nearest.usable_bytes
+    assert found.message in out.replace("\n  ", " ")
+    assert all(one.flag in out for one in found.suggestions)
+
+
+def test_an_engine_that_runs_on_none_of_them() -> None:
+    """Not the same as too little memory: exit status 3."""
+    with pytest.raises(UnsupportedError, match="on none of the"):
+        recommend(LLAMA_8B, seq="8k", engine="vllm", vendor="apple", offline=True)
+
+
+def test_unknown_weights_are_an_error() -> None:
+    """Without the weights nothing can be said of any hardware, and the message says so."""
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "vocab_size": 1000,
+        "quantization_config": {"quant_method": "nobody's"},
+    }
+    with pytest.raises(UnsupportedError, match="not known") as error:
+        recommend(config, seq=100)
+    assert "--weights" in error.value.hint
+    assert recommend(config, seq=100, weights="fp8", limit=1).offers
+
+
+def test_a_user_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An accelerator of the user's own is a candidate; a broken file of theirs stops the search with its path."""
+    folder = tmp_path / "kvplan" / "profiles" / "gpus"
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    text = "schema_version: 1\nid: mine\nname: Mine\nvendor: acme\nmemory_marketing_gb: 48\nsource: {box: printed on it}\n"
+    (folder / "mine.yaml").write_text(text)
+
+    (found,) = offers(LLAMA_8B, seq="8k", vendor="acme")
+    assert (found.gpu, found.gpus, found.decode_tokens_per_s_bound) == ("mine", 1, None)
+    assert any(note.code == "user-profile" for note in recommend(LLAMA_8B, seq="8k", vendor="acme", offline=True).notes)
+
+    (folder / "mine.yaml").write_text(text + "memory_marketing_gb: -1\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+        offers(LLAMA_8B, seq="8k")
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"max_gpus": 0},
+        {"max_gpus": 65},
+        {"max_gpus": "many"},
+        {"limit": -1},
+        {"limit": "x"},
+        {"limit": 2**70},
+        {"gpu": 5},
+        {"gpu": [5]},
+        {"gpu": "../../etc/passwd"},
+        {"gpu": ""},
+        {"vendor": None},
+        {"vendor": "google", "category": "laptop"},
+        {"instances": "aws", "gpu": "rtx-4090"},
+        {"instances": 5},
+        {"instances": "../aws"},
+        {"tp": 2},
+        {"gpus": 2},
+        {"kv_memory": "1GiB"},
+        {"seq": "nan"},
+        {"batch": 0},
+        {"memory_utilization": float("nan")},
+        {"margin": float("inf")},
+        {"engine": "nobody"},
+    ],
+    ids=str,
+)
+def test_wrong_requests(wanted: dict[str, Any]) -> None:
+    """Each is a usage error with a message, before anything is searched."""
+    with pytest.raises(UsageError) as error:
+        recommend(LLAMA_8B, offline=True, **({"seq": "8k"} | wanted))
+    assert error.value.message
+
+
+def test_json(capsys: Capture) -> None:
+    """One document by its schema, with what the library gives; also where nothing fits, and on errors."""
+    validator = jsonschema.Draft202012Validator(json_schema("recommend"))
+    words = ("recommend", LLAMA_8B, "--seq", "8k", "--engine", "vllm", "--vendor", "nvidia", "--limit", "2", "--json")
+    status, out, err = run(capsys, *words)
+    document = json.loads(out)
+
+    assert (status, err) == (0, "")
+    validator.validate(document)
+    library: Recommendation = recommend(LLAMA_8B, seq="8k", engine="vllm", vendor="nvidia", limit=2, offline=True)
+    assert [offer["gpu"] for offer in document["offers"]] == [offer.gpu for offer in library.offers]
+    assert document["more"] == library.more
+
+    status, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--gpu", "t4", "--max-gpus", "1", "--json")
+    assert status == 1
+    validator.validate(json.loads(out))
+    assert json.loads(out)["nearest"]["headroom_bytes"] < 0
+
+    status, out, _ = run(capsys, "recommend", LLAMA_70B, "--gpu", "nothing", "--json")
+    assert status == 2
+    assert json.loads(out)["error"]["type"] == "usage"
+
+
+def test_csv_and_markdown(capsys: Capture) -> None:
+    """The same rows as numbers, and as a pipe table."""
+    words = ("recommend", LLAMA_8B, "--seq", "8k", "--engine", "vllm", "--limit", "4")
+    _, out, err = run(capsys, *words, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    library = recommend(LLAMA_8B, seq="8k", engine="vllm", limit=4, offline=True)
+
+    assert [(row["gpu"], int(row["needed_bytes"])) for row in rows] == [(one.gpu, one.needed_bytes) for one in library.offers]
+    assert f"{library.more:,} more" in err
+    _, out, _ = run(capsys, *words, "--format", "markdown")
+    assert out.count("\n| ") == 2 + len(library.offers)
+    assert all(f"| {one.gpu} |" in out for one in library.offers)
+
+
+def test_table(capsys: Capture) -> None:
+    """No line is wider than a hundred columns, tight ones included; the rest of the list is one option away."""
+    status, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "0")
+
+    assert status == 0
+    assert "Tight:" in out
+    assert max(map(len, out.splitlines())) <= 100
+    _, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "1")
+    assert "more: --limit 0" in out
+    _, quiet, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "1", "-q")
+    assert len(quiet) < len(out)
