@@ -17,6 +17,7 @@ __all__ = [
     "instances",
     "models",
     "schemas",
+    "sweep_formats",
     "weight_formats",
 ]
 
@@ -128,6 +129,13 @@ def assumptions(incomplete: str) -> list[str]:
 def formats(incomplete: str) -> list[str]:
     """Output formats."""
     from hwcalc.cli.output import FORMATS
+
+    return _starting(FORMATS, incomplete)
+
+
+def sweep_formats(incomplete: str) -> list[str]:
+    """Output formats of a grid."""
+    from hwcalc.cli.sweep import FORMATS
 
     return _starting(FORMATS, incomplete)
 

@@ -11,12 +11,14 @@ from hwcalc.cli.output import View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.planner.result import Plan
 
-__all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "planned", "view_of"]
+__all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "engine_options", "planned", "progress", "view_of"]
 
 COMMANDS: Final = {
     "plan": "hwcalc.cli.plan",
     "explain": "hwcalc.cli.explain",
     "diff": "hwcalc.cli.diff",
+    "compare": "hwcalc.cli.compare",
+    "sweep": "hwcalc.cli.sweep",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "gpus": "hwcalc.cli.gpus",
@@ -167,9 +169,9 @@ def planned(
     from hwcalc.api import plan
 
     view = view_of(**output)
-    options = _engine_options(engine_option or ())
+    options = engine_options(engine_option or ())
     try:
-        with _progress():
+        with progress():
             result = plan(
                 model,
                 seq=seq,
@@ -207,7 +209,8 @@ def planned(
     return result, view
 
 
-def _progress() -> AbstractContextManager[None]:
+def progress() -> AbstractContextManager[None]:
+    """A block in which a terminal is told what takes long."""
     if sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
     from hwcalc.cli.progress import shown
@@ -223,7 +226,7 @@ def _command_meant(model: str) -> str:
     return f"Did you mean the command: kvplan {near[0]}" if near else ""
 
 
-def _engine_options(pairs: Sequence[str]) -> dict[str, str]:
+def engine_options(pairs: Sequence[str]) -> dict[str, str]:
     """``["cache=static", "nbits=4"]`` as a dict; a name without a value or given twice is an error."""
     out: dict[str, str] = {}
     for pair in pairs:

@@ -8,19 +8,21 @@ from hwcalc.planner.result import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
-DOCUMENTS = ("plan", "explain", "diff", "models", "engines", "gpus", "instances", "dtypes", "error")
+DOCUMENTS = ("plan", "explain", "diff", "compare", "sweep", "models", "engines", "gpus", "instances", "dtypes", "error")
 
 
 def json_schema(document: str) -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.result import Plan
-    from hwcalc.report import explain, hardware, records
+    from hwcalc.report import compare_records, explain, hardware, records
 
     classes: dict[str, type] = {
         "plan": Plan,
         "explain": Plan,
         "diff": Difference,
+        "compare": compare_records.Comparison,
+        "sweep": compare_records.SweepDocument,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "gpus": hardware.GpusDocument,
