@@ -8,7 +8,7 @@ from dataclasses import fields
 from hwcalc.report.compare_records import Comparison, Variant
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
-from hwcalc.report.text import TIMES, clean
+from hwcalc.report.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = ["comparison_csv", "comparison_text"]
@@ -25,25 +25,44 @@ def comparison_csv(comparison: Comparison) -> str:
 def comparison_text(comparison: Comparison, *, format_: str, color: bool = False, width: int = PIPED_WIDTH) -> str:
     """What all variants share, the memory of each, the verdicts where an accelerator was named, and what failed.
 
-    ``format_`` is ``table`` or ``markdown``.
+    ``format_`` is ``table`` or ``markdown``. Where the names of the variants leave too little room for the numbers beside them, a
+    table of their own gives them numbers first.
     """
-    planned = [variant for variant in comparison.variants if variant.error is None]
-    parts = [_shared(comparison, planned[0]) + "\n"]
+    variants = comparison.variants
     labels = [_label(name) for name in comparison.varying] or ["model"]
-    memory = [(*_names(variant, comparison), *_memory(variant)) for variant in planned]
-    header = (*labels, "cache", "a token", TIMES, "weights", "total")
-    first = len(labels)
-    parts.append(listing(header, memory, format_=format_, right=range(first, first + 5), color=color, width=width))
-    if any(variant.verdict is not None for variant in planned):
-        verdicts = [(*_names(variant, comparison), *_verdict(variant)) for variant in planned]
-        header = (*labels, "a GPU needs", "may use", "verdict", "max seq", "max batch")
-        right = (first, first + 1, first + 3, first + 4)
-        parts.append(listing(header, verdicts, format_=format_, right=right, color=color, width=width))
-    failed = [variant for variant in comparison.variants if variant.error is not None]
+    names = [_names(variant, comparison) for variant in variants]
+    planned = [place for place, variant in enumerate(variants) if variant.error is None]
+    tables = [(_MEMORY, [(names[place], _memory(variants[place])) for place in planned])]
+    if any(variant.verdict is not None for variant in variants):
+        tables.append((_VERDICT, [(names[place], _verdict(variants[place])) for place in planned]))
+    parts = [_shared(comparison, variants[planned[0]]) + "\n"]
+
+    def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+        return listing(header, rows, format_=format_, right=right, color=color, width=width)
+
+    if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in tables):
+        parts.append(table(["", *labels], [[str(number), *cells] for number, cells in enumerate(names, 1)], right=(0,)))
+        labels, names = [""], [[str(number)] for number in range(1, len(variants) + 1)]
+        tables = [
+            (header, [(names[place], cells) for place, (_, cells) in zip(planned, rows, strict=True)]) for header, rows in tables
+        ]
+    for header, rows in tables:
+        right = [len(labels) + place for place, title in enumerate(header) if title != "verdict"]
+        parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))
+    failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
     if failed:
-        rows = [(*_names(variant, comparison), variant.error or "") for variant in failed]
-        parts.append(listing((*labels, "not planned"), rows, format_=format_, color=color, width=width))
+        parts.append(table([*labels, "not planned"], failed))
     return "\n".join(parts)
+
+
+_MEMORY = ("cache", "a token", "ratio", "weights", "total")
+_VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
+
+
+def _width(labels: Sequence[str], header: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> int:
+    """Columns of a table with two blanks between, nothing wrapped."""
+    lines = [[*labels, *header], *([*named, *cells] for named, cells in rows)]
+    return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2
 
 
 def _label(name: str) -> str:
@@ -52,12 +71,13 @@ def _label(name: str) -> str:
 
 def _shared(comparison: Comparison, first: Variant) -> str:
     """What is the same in all, in one line."""
+    formats = {variant.weights for variant in comparison.variants if variant.error is None}
     words = {
         "model": first.model,
         "seq": f"{first.seq:,} tokens" if first.seq is not None else "",
         "batch": f"batch {first.batch:,}",
         "dtype": f"KV {first.dtype}",
-        "weights": "" if first.weights is None else f"weights {first.weights}",
+        "weights": f"weights {first.weights}" if formats == {first.weights} else "",
         "engine": _engine(first, comparison),
         "gpu": first.gpu or "",
         "tp": f"tp {first.tp}" if first.tp > 1 else "",
@@ -78,7 +98,8 @@ def _names(variant: Variant, comparison: Comparison) -> list[str]:
 
 def _engine(variant: Variant, comparison: Comparison) -> str:
     """The engine, with its version where the same engine is there in several."""
-    versions = {other.engine_version for other in comparison.variants if other.engine == variant.engine}
+    same = [other for other in comparison.variants if other.engine == variant.engine and other.error is None]
+    versions = {other.engine_version for other in same}
     return f"{variant.engine}@{variant.engine_version}" if len(versions) > 1 and variant.engine_version else variant.engine
 
 

@@ -55,10 +55,11 @@ def compared(models: Iterable[ModelSpec], axes: Mapping[str, tuple[Any, ...]], o
     if first is not None and all(variant.error is not None for variant in found):
         raise first
     planned_ones = [variant for variant in found if variant.error is None]
+    # A default is another for every model; that of the weights is told by their size.
     varying = tuple(
         name
         for name, values in zip(AXES, lists, strict=True)
-        if len(values) > 1 or len({getattr(variant, name) for variant in planned_ones}) > 1
+        if len(values) > 1 or (name != "weights" and len({getattr(variant, name) for variant in planned_ones}) > 1)
     )
     return Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(found))
 

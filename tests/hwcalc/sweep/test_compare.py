@@ -89,6 +89,8 @@ def test_versions_of_one_engine(capsys: Capture) -> None:
 
     assert status == 0
     assert all(f"\n{name} " in out for name in ("vllm@0.33", "vllm@0.25", "reference"))
+    _, out, _ = run(capsys, "compare", QWEN, "--engine", "vllm@0.33,reference", "--seq", "1k")
+    assert "\nvllm " in out
 
 
 @pytest.mark.parametrize("format_", ["table", "markdown"])
@@ -105,7 +107,7 @@ def test_what_varies_is_a_column_and_what_is_the_same_stands_above(capsys: Captu
 
 
 def test_the_widest_table_fits(capsys: Capture) -> None:
-    """Long names, every axis, both tables: no line is longer than 100 columns, and no digit is lost."""
+    """Long names, every axis: variants are numbered, no line is longer than 100 columns, and no digit is lost."""
     words = (
         "compare",
         "Qwen/Qwen3-Next-80B-A3B-Instruct",
@@ -122,6 +124,10 @@ def test_the_widest_table_fits(capsys: Capture) -> None:
     _, out, _ = run(capsys, *words)
 
     assert max(map(len, out.splitlines())) <= 100
+    assert [sum(line.split()[:1] == [str(number)] for line in out.splitlines()) for number in (1, 16)] == [3, 3]
+    assert [line.split()[1:] for line in out.splitlines() if line.startswith(" 9 ")] == [
+        [DEEPSEEK, "bf16", "h100-sxm5-80gb", "1"]
+    ]
     assert f"{61 * 576 * 2 * 131_072 / 2**30:.2f} GiB" in out
 
 

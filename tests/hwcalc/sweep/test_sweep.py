@@ -7,6 +7,7 @@ import io
 import json
 import random
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -170,6 +171,21 @@ def test_what_is_done_is_told() -> None:
         list(blocks(Grid(models=(load_model(QWEN),), seqs=(1, 2), dtypes=("bf16", "fp8"))))
 
     assert told == ["2 of 4 points", "4 of 4 points"]
+
+
+def test_the_curves_are_faster_than_plans() -> None:
+    """Twenty thousand points take less time than a thousand plans: they take a tenth of it, or less."""
+    models = tuple(load_model(name) for name in (QWEN, LLAMA, "openai/gpt-oss-20b", "google/gemma-3-27b-it"))
+    started = time.process_time()
+    made = sum(block.size for block in blocks(Grid(models=models, seqs=tuple(range(1, 501)), batches=tuple(range(1, 11)))))
+    on_curves = time.process_time() - started
+    started = time.process_time()
+    for seq in range(250):
+        for model in models:
+            plan(model, seq=seq + 1)
+
+    assert made == 20_000
+    assert on_curves < time.process_time() - started
 
 
 # --- what cannot be planned -------------------------------------------------------------------------------------------
