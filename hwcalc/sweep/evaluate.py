@@ -175,7 +175,7 @@ def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _Found
         return None
     wanted: dict[str, Any] = {name: _READ[name](value) if name in _READ else value for name, value in keywords.items()}
     engine, context = open_request(model, [], seq=max(grid.seqs, default=None), batch=max(grid.batches), **wanted)
-    return None if engine.period(context) > 1 else _Found(engine=engine, context=context, curves=rules(engine, context))
+    return None if engine.periods(context) else _Found(engine=engine, context=context, curves=rules(engine, context))
 
 
 class _Kept:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc import api
+from hwcalc.cli import completion
 from hwcalc.cli.lists import READING
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
 from hwcalc.sweep import evaluate, variants
@@ -44,3 +45,10 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
     plain_reading, plain, reading, wanted = seen
     assert (plain_reading != reading) == (option.name in READING)
     assert (plain != wanted) == (option.name not in READING)
+
+
+def test_a_list_is_completed_behind_its_last_comma() -> None:
+    """What stands before it stays."""
+    assert completion.dtypes("bf16,nvf") == ["bf16,nvfp4"]
+    assert completion.gpus("l4,h100-s") == [f"l4,{name}" for name in completion.gpus("h100-s")] != []
+    assert completion.sweep_formats("p") == ["parquet"]
