@@ -19,6 +19,7 @@ __all__ = [
     "instances",
     "models",
     "schemas",
+    "sweep_formats",
     "vendors",
     "weight_formats",
 ]
@@ -162,6 +163,13 @@ def formats(incomplete: str) -> list[str]:
     return _starting(FORMATS, incomplete)
 
 
+def sweep_formats(incomplete: str) -> list[str]:
+    """Output formats of a grid."""
+    from hwcalc.cli.sweep import FORMATS
+
+    return _starting(FORMATS, incomplete)
+
+
 def schemas(incomplete: str) -> list[str]:
     """Documents that have a schema."""
     from hwcalc.report.schema import DOCUMENTS
@@ -170,4 +178,6 @@ def schemas(incomplete: str) -> list[str]:
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
+    """Names that go on from what is typed; in a list, from what stands behind the last comma."""
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

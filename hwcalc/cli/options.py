@@ -11,12 +11,25 @@ from hwcalc.cli.output import View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.planner.result import Plan
 
-__all__ = ["COMMANDS", "DEFAULT", "OUTPUT", "PLANNING", "Option", "engine_options", "planned", "reading", "view_of"]
+__all__ = [
+    "COMMANDS",
+    "DEFAULT",
+    "OUTPUT",
+    "PLANNING",
+    "Option",
+    "engine_options",
+    "planned",
+    "progress",
+    "reading",
+    "view_of",
+]
 
 COMMANDS: Final = {
     "plan": "hwcalc.cli.plan",
     "explain": "hwcalc.cli.explain",
     "diff": "hwcalc.cli.diff",
+    "compare": "hwcalc.cli.compare",
+    "sweep": "hwcalc.cli.sweep",
     "recommend": "hwcalc.cli.recommend",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
@@ -208,14 +221,15 @@ def planned(
 def reading(model: str) -> Iterator[None]:
     """While a model is read: what it waits for, on a terminal; a name that no source knows may have been meant as a command."""
     try:
-        with _progress():
+        with progress():
             yield
     except (ModelNotFoundError, HubError) as error:
         error.hint = _command_meant(model) or error.hint
         raise
 
 
-def _progress() -> AbstractContextManager[None]:
+def progress() -> AbstractContextManager[None]:
+    """A block in which a terminal is told what takes long."""
     if sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
     from hwcalc.cli.progress import shown

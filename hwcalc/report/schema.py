@@ -8,7 +8,20 @@ from hwcalc.planner.result import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
-DOCUMENTS = ("plan", "explain", "diff", "recommend", "models", "engines", "gpus", "instances", "dtypes", "error")
+DOCUMENTS = (
+    "plan",
+    "explain",
+    "diff",
+    "compare",
+    "sweep",
+    "recommend",
+    "models",
+    "engines",
+    "gpus",
+    "instances",
+    "dtypes",
+    "error",
+)
 
 
 def json_schema(document: str) -> dict[str, Any]:
@@ -16,13 +29,15 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
-    from hwcalc.report import explain, hardware, records
+    from hwcalc.report import compare_records, explain, hardware, records
 
     classes: dict[str, type] = {
         "plan": Plan,
         "explain": Plan,
         "diff": Difference,
         "recommend": Recommendation,
+        "compare": compare_records.Comparison,
+        "sweep": compare_records.SweepDocument,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "gpus": hardware.GpusDocument,

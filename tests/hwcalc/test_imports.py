@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-HEAVY: Final = ("torch", "transformers", "huggingface_hub", "rich", "yaml", "pydantic")
+HEAVY: Final = ("torch", "transformers", "huggingface_hub", "rich", "yaml", "pydantic", "numpy", "pyarrow")
 ARGUMENTS: Final = ("Qwen/Qwen3-8B", "--seq", "32k", "--dtype", "fp8", "--json")
 CPU_LIMIT: Final = 8
 """In times of ``python -c pass``."""

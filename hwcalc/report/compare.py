@@ -1,0 +1,134 @@
+"""Several plans side by side, for people and for spreadsheets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from hwcalc.report.compare_records import Comparison, Variant
+from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.table import PIPED_WIDTH
+from hwcalc.report.text import clean
+from hwcalc.units import human_bytes
+
+__all__ = ["comparison_csv", "comparison_text"]
+
+_UNKNOWN = "unknown"
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """One row for each variant, all fields; an empty cell is unknown or not planned."""
+    names = [field.name for field in fields(Variant)]
+    return csv_text(names, ([getattr(variant, name) for name in names] for variant in comparison.variants))
+
+
+def comparison_text(comparison: Comparison, *, format_: str, color: bool = False, width: int = PIPED_WIDTH) -> str:
+    """What all variants share, the memory of each, the verdicts where an accelerator was named, and what failed.
+
+    ``format_`` is ``table`` or ``markdown``. Where the names of the variants leave too little room for the numbers beside them, a
+    table of their own gives them numbers first.
+    """
+    variants = comparison.variants
+    labels = [_label(name) for name in comparison.varying] or ["model"]
+    names = [_names(variant, comparison) for variant in variants]
+    planned = [place for place, variant in enumerate(variants) if variant.error is None]
+    tables = [(_MEMORY, [(names[place], _memory(variants[place])) for place in planned])]
+    if any(variant.verdict is not None for variant in variants):
+        tables.append((_VERDICT, [(names[place], _verdict(variants[place])) for place in planned]))
+    parts = [_shared(comparison, variants[planned[0]]) + "\n"]
+
+    def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+        return listing(header, rows, format_=format_, right=right, color=color, width=width)
+
+    if format_ == "table" and any(_width(labels, header, rows) > width for header, rows in tables):
+        parts.append(table(["", *labels], [[str(number), *cells] for number, cells in enumerate(names, 1)], right=(0,)))
+        labels, names = [""], [[str(number)] for number in range(1, len(variants) + 1)]
+        tables = [
+            (header, [(names[place], cells) for place, (_, cells) in zip(planned, rows, strict=True)]) for header, rows in tables
+        ]
+    for header, rows in tables:
+        right = [len(labels) + place for place, title in enumerate(header) if title != "verdict"]
+        parts.append(table([*labels, *header], [[*named, *cells] for named, cells in rows], right))
+    failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
+    if failed:
+        parts.append(table([*labels, "not planned"], failed))
+    return "\n".join(parts)
+
+
+_MEMORY = ("cache", "a token", "ratio", "weights", "total")
+_VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
+
+
+def _width(labels: Sequence[str], header: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> int:
+    """Columns of a table with two blanks between, nothing wrapped."""
+    lines = [[*labels, *header], *([*named, *cells] for named, cells in rows)]
+    return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2
+
+
+def _label(name: str) -> str:
+    return {"seq": "tokens", "gpu": "GPU"}.get(name, name)
+
+
+def _shared(comparison: Comparison, first: Variant) -> str:
+    """What is the same in all, in one line."""
+    formats = {variant.weights for variant in comparison.variants if variant.error is None}
+    words = {
+        "model": first.model,
+        "seq": f"{first.seq:,} tokens" if first.seq is not None else "",
+        "batch": f"batch {first.batch:,}",
+        "dtype": f"KV {first.dtype}",
+        "weights": f"weights {first.weights}" if formats == {first.weights} else "",
+        "engine": _engine(first, comparison),
+        "gpu": first.gpu or "",
+        "tp": f"tp {first.tp}" if first.tp > 1 else "",
+    }
+    same = [word for name, word in words.items() if word and name not in comparison.varying]
+    return clean(" · ".join(same))
+
+
+def _names(variant: Variant, comparison: Comparison) -> list[str]:
+    """What tells this variant from the others."""
+    values = {
+        **{name: getattr(variant, name) for name in comparison.varying},
+        **({"engine": _engine(variant, comparison)} if "engine" in comparison.varying else {}),
+    }
+    cells = [_cell(values[name]) for name in comparison.varying]
+    return cells or [variant.model]
+
+
+def _engine(variant: Variant, comparison: Comparison) -> str:
+    """The engine, with its version where the same engine is there in several."""
+    same = [other for other in comparison.variants if other.engine == variant.engine and other.error is None]
+    versions = {other.engine_version for other in same}
+    return f"{variant.engine}@{variant.engine_version}" if len(versions) > 1 and variant.engine_version else variant.engine
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "default"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _memory(variant: Variant) -> Sequence[str]:
+    ratio = "" if variant.cache_ratio is None else f"{variant.cache_ratio:.2f}"
+    return (
+        _size(variant.cache_total_bytes),
+        _size(variant.bytes_per_token),
+        ratio,
+        _size(variant.weights_bytes),
+        _size(variant.total_bytes),
+    )
+
+
+def _verdict(variant: Variant) -> Sequence[str]:
+    return (
+        _size(variant.total_per_gpu_bytes),
+        _size(variant.usable_bytes),
+        variant.verdict or _UNKNOWN,
+        "" if variant.max_seq is None else f"{variant.max_seq:,}",
+        "" if variant.max_batch is None else f"{variant.max_batch:,}",
+    )
+
+
+def _size(count: int | None) -> str:
+    return _UNKNOWN if count is None else human_bytes(count)

@@ -1,0 +1,65 @@
+"""What a sweep gives: rows of one model, format, accelerator and number of ranks, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Final
+
+from formulas.frozen import frozen
+from hwcalc.errors import KvplanError
+from hwcalc.planner.result import Plan
+from hwcalc.report.compare_records import SweepPoint
+from hwcalc.sweep.spans import Integers
+
+__all__ = ["COLUMNS", "NUMBERS", "Block", "Column", "Value", "failed_row", "row_of"]
+
+Value = str | int | None
+Column = Value | Sequence[Value] | Integers
+"""One value for all rows of a block, or one for each row."""
+
+COLUMNS: Final = tuple(field.name for field in fields(SweepPoint))
+NUMBERS: Final = frozenset(field.name for field in fields(SweepPoint) if "int" in str(field.type))
+"""Columns of whole numbers; the others hold text."""
+
+
+@frozen
+class Block:
+    """``size`` rows. ``columns`` has every one of :data:`COLUMNS`; ``None`` is unknown, not planned, or not failed."""
+
+    size: int
+    columns: Mapping[str, Column]
+    failed: int = 0
+    """How many rows have an ``error``."""
+    error: KvplanError | None = None
+    """The first of them."""
+
+
+def row_of(plan: Plan) -> dict[str, Value]:
+    """The columns of one plan."""
+    request, cache, memory = plan.request, plan.cache, plan.memory
+    return {
+        "model": plan.model.id,
+        "engine": request.engine,
+        "engine_version": request.engine_version,
+        "dtype": request.kv_dtype,
+        "gpu": None if plan.fit is None else plan.fit.gpu,
+        "tp": request.tp,
+        "seq": request.seq,
+        "batch": request.batch,
+        "bytes_per_token": cache.bytes_per_token,
+        "cache_total_bytes": cache.total_bytes,
+        "cache_per_gpu_bytes": cache.per_gpu_bytes,
+        "weights_bytes": memory.weights.bytes,
+        "weights_per_gpu_bytes": memory.per_gpu.weights,
+        "total_bytes": memory.total_bytes,
+        "total_per_gpu_bytes": memory.per_gpu.total,
+        "verdict": None if plan.fit is None else plan.fit.verdict,
+        "warning": " ".join(note.code for note in plan.warnings) or None,
+        "error": None,
+    }
+
+
+def failed_row(known: Mapping[str, Value], error: str) -> dict[str, Value]:
+    """What was asked for, no number, and the reason."""
+    return dict.fromkeys(COLUMNS) | dict(known) | {"error": error}

@@ -1,0 +1,347 @@
+"""A grid, block by block: on the engine's curves where it has them, else plan by plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from itertools import product
+from math import prod
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from formulas.frozen import frozen
+from hwcalc.api import plan
+from hwcalc.engines import find_engine
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.model import ModelSpec
+from hwcalc.planner.context import has_cross, open_request
+from hwcalc.sources.progress import tell
+from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
+from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, verdicts
+from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
+from hwcalc.sweep.spans import Integers
+from hwcalc.units import parse_share, parse_tokens
+
+__all__ = ["Grid", "Missing", "blocks", "check", "count"]
+
+_ROWS: Final = 65_536
+"""Rows of one block at most: what bounds memory."""
+_PLANNED_ROWS: Final = 1_024
+"""The same where every row is a plan."""
+_INT64: Final = 2**63 - 1
+_MOST_IN_INT64: Final = 2**24
+"""Sequences at once with which no term of a GPU's equation comes near 64 bits."""
+_ON_CURVES: Final = frozenset({"engine", "dtype", "tp", "weights", "encoder_seq", "gpu", "memory_utilization", "margin"})
+"""Keywords of a plan that the curves follow. With any other that is given, each point is planned."""
+_OF_A_GPU: Final = frozenset({"gpu", "memory_utilization", "margin"})
+_READ: Final[Mapping[str, Callable[[Any], object]]] = {
+    "encoder_seq": lambda text: parse_tokens(text, "encoder_seq", minimum=0),
+    "memory_utilization": lambda text: float(parse_share(text, "memory_utilization")),
+    "margin": lambda text: parse_share(text, "margin"),
+}
+"""How those that are not words are read."""
+
+
+@frozen
+class Missing:
+    """A model that could not be read: one row with the reason."""
+
+    name: str
+    error: KvplanError
+
+
+@frozen
+class Grid:
+    """Every combination of the lists. No ``seqs`` is each model's own maximum; a dtype or GPU of ``None`` is the default or none.
+
+    ``options`` are further keywords of :func:`hwcalc.plan`, those that are not given left out. A ``tp`` of ``None`` leaves the number
+    of ranks to them.
+    """
+
+    models: tuple[ModelSpec | Missing, ...]
+    seqs: tuple[int, ...] = ()
+    batches: tuple[int, ...] = (1,)
+    dtypes: tuple[str | None, ...] = (None,)
+    gpus: tuple[str | None, ...] = (None,)
+    tps: tuple[int | None, ...] = (None,)
+    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def engine(self) -> str:
+        """The engine's name as it was given, with a version perhaps."""
+        return str(self.options.get("engine", "reference"))
+
+    def keywords(self, dtype: str | None, gpu: str | None, tp: int | None) -> dict[str, Any]:
+        """All keywords of a plan but model, length and batch."""
+        own = {"dtype": dtype, "gpu": gpu, "tp": tp}
+        return dict(self.options) | {name: value for name, value in own.items() if value is not None}
+
+
+def count(grid: Grid) -> int:
+    """Rows of the grid: its points, and one for each model that is missing."""
+    missing = sum(isinstance(model, Missing) for model in grid.models)
+    lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps)
+    return missing + prod(map(len, lists), start=len(grid.models) - missing)
+
+
+def check(grid: Grid) -> None:
+    """Raise the :class:`~hwcalc.errors.UsageError` of an option or a list's entry that is wrong for every model alike.
+
+    Each entry is tried beside the first of every other list, with one model after the other until one does not object.
+    """
+    dtype, gpu, tp = grid.dtypes[0], grid.gpus[0], grid.tps[0]
+    longest, most = max(grid.seqs, default=None), max(grid.batches)
+    tries: list[tuple[int | None, int, str | None, str | None, int | None]] = [
+        (longest, most, entry, gpu, tp) for entry in grid.dtypes
+    ]
+    tries += [(longest, most, dtype, entry, tp) for entry in grid.gpus[1:]]
+    tries += [(longest, most, dtype, gpu, entry) for entry in grid.tps[1:]]
+    models = [model for model in grid.models if isinstance(model, ModelSpec)]
+    for seq, batch, dtype, gpu, tp in tries:
+        first: UsageError | None = None
+        for model in models:
+            try:
+                plan(model, seq=seq, batch=batch, **grid.keywords(dtype, gpu, tp))
+            except UsageError as error:
+                first = first or error
+                continue
+            except KvplanError:
+                pass
+            break
+        else:
+            if first is not None:
+                raise first
+
+
+def blocks(grid: Grid) -> Iterator[Block]:
+    """All rows, the batch changing fastest, then length, ranks, accelerator, dtype and model. What is done is told as it goes.
+
+    A point that cannot be planned is a row with an ``error``; nothing is raised for it.
+    """
+    total, done = count(grid), 0
+    axes = _Axes(grid.seqs, grid.batches)
+    for model in grid.models:
+        for block in [_missing(model, grid)] if isinstance(model, Missing) else _of_model(grid, axes, model):
+            done += block.size
+            tell(f"{done:,} of {total:,} points")
+            yield block
+
+
+def _missing(model: Missing, grid: Grid) -> Block:
+    row = failed_row({"model": model.name, "engine": grid.engine.partition("@")[0]}, model.error.message)
+    return Block(size=1, columns=row, failed=1, error=model.error)
+
+
+def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[Block]:
+    kept = _Kept(model)
+    for dtype, gpu, tp in product(grid.dtypes, grid.gpus, grid.tps):
+        keywords = grid.keywords(dtype, gpu, tp)
+        known: dict[str, Value] = {
+            "model": model.id,
+            "engine": grid.engine.partition("@")[0],
+            "dtype": dtype,
+            "gpu": gpu,
+            "tp": tp,
+        }
+        try:
+            found = _curves(grid, model, keywords)
+        except KvplanError as error:
+            yield from _refused(grid, axes, model, keywords, known, error)
+            continue
+        if found is None:
+            yield from _planned(grid, model, keywords, known)
+            continue
+        own = axes if grid.seqs else _Axes((found.context.tokens,), grid.batches)
+        row = kept.weights(found.context, keywords) | {"dtype": found.context.dtypes.kv, "gpu": gpu}
+        yield from _evaluated(own, found, row, kept)
+
+
+@frozen
+class _Found:
+    """The longest point as the engine sees it, and the curves of all."""
+
+    engine: Engine
+    context: Context
+    curves: Curves
+
+
+def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _Found | None:
+    """``None`` if the engine has no curves, or not with these options. Raises what the engine raises for the longest point."""
+    rules = CURVES.get(find_engine(grid.engine)[0].name)
+    if rules is None or not keywords.keys() <= _ON_CURVES:
+        return None
+    wanted: dict[str, Any] = {name: _READ[name](value) if name in _READ else value for name, value in keywords.items()}
+    engine, context = open_request(model, [], seq=max(grid.seqs, default=None), batch=max(grid.batches), **wanted)
+    return None if engine.periods(context) else _Found(engine=engine, context=context, curves=rules(engine, context))
+
+
+class _Kept:
+    """What is the same for every dtype of one model: its weights, and what a GPU has left beside them."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self._model = model
+        self._weights: dict[int, dict[str, Value]] = {}
+        self._budgets: dict[tuple[str, int], Budgets | None] = {}
+
+    def weights(self, context: Context, keywords: Mapping[str, Any]) -> dict[str, Value]:
+        """The row of a plan without a GPU, for its weights and what the model is."""
+        ranks = context.request.tp
+        if ranks not in self._weights:
+            plain = {name: value for name, value in keywords.items() if name not in _OF_A_GPU}
+            self._weights[ranks] = row_of(plan(self._model, seq=context.tokens, **plain))
+        return self._weights[ranks]
+
+    def budgets(self, found: _Found, axes: _Axes, kind: Any) -> Budgets | None:
+        """What each point has left; ``None`` without a GPU, or where that is not known."""
+        gpu, ranks = found.context.request.gpu, found.context.request.tp
+        if gpu is None:
+            return None
+        if (gpu.id, ranks) not in self._budgets:
+            self._budgets[gpu.id, ranks] = budgets_of(
+                found.engine, found.context, axes.seqs, axes.batches, axes.alike(found.engine, found.context), kind
+            )
+        return self._budgets[gpu.id, ranks]
+
+
+def _refused(
+    grid: Grid, axes: _Axes, model: ModelSpec, keywords: Mapping[str, Any], known: dict[str, Value], error: KvplanError
+) -> Iterator[Block]:
+    """The longest point is refused. If the shortest is refused in the same words, so are those in between."""
+    try:
+        plan(model, seq=min(grid.seqs, default=None), batch=min(grid.batches), **keywords)
+    except KvplanError as other:
+        if grid.seqs and other.message == error.message:
+            row = failed_row(known, error.message)
+            for seqs, batches in axes.pieces():
+                size = len(axes.seqs[seqs]) * len(axes.batches[batches])
+                yield Block(size=size, columns=row | axes.columns(seqs, batches), failed=size, error=error)
+            return
+    yield from _planned(grid, model, keywords, known)
+
+
+class _Axes:
+    """The two axes of every block, and what of them is the same in all blocks."""
+
+    def __init__(self, seqs: tuple[int, ...], batches: tuple[int, ...]) -> None:
+        self.seqs, self.batches = seqs, batches
+        self._kept: dict[tuple[int, int], dict[str, Column]] = {}
+        self._alike: tuple[Alike, ...] | None = None
+
+    def pieces(self) -> Iterator[tuple[slice, slice]]:
+        """Parts of the plane of lengths and batches, few enough rows each, in order."""
+        wide = min(len(self.batches), _ROWS)
+        tall = max(1, _ROWS // wide)
+        for start in range(0, len(self.seqs), tall):
+            for left in range(0, len(self.batches), wide):
+                yield slice(start, start + tall), slice(left, left + wide)
+
+    def alike(self, engine: Engine, context: Context) -> tuple[Alike, ...]:
+        """The points for which an accelerator's equation is the same, of any model."""
+        if self._alike is None:
+            self._alike = alike(engine, context, self.seqs, self.batches)
+        return self._alike
+
+    def columns(self, seqs: slice, batches: slice) -> dict[str, Column]:
+        """The columns ``seq`` and ``batch`` of a part."""
+        key = (seqs.start, batches.start)
+        if key not in self._kept:
+            here, there = self.seqs[seqs], self.batches[batches]
+            self._kept = {
+                key: {
+                    "seq": [seq for seq in here for _ in there],
+                    "batch": list(there) * len(here),
+                }
+            }
+        return self._kept[key]
+
+
+def _evaluated(axes: _Axes, found: _Found, row: dict[str, Value], kept: _Kept) -> Iterator[Block]:
+    context, curves = found.context, found.curves
+    follows = _encoder_follows(context)
+    kind = _kind(axes, found, int(row["weights_bytes"] or 0), follows=follows)
+    tokens, counts = np.array(axes.seqs, dtype=kind), np.array(axes.batches, dtype=kind)
+    encoder = tokens if follows else np.full_like(tokens, context.encoder_tokens)
+    held, rank = amounts(curves.held, tokens, encoder), amounts(curves.rank, tokens, encoder)
+    grown = growth(curves.grown, tokens, encoder)
+    budgets = kept.budgets(found, axes, kind)
+    maximum = context.model.max_position_embeddings
+    for seqs, batches in axes.pieces():
+        total, on_rank = np.outer(held[seqs], counts[batches]), np.outer(rank[seqs], counts[batches])
+        yield Block(
+            size=total.size,
+            columns={
+                **row,
+                **axes.columns(seqs, batches),
+                "bytes_per_token": np.repeat(grown[seqs], total.shape[1]),
+                "cache_total_bytes": total.ravel(),
+                "cache_per_gpu_bytes": on_rank.ravel(),
+                **_sums(row, total, on_rank, budgets and budgets.part(seqs, batches), context.request.gpus),
+                "warning": _beyond(axes, seqs, batches, maximum),
+            },
+        )
+
+
+def _kind(axes: _Axes, found: _Found, weights: int, *, follows: bool) -> Any:
+    """int64, or Python's own integers where a number of the grid could be larger."""
+    longest, most = max(axes.seqs) + 1, max(axes.batches)
+    encoder = longest if follows else found.context.encoder_tokens
+    bound = largest(found.curves.held + found.curves.rank, longest, encoder) * most + weights
+    return np.int64 if bound < _INT64 // 2 and most <= _MOST_IN_INT64 else object
+
+
+def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets: Budgets | None, gpus: int) -> dict[str, Column]:
+    """The whole sum, that of the fullest GPU, and the verdict, as the plan has them."""
+    weights, on_gpu = row["weights_bytes"], row["weights_per_gpu_bytes"]
+    if budgets is None:
+        return {
+            "total_bytes": None if weights is None else (total + weights).ravel(),
+            "total_per_gpu_bytes": None if on_gpu is None else (on_rank + on_gpu).ravel(),
+        }
+    return {
+        "weights_per_gpu_bytes": budgets.weights,
+        "total_bytes": None if weights is None else (total + weights + gpus * budgets.beside).ravel(),
+        "total_per_gpu_bytes": (on_rank + budgets.weights + budgets.beside).ravel(),
+        "verdict": verdicts(on_rank, budgets),
+    }
+
+
+def _beyond(axes: _Axes, seqs: slice, batches: slice, maximum: int | None) -> Column:
+    if maximum is None or max(axes.seqs[seqs]) <= maximum:
+        return None
+    words = ["beyond-maximum" if seq > maximum else None for seq in axes.seqs[seqs]]
+    return [word for word in words for _ in axes.batches[batches]]
+
+
+def _encoder_follows(context: Context) -> bool:
+    """Whether the encoder is taken to be as long as the output: nobody says how long it is."""
+    return has_cross(context.model) and context.request.encoder_seq is None and context.model.encoder_tokens is None
+
+
+def _planned(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any], known: dict[str, Value]) -> Iterator[Block]:
+    """Plan by plan."""
+    rows: list[dict[str, Value]] = []
+    first: KvplanError | None = None
+    for seq, batch in product(grid.seqs or (None,), grid.batches):
+        try:
+            row = row_of(plan(model, seq=seq, batch=batch, **keywords))
+            row["gpu"] = row["gpu"] or known["gpu"]
+        except KvplanError as error:
+            first = first or error
+            row = failed_row(known | {"seq": seq, "batch": batch}, error.message)
+        rows.append(row)
+        if len(rows) == _PLANNED_ROWS:
+            yield _gathered(rows, first)
+            rows = []
+    if rows:
+        yield _gathered(rows, first)
+
+
+def _gathered(rows: list[dict[str, Value]], error: KvplanError | None) -> Block:
+    columns: dict[str, Column] = {}
+    for name in COLUMNS:
+        values = [row[name] for row in rows]
+        columns[name] = values[0] if len(set(values)) == 1 else values
+    return Block(size=len(rows), columns=columns, failed=sum(row["error"] is not None for row in rows), error=error)

@@ -1,0 +1,123 @@
+"""Lists as a command line takes them: ``1k,2k``, ``1k..128k``, ``1k..128k:1k``, ``bf16,fp8``, and models by name, pattern or file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import islice
+
+from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.units import parse_tokens
+
+__all__ = ["MOST_VALUES", "model_names", "numbers", "words"]
+
+MOST_VALUES = 1_000_000
+"""Numbers in one list, and models in one file."""
+_LARGEST_FILE = 64 * 1024**2
+
+
+def words(text: str | None, what: str) -> tuple[str, ...]:
+    """Words between commas, each once: ``words("bf16, fp8", "dtype")`` is ``("bf16", "fp8")``. ``None`` is no word."""
+    if text is None:
+        return ()
+    found = [word.strip() for word in text.split(",")]
+    if not all(found):
+        raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")
+    return tuple(dict.fromkeys(found))
+
+
+def numbers(text: str | None, what: str) -> tuple[int, ...]:
+    """Numbers between commas, in the order given, each once. ``None`` is no number.
+
+    ``A..B`` doubles from A to at most B, ``A..B:STEP`` goes by equal steps.
+
+    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch")
+    ((1024, 2048, 4096, 8192), (1, 5, 9, 8))
+    """
+    found: dict[int, None] = {}
+    for word in words(text, what):
+        first, dots, rest = word.partition("..")
+        if not dots:
+            found[parse_tokens(word, what)] = None
+            continue
+        last, colon, step = rest.partition(":")
+        start, end = parse_tokens(first, what), parse_tokens(last, what)
+        if start > end:
+            raise UsageError(f"{what} {word[:40]!r} ends before it begins.", hint=f"Write: --{what} 1k..128k, or 1k..128k:1k")
+        stride = parse_tokens(step, f"the step of {what}") if colon else None
+        values = range(start, end + 1, stride) if stride else _doubled(start, end)
+        if len(values) + len(found) > MOST_VALUES:
+            raise UsageError(f"{what} {word[:40]!r} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")
+        found.update(dict.fromkeys(values))
+    return tuple(found)
+
+
+def _doubled(start: int, end: int) -> list[int]:
+    values = [start]
+    while 2 * values[-1] <= end:
+        values.append(2 * values[-1])
+    return values
+
+
+def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
+    """Names of models, each once: as given, a pattern of catalog ids (``Qwen/*``), or ``@FILE`` with one name on each line.
+
+    ``every`` adds the whole catalog. Raises :class:`~hwcalc.errors.ModelNotFoundError` for a pattern without a match and a file
+    that cannot be read, :class:`~hwcalc.errors.UsageError` for no name at all.
+    """
+    found: dict[str, None] = {}
+    for name in given:
+        if name.startswith("@"):
+            found.update(dict.fromkeys(model_names(_lines(name[1:]), every=False)))
+        elif any(sign in name for sign in "*?["):
+            found.update(dict.fromkeys(_matching(name)))
+        else:
+            found[name] = None
+    if every:
+        found.update(dict.fromkeys(_catalog()))
+    if not found:
+        raise UsageError(
+            "no model is given.", hint="Give ids or folders, a pattern such as 'Qwen/*', @FILE with one on each line, or --all."
+        )
+    return tuple(found)
+
+
+def _catalog() -> tuple[str, ...]:
+    from hwcalc.sources.built_in import profile_errors
+    from profiles.catalog import list_models
+
+    with profile_errors():
+        return list_models()
+
+
+def _matching(pattern: str) -> list[str]:
+    from fnmatch import fnmatchcase
+
+    lowered = pattern.lower()
+    found = [model_id for model_id in _catalog() if fnmatchcase(model_id.lower(), lowered)]
+    if not found:
+        raise ModelNotFoundError(f"no model of the catalog matches {pattern[:60]!r}.", hint="See: kvplan models")
+    return found
+
+
+def _lines(name: str) -> list[str]:
+    """The names in a file. A name in it is no pattern's file again: ``@`` at the start of a line is an error."""
+    path = name or "the file after @"
+    try:
+        with open(name, encoding="utf-8-sig") as file:  # noqa: PTH123 - a name as the user wrote it
+            text = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ModelNotFoundError(f"{path[:80]} cannot be read: {reason}.", hint="Write one model on each line.") from error
+    if len(text) > _LARGEST_FILE:
+        raise ModelNotFoundError(
+            f"{path[:80]} is larger than {_LARGEST_FILE // 1024**2} MiB.", hint="Write one model on each line."
+        )
+    # A remark begins at the start of the line or after a blank: a folder's name may hold the sign too.
+    stripped = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
+    names = list(islice((line for line in stripped if line), MOST_VALUES))
+    if not names:
+        raise ModelNotFoundError(f"{path[:80]} names no model.", hint="Write one model on each line.")
+    if any(line.startswith("@") for line in names):
+        raise ModelNotFoundError(f"{path[:80]} names a file of models itself.", hint="Write one model on each line.")
+    return names

@@ -1,0 +1,144 @@
+"""Blocks as CSV, JSON lines, one JSON document, or Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import IO, Any, Final
+
+import numpy as np
+
+from hwcalc._version import __version__
+from hwcalc.errors import UsageError
+from hwcalc.planner.result import SCHEMA_VERSION
+from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Block, Column, Value
+
+__all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]
+
+_PIECE: Final = 1 << 18
+"""Characters that are written at once, about."""
+_GROUP_ROWS: Final = 262_144
+"""Rows of one row group of a Parquet file, about."""
+
+
+def texts(format_: str, blocks: Iterable[Block]) -> Iterator[str]:
+    """The whole text in pieces: a header line and rows (``csv``), an object on each line (``jsonl``), or one document (``json``)."""
+    return TEXT_FORMATS[format_](blocks)
+
+
+def _csv(blocks: Iterable[Block]) -> Iterator[str]:
+    yield ",".join(COLUMNS) + "\n"
+    yield from _pieces(_rows(block, ",".join(["%s"] * len(COLUMNS)), _csv_cell) for block in blocks)
+
+
+def _json_lines(blocks: Iterable[Block]) -> Iterator[str]:
+    return _pieces(_rows(block, _OBJECT, _json_cell) for block in blocks)
+
+
+def _json(blocks: Iterable[Block]) -> Iterator[str]:
+    yield f'{{"schema_version": "{SCHEMA_VERSION}", "kvplan_version": "{__version__}", "points": ['
+    between = "\n"
+    for piece in _json_lines(blocks):
+        yield between + piece.removesuffix("\n").replace("\n", ",\n")
+        between = ",\n"
+    yield "\n]}\n"
+
+
+TEXT_FORMATS: Final[dict[str, Callable[[Iterable[Block]], Iterator[str]]]] = {"csv": _csv, "jsonl": _json_lines, "json": _json}
+"""Format -> writer. Parquet is no text."""
+
+_OBJECT: Final = "{" + ", ".join(f'"{name}": %s' for name in COLUMNS) + "}"
+
+
+def _pieces(parts: Iterable[str]) -> Iterator[str]:
+    """Joined until they are worth a write."""
+    waiting: list[str] = []
+    size = 0
+    for part in parts:
+        waiting.append(part)
+        size += len(part)
+        if size >= _PIECE:
+            yield "".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield "".join(waiting)
+
+
+def _rows(block: Block, form: str, cell: Callable[[Value], str]) -> str:
+    """A block as lines. What is the same in all rows is written into the form once, so that a row costs its own numbers only."""
+    cell = cache(cell)
+    constants: list[str] = []
+    varying: list[Iterable[Any]] = []
+    for name in COLUMNS:
+        column = block.columns[name]
+        if column is None or isinstance(column, (str, int)):
+            constants.append(cell(column).replace("%", "%%"))
+            continue
+        constants.append("%s")
+        varying.append(_cells(name, column, cell))
+    line = form % tuple(constants) + "\n"
+    if not varying:
+        return line % () * block.size
+    return "".join(map(line.__mod__, zip(*varying, strict=True)))
+
+
+def _cells(name: str, column: Any, cell: Callable[[Value], str]) -> Iterable[Any]:
+    """Numbers as they are; text, and what is unknown in between, in the format's own form."""
+    if not isinstance(column, list):
+        values: Iterable[Any] = column.tolist()
+        return values
+    return column if name in NUMBERS and None not in column else map(cell, column)
+
+
+def _csv_cell(value: Value) -> str:
+    text = "" if value is None else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\r\n') else text
+
+
+def _json_cell(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def parquet_ready() -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if Parquet cannot be written here."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "Parquet needs pyarrow, which is not installed.",
+            hint="Install it: pip install 'hwcalc[parquet]', or use --format csv.",
+        ) from error
+
+
+def write_parquet(file: IO[bytes], blocks: Iterable[Block]) -> None:
+    """Whole numbers as int64, text as strings. Raises :class:`~hwcalc.errors.UsageError` for a number of more than 64 bits."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.int64() if name in NUMBERS else pa.string()) for name in COLUMNS])
+    waiting: list[Any] = []
+    rows = 0
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for block in blocks:
+            try:
+                arrays = [_array(pa, schema.field(name).type, block.columns[name], block.size) for name in COLUMNS]
+            except (OverflowError, pa.ArrowInvalid) as error:
+                message = "a number of this grid does not fit into the 64 bits that Parquet has."
+                raise UsageError(message, hint="Use --format csv, or smaller lengths and batches.") from error
+            waiting.append(pa.record_batch(arrays, schema=schema))
+            rows += block.size
+            if rows >= _GROUP_ROWS:
+                writer.write_table(pa.Table.from_batches(waiting, schema))
+                waiting, rows = [], 0
+        if waiting:
+            writer.write_table(pa.Table.from_batches(waiting, schema))
+
+
+def _array(pa: Any, type_: Any, column: Column, size: int) -> Any:
+    if column is None:
+        return pa.nulls(size, type_)
+    if isinstance(column, (str, int)):
+        return pa.repeat(pa.scalar(column, type_), size)
+    exact = isinstance(column, np.ndarray) and column.dtype != object
+    return pa.array(column if exact else list(column), type_)

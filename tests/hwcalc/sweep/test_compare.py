@@ -1,0 +1,169 @@
+"""``kvplan compare``: variants side by side."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import QWEN, Capture, run
+
+LLAMA = "meta-llama/Llama-3.1-8B"
+DEEPSEEK = "deepseek-ai/DeepSeek-V3"
+
+
+def variants(capsys: Capture, *words: str, status: int = 0) -> list[dict[str, Any]]:
+    """The variants of the JSON document, valid by its schema."""
+    told, out, _ = run(capsys, "compare", *words, "--json")
+    document: dict[str, Any] = json.loads(out)
+    jsonschema.validate(document, json_schema("compare"))
+
+    assert told == status
+    found: list[dict[str, Any]] = document["variants"]
+    return found
+
+
+def test_figures_written_out(capsys: Capture) -> None:
+    """36 and 32 layers of 8 heads, 128 + 128 numbers, two bytes and one; ratios to the first."""
+    found = variants(capsys, QWEN, LLAMA, "--dtype", "bf16,fp8", "--seq", "1k", "--batch", "2")
+
+    assert [(variant["model"], variant["dtype"]) for variant in found] == [
+        (QWEN, "bf16"), (QWEN, "fp8"), (LLAMA, "bf16"), (LLAMA, "fp8"),
+    ]  # fmt: skip
+    assert [variant["cache_total_bytes"] for variant in found] == [
+        2 * 1024 * layers * 8 * 256 * size for layers, size in ((36, 2), (36, 1), (32, 2), (32, 1))
+    ]
+    assert [variant["cache_ratio"] for variant in found] == [
+        1,
+        0.5,
+        pytest.approx(32 / 36, abs=1e-6),
+        pytest.approx(16 / 36, abs=1e-6),
+    ]
+    assert found[0]["weights_bytes"] == 2 * 8_190_735_360
+    assert found[0]["total_bytes"] == 2 * 8_190_735_360 + found[0]["cache_total_bytes"]
+
+
+def test_one_length_for_all(capsys: Capture) -> None:
+    """Qwen3-8B states 40,960 tokens and Llama-3.1 131,072: the smaller, unless one is given."""
+    assert {variant["seq"] for variant in variants(capsys, LLAMA, QWEN)} == {40_960}
+    assert {variant["seq"] for variant in variants(capsys, LLAMA, QWEN, "--seq", "99")} == {99}
+
+
+def test_a_variant_that_fails_is_a_row(capsys: Capture) -> None:
+    """The packed latent format is not for Qwen3; the ratio counts from the first that was planned."""
+    found = variants(capsys, QWEN, DEEPSEEK, "--dtype", "fp8_ds_mla,bf16", "--seq", "100")
+
+    assert [variant["error"] is None for variant in found] == [False, True, True, True]
+    assert found[0]["cache_total_bytes"] is None
+    assert found[1]["cache_ratio"] == 1
+    assert found[2]["cache_total_bytes"] == 100 * 61 * 656
+    _, out, _ = run(capsys, "compare", QWEN, DEEPSEEK, "--dtype", "fp8_ds_mla,bf16", "--seq", "100")
+    assert "not planned" in out
+
+
+def test_none_can_be_planned(capsys: Capture) -> None:
+    """Then it is an error, with the first one's status."""
+    assert run(capsys, "compare", QWEN, LLAMA, "--dtype", "fp8_ds_mla")[:2] == (3, "")
+
+
+def test_verdicts(capsys: Capture) -> None:
+    """8 billion parameters in bf16 do not go into the 24 GB of an L4 beside 100,000 tokens, and do into 80 GB. 70 billion do not."""
+    both = variants(capsys, QWEN, "--gpu", "l4,h100", "--seq", "100k")
+    neither = variants(capsys, "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "l4,h100", "--seq", "1k", status=1)
+
+    assert [variant["verdict"] for variant in both] == ["does not fit", "fits"]
+    assert [variant["gpu"] for variant in both] == ["l4", "h100-sxm5-80gb"]
+    assert both[1]["usable_bytes"] > both[0]["usable_bytes"]
+    assert both[1]["max_seq"] >= 102_400
+    assert {variant["verdict"] for variant in neither} == {"does not fit"}
+
+
+def test_versions_of_one_engine(capsys: Capture) -> None:
+    """Two versions are two variants, told apart."""
+    status, out, _ = run(capsys, "compare", QWEN, "--engine", "vllm@0.33,vllm@0.25,reference", "--seq", "1k")
+
+    assert status == 0
+    assert all(f"\n{name} " in out for name in ("vllm@0.33", "vllm@0.25", "reference"))
+    _, out, _ = run(capsys, "compare", QWEN, "--engine", "vllm@0.33,reference", "--seq", "1k")
+    assert "\nvllm " in out
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown"])
+def test_what_varies_is_a_column_and_what_is_the_same_stands_above(capsys: Capture, format_: str) -> None:
+    """One line above for model and length; a column for the dtype."""
+    _, out, _ = run(capsys, "compare", QWEN, "--dtype", "bf16,fp8", "--seq", "1k", "--format", format_)
+    head, _, table = out.partition("\n")
+
+    assert QWEN in head
+    assert "1,024 tokens" in head
+    assert QWEN not in table
+    assert "bf16" in table
+    assert "bf16" not in head.replace("weights bf16", "")
+
+
+def test_the_widest_table_fits(capsys: Capture) -> None:
+    """Long names, every axis: variants are numbered, no line is longer than 100 columns, and no digit is lost."""
+    words = (
+        "compare",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct",
+        DEEPSEEK,
+        "--dtype",
+        "bf16,fp8",
+        "--gpu",
+        "h100,l4",
+        "--tp",
+        "1,8",
+        "--seq",
+        "128k",
+    )
+    _, out, _ = run(capsys, *words)
+
+    assert max(map(len, out.splitlines())) <= 100
+    assert [sum(line.split()[:1] == [str(number)] for line in out.splitlines()) for number in (1, 16)] == [3, 3]
+    assert [line.split()[1:] for line in out.splitlines() if line.startswith(" 9 ")] == [
+        [DEEPSEEK, "bf16", "h100-sxm5-80gb", "1"]
+    ]
+    assert f"{61 * 576 * 2 * 131_072 / 2**30:.2f} GiB" in out
+
+
+def test_csv_has_every_field(capsys: Capture) -> None:
+    """One row for each variant, numbers plain."""
+    _, out, _ = run(capsys, "compare", QWEN, "--dtype", "bf16,fp8_ds_mla", "--seq", "1k", "--format", "csv")
+    found = list(csv.DictReader(io.StringIO(out)))
+
+    assert [row["cache_total_bytes"] for row in found] == [str(1024 * 36 * 8 * 256 * 2), ""]
+    assert set(found[0]) == set(json_schema("compare")["$defs"]["Variant"]["properties"])
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ([], 2),
+        (["no/model"], 3),
+        ([QWEN, "--gpu", "nothing"], 2),
+        ([QWEN, "--seq", "x"], 2),
+        ([QWEN, "--dtype", "fp9,fp8:"], 2),
+        ([QWEN, "--seq", "1..25:1"], 2),
+        (["Qwen/*"], 2),
+    ],
+)
+def test_wrong_usage(capsys: Capture, words: list[str], status: int) -> None:
+    """Said on standard error alone; too many variants send to ``sweep``."""
+    told, out, err = run(capsys, "compare", *words)
+
+    assert (told, out) == (status, "")
+    assert err
+
+
+def test_models_without_a_length(capsys: Capture) -> None:
+    """Mamba states none: it must be given, and 24 states of 1,536 x 16 and 24 of the last 3 inputs, fp32, stay as they are."""
+    mamba = "state-spaces/mamba-130m-hf"
+
+    assert run(capsys, "compare", mamba)[:2] == (2, "")
+    short, long = variants(capsys, mamba, "--seq", "8,800")
+    assert short["cache_total_bytes"] == long["cache_total_bytes"] == 24 * 1536 * (16 + 3) * 4

@@ -1,0 +1,70 @@
+"""Positions for a whole array are those of the span itself, number by number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, Span, Strided, Window
+from hwcalc.sweep import spans
+from hwcalc.sweep.spans import positions
+
+SIZES = st.integers(1, 2**31)
+SPANS = st.one_of(
+    st.builds(Full),
+    st.builds(Window, SIZES),
+    st.builds(Sink, SIZES, SIZES),
+    st.builds(Chunk, SIZES),
+    st.builds(Strided, SIZES),
+    st.builds(Remainder, SIZES),
+    st.builds(Once),
+    st.builds(Fixed, SIZES),
+    st.builds(Encoder),
+)
+LENGTHS = st.lists(st.tuples(st.integers(0, 2**41), st.integers(0, 2**41)), min_size=1, max_size=20)
+
+
+class EveryOther(Span):
+    """A span that only this test knows."""
+
+    __slots__ = ()
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return (tokens + 1) // 2 + encoder_tokens
+
+
+@pytest.mark.parametrize("kind", [np.int64, object])
+@given(span=SPANS, lengths=LENGTHS)
+def test_an_array_is_its_numbers(kind: Any, span: Span, lengths: list[tuple[int, int]]) -> None:
+    """In 64 bits and in Python's own integers."""
+    tokens, encoder = (np.array(column, dtype=kind) for column in zip(*lengths, strict=True))
+
+    found = positions(span, tokens, encoder)
+
+    assert [span.positions(*pair) for pair in lengths] == found.tolist()
+    assert found.dtype == tokens.dtype
+
+
+def test_numbers_written_out() -> None:
+    """Ten tokens by each rule."""
+    ten, encoder = np.array([0, 10]), np.array([7, 7])
+    kept = {
+        Full(): 10, Window(4): 4, Window(40): 10, Sink(1, 4): 5, Chunk(8): 8, Strided(4): 2, Remainder(4): 2, Once(): 1,
+        Fixed(3): 3, Encoder(): 7,
+    }  # fmt: skip
+
+    assert {span: positions(span, ten, encoder).tolist() for span in kept} == {span: [0, count] for span, count in kept.items()}
+
+
+def test_every_span_has_a_rule() -> None:
+    """None of the program's own is asked number by number."""
+    assert {kind for kind in Span.__subclasses__() if kind.__module__.startswith("formulas")} == set(spans._RULES)
+
+
+def test_a_span_without_a_rule_is_asked() -> None:
+    """A new span is right before it is fast: (10 + 1) // 2 + 7."""
+    assert positions(EveryOther(), np.array([0, 10]), np.array([7, 7])).tolist() == [7, 12]
