@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from formulas import pipeline_stages
+from formulas import LayerKind, pipeline_stages
 from formulas.formats import BF16, FP16, FP32, WeightFormat
 from formulas.frozen import frozen
 from formulas.weights import Block, Part, Weight, WeightRole, Weights
@@ -53,6 +53,10 @@ class Rules:
     def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
         """The format of what is not quantised: ``wanted``, else the model's own, else bf16."""
         return PLAIN.get(wanted or model.dtype or "", BF16)
+
+    def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
+        """A layer's cache as the fullest tensor-parallel rank keeps it."""
+        return kind.shard(tp)
 
     def held(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
         """The blocks that are loaded: no multi-token prediction, and a second table where a tied one cannot be shared."""

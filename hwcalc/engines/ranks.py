@@ -33,16 +33,17 @@ def fullest_rank_bytes(engine: Engine, context: Context) -> int:
         raise UnsupportedError(f"pp {request.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
     local = context.on_a_replica()
     groups = context.model.stack_for(engine.name).groups
+    rules = engine.weight_rules()
     size = {
-        group.kind: sum(_share(tensor, request.dcp) for tensor in engine.tensors(group.kind.shard(request.tp), local))
+        group.kind: sum(
+            _share(tensor, request.dcp) for tensor in engine.tensors(rules.shard(context.model, group.kind, request.tp), local)
+        )
         for group in groups
     }
     if request.pp == 1:
         fullest = sum(group.count * size[group.kind] for group in groups)
     else:
-        fullest = max(
-            _stage(layers[stage.start : stage.stop], size) for stage in engine.weight_rules().spans(len(layers), request.pp)
-        )
+        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in rules.spans(len(layers), request.pp))
     return fullest + bytes_of(engine.extras(local))
 
 

@@ -221,7 +221,9 @@ class Transformers(Engine):
         from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 
         local, tp = context.on_a_replica(), context.request.tp
-        return offloaded_gpu_bytes(context.model, lambda kind: bytes_of(self.tensors(kind.shard(tp), local)))
+        return offloaded_gpu_bytes(
+            context.model, lambda kind: bytes_of(self.tensors(self.weight_rules().shard(context.model, kind, tp), local))
+        )
 
     def forward_tokens(self, context: Context) -> tuple[int, int, int]:
         """``generate`` takes every prompt in one pass; a prompt may be all of a sequence but its last token."""
@@ -236,7 +238,7 @@ class Transformers(Engine):
         sizes = [
             tensor.bytes
             for group in context.model.stack_for(self.name).groups
-            for tensor in self.tensors(group.kind.shard(tp), local)
+            for tensor in self.tensors(self.weight_rules().shard(context.model, group.kind, tp), local)
             if tensor.role not in (Role.STATE, Role.CONV)
         ]
         largest = max(sizes, default=0)

@@ -16,6 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from formulas import ExpandedLatentAttention, LayerKind
+from formulas.attention import AttentionKind
 from formulas.frozen import frozen
 from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.rank_weights import Rules
@@ -160,6 +162,17 @@ class TransformersRules(Rules):
 
     engine: ClassVar[str] = "transformers"
     rank: ClassVar[type[Rank]] = TransformersRank
+
+    def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
+        """Keys and values are divided where the projection leaves them on the rank that made them; where it gathers them (Phi-3,
+        OLMo-2), or is whole itself (gpt-oss), every rank keeps all heads. So it does with states: Qwen3-Next's projections gather.
+        """
+        plan = plan_of(model)
+        if isinstance(kind, AttentionKind) and plan.heads:
+            return kind.shard(tp)
+        if isinstance(kind, ExpandedLatentAttention) and any(module.endswith("kv_b_proj") for module in plan.outputs):
+            return kind.shard(tp)
+        return kind
 
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
         """``distributed/pipeline_parallel.py``: 32 layers on three ranks are 10, 10 and 12."""

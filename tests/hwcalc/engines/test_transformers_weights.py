@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UnsupportedError
@@ -116,3 +116,34 @@ def test_the_text_of_a_composite_model_goes_by_its_own_plan() -> None:
     assert two is not None
     experts, shared, dense = 58 * 256 * 3 * 2048 * 7168, 58 * 3 * 2048 * 7168, 3 * 3 * 18_432 * 7168
     assert one[0] - two[0] == 2 * (experts + shared + dense + 2 * 129_280 * 7168) // 2
+
+
+# Heads of keys on each of two ranks after a forward pass of the same small models, transformers 5.23.0.
+KEY_HEADS: Final = {
+    "llama": 2,
+    "gemma3_text": 2,
+    "phi3": 4,
+    "olmo2": 4,
+    "gpt_oss": 4,
+    "glm4_moe": 2,
+    "gpt_neox": 4,
+    "deepseek_v3": 1,
+}
+
+
+@pytest.mark.parametrize("model_type", sorted(KEY_HEADS))
+def test_the_cache_of_a_rank(model_type: str) -> None:
+    """Of 4 heads (gpt_neox 8, a latent 1) two ranks have half each only where the projection leaves them there."""
+    config = CONFIGS[model_type]
+    found = plan(config, seq=3, engine="transformers", dtype="fp32", tp=2).cache.per_gpu_bytes
+
+    each = 2 * 8 * 4 if model_type != "deepseek_v3" else (16 + 8) * 4
+    assert found == 3 * config["num_hidden_layers"] * KEY_HEADS[model_type] * each
+
+
+def test_states_are_whole() -> None:
+    """Qwen3-Next's linear layers gather their projections: conv (1, 128, 4) and state (1, 8, 8, 8) in fp32 on each of two ranks."""
+    config = {**CONFIGS["qwen3_next"], "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+    found = plan(config, seq=3, engine="transformers", dtype="fp32", tp=2).cache.per_gpu_bytes
+
+    assert found == 2 * (128 * 4 + 8 * 8 * 8) * 4 + 2 * 3 * 2 * 8 * 4
