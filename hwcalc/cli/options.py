@@ -17,6 +17,7 @@ COMMANDS: Final = {
     "plan": "hwcalc.cli.plan",
     "explain": "hwcalc.cli.explain",
     "diff": "hwcalc.cli.diff",
+    "check": "hwcalc.cli.check",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "gpus": "hwcalc.cli.gpus",

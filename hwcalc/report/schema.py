@@ -8,11 +8,19 @@ from hwcalc.planner.result import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
-DOCUMENTS = ("plan", "explain", "diff", "models", "engines", "gpus", "instances", "dtypes", "error")
+DOCUMENTS = ("plan", "explain", "diff", "check", "check-file", "models", "engines", "gpus", "instances", "dtypes", "error")
 
 
 def json_schema(document: str) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
+    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed.
+
+    ``check-file`` is the one that kvplan reads and does not write: most of its keys are optional.
+    """
+    if document == "check-file":
+        from hwcalc.check.schema import check_file_schema
+
+        return check_file_schema()
+    from hwcalc.check.result import CheckDocument
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.result import Plan
     from hwcalc.report import explain, hardware, records
@@ -21,6 +29,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "plan": Plan,
         "explain": Plan,
         "diff": Difference,
+        "check": CheckDocument,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "gpus": hardware.GpusDocument,
@@ -56,6 +65,7 @@ def _of(class_: type) -> dict[str, Any]:
 
 _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
+    "Fit": frozenset({"headroom_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""
