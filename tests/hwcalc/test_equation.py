@@ -87,7 +87,7 @@ def test_a_wrong_margin(wrong: Any) -> None:
 
 @pytest.mark.parametrize("engine", [*ENGINES])
 @pytest.mark.parametrize("wanted", [{}, {"tp": 2}, {"pp": 3}, {"tp": 2, "pp": 2, "dp": 2}])
-def test_the_sum_adds_up(engine: str, wanted: dict[str, int]) -> None:
+def test_the_sum_adds_up(engine: str, wanted: dict[str, Any]) -> None:
     """Terms, sections, the GPU and the verdict say the same."""
     made = plan(LLAMA, seq=4096, batch=4, gpu="h100", engine=engine, **wanted)
     fit, memory = fit_of(made), made.memory
@@ -149,6 +149,7 @@ def test_vllms_own_figures(model: str, gpu: str, tp: int, seq: int) -> None:
     fit, pool = fit_of(made), made.pool
 
     assert pool is not None
+    assert pool.blocks is not None
     assert fit.budget is not None
     assert pool.bytes_per_block == block // tp
     # Rows and columns are divided; 161 norms of 8,192 in 16 bits are whole on every rank.
