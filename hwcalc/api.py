@@ -109,7 +109,8 @@ def opened(model: ModelLike, given: Mapping[str, Any]) -> tuple[ModelSpec, dict[
             raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
     request: dict[str, Any] = {
         **{name: text for name, text in texts.items() if name != "lora"},
-        **{name: parse_tokens(given[name], name) for name in ("seq", "batch", "gpus") if given.get(name) is not None},
+        "batch": parse_tokens(given["batch"], "batch"),
+        **{name: parse_tokens(given[name], name) for name in ("seq", "gpus") if given.get(name) is not None},
         **{name: parse_tokens(given.get(name, 1), name) for name in ("tp", "pp", "dp", "dcp", "ep")},
         **{name: parse_share(given[name], name) for name in ("memory_utilization", "margin") if given.get(name) is not None},
         "engine_options": _options(given.get("engine_options")),

@@ -291,6 +291,7 @@ def test_a_user_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         {"kv_memory": "1GiB"},
         {"seq": "nan"},
         {"batch": 0},
+        {"batch": None},
         {"memory_utilization": float("nan")},
         {"margin": float("inf")},
         {"engine": "nobody"},
