@@ -402,6 +402,10 @@ class Engine(ABC):
         """Lengths after which what waits in a buffer falls back to nothing; empty where a longer sequence never takes less."""
         return frozenset()
 
+    def expands_latents(self, context: Context) -> bool:
+        """Whether latent attention is kept as keys and values of every head."""
+        return False
+
     def flag(self, name: str, value: object) -> str:
         """An option of kvplan in the engine's own words: ``--seq 4096`` unless it has its own."""
         return f"--{name.replace('_', '-')} {value}"

@@ -43,7 +43,7 @@ from hwcalc.engines.base import (
     parse_kv_dtype,
 )
 from hwcalc.engines.reference import model_dtype, named
-from hwcalc.engines.transformers_layers import RULES, cache_class, counter, numbers
+from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
@@ -246,6 +246,9 @@ class Transformers(Engine):
         return (
             BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
         )
+
+    def expands_latents(self, context: Context) -> bool:
+        return (numbers(context.version) or ()) < LATENT_SINCE
 
     def periods(self, context: Context) -> frozenset[int]:
         """Compressed attention empties its buffers whenever a group is full."""

@@ -49,9 +49,9 @@ from hwcalc.engines.base import (
 from hwcalc.engines.transformers_quantized import quantized_tensors
 from hwcalc.errors import UnsupportedError, UsageError
 
-__all__ = ["RULES", "cache_class", "counter", "numbers"]
+__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "numbers"]
 
-_LATENT_SINCE: Final = (5, 15)
+LATENT_SINCE: Final = (5, 15)
 # Model classes that size the buffers of their short convolutions themselves: only the columns that are needed.
 _OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
 # Static sparse layers that keep their length as a tensor.
@@ -128,7 +128,7 @@ def _sink(kind: SinkAttention, context: Context) -> tuple[StoredTensor, ...]:
 
 
 def _latent(kind: LatentAttention, context: Context) -> tuple[StoredTensor, ...]:
-    latent = (numbers(context.version) or ()) >= _LATENT_SINCE
+    latent = (numbers(context.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), context, kind.window)
 
 
