@@ -10,6 +10,8 @@ __all__ = [
     "assumptions",
     "categories",
     "clouds",
+    "check_files",
+    "check_formats",
     "dtypes",
     "emitters",
     "engine_options",
@@ -18,6 +20,7 @@ __all__ = [
     "gpus",
     "instances",
     "models",
+    "paths",
     "schemas",
     "sweep_formats",
     "vendors",
@@ -175,6 +178,23 @@ def schemas(incomplete: str) -> list[str]:
     from hwcalc.report.schema import DOCUMENTS
 
     return _starting(DOCUMENTS, incomplete)
+
+
+def check_formats(incomplete: str) -> list[str]:
+    """Output formats of ``kvplan check``."""
+    from hwcalc.report.check import FORMATS
+
+    return _starting(FORMATS, incomplete)
+
+
+def check_files(incomplete: str) -> list[str]:
+    """Files and folders."""
+    return paths(incomplete)
+
+
+def paths(incomplete: str) -> list[str]:
+    """Files and folders, from the current one on."""
+    return _paths(incomplete) if "/" in incomplete else [name.removeprefix("./") for name in _paths(f"./{incomplete}")]
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
     "recommend": "hwcalc.cli.recommend",
+    "check": "hwcalc.cli.check",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "gpus": "hwcalc.cli.gpus",

@@ -13,7 +13,7 @@ OPTIONS = (
         "document",
         (),
         "[DOCUMENT]",
-        "plan, explain, diff, models, engines, dtypes or error. Default: plan.",
+        "plan, explain, diff, check, check-file, models, engines, dtypes or error. Default: plan.",
         default="plan",
         complete="schemas",
     ),
@@ -22,7 +22,7 @@ OPTIONS = (
 
 
 def run(*, document: str, json: bool) -> Answer:
-    """Print the JSON Schema of a document that kvplan writes; --json changes nothing but errors."""
+    """Print the JSON Schema of a document that kvplan writes, or of the check file that it reads; --json changes nothing but errors."""
     from hwcalc.report.schema import DOCUMENTS, json_schema
 
     if document not in DOCUMENTS:

@@ -8,7 +8,7 @@ from formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SCHEMA_VERSION, Plan
 
-__all__ = ["Change", "Difference", "KeyChange", "compare"]
+__all__ = ["Change", "Difference", "KeyChange", "compare", "key_changes"]
 
 
 @frozen
@@ -48,22 +48,27 @@ _ABSENT = object()
 
 def compare(model_a: ModelSpec, model_b: ModelSpec, plan_a: Plan, plan_b: Plan) -> Difference:
     """Keys that were read for either model and differ, and every headline figure."""
+    return Difference(
+        schema_version=SCHEMA_VERSION,
+        a=model_a.id if model_a.revision is None else f"{model_a.id}@{model_a.revision}",
+        b=model_b.id if model_b.revision is None else f"{model_b.id}@{model_b.revision}",
+        keys=key_changes(model_a, model_b),
+        figures=tuple(
+            Change(name=name, a=a, b=b, difference=None if a is None or b is None else b - a)
+            for (name, a), (_, b) in zip(_figures(plan_a), _figures(plan_b), strict=True)
+        ),
+    )
+
+
+def key_changes(model_a: ModelSpec, model_b: ModelSpec) -> tuple[KeyChange, ...]:
+    """Keys that cache and weights of either model were read from and that are not the same, in alphabetical order."""
     keys = []
     for key in sorted({*model_a.bearing, *model_b.bearing}):
         a, b = model_a.bearing.get(key, _ABSENT), model_b.bearing.get(key, _ABSENT)
         if a is b or (type(a) is type(b) and a == b):
             continue
         keys.append(KeyChange(key=key, in_a=a is not _ABSENT, in_b=b is not _ABSENT, a=_shown(a), b=_shown(b)))
-    return Difference(
-        schema_version=SCHEMA_VERSION,
-        a=model_a.id if model_a.revision is None else f"{model_a.id}@{model_a.revision}",
-        b=model_b.id if model_b.revision is None else f"{model_b.id}@{model_b.revision}",
-        keys=tuple(keys),
-        figures=tuple(
-            Change(name=name, a=a, b=b, difference=None if a is None or b is None else b - a)
-            for (name, a), (_, b) in zip(_figures(plan_a), _figures(plan_b), strict=True)
-        ),
-    )
+    return tuple(keys)
 
 
 def _shown(value: Any) -> Any:

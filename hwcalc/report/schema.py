@@ -15,6 +15,8 @@ DOCUMENTS = (
     "compare",
     "sweep",
     "recommend",
+    "check",
+    "check-file",
     "models",
     "engines",
     "gpus",
@@ -25,7 +27,15 @@ DOCUMENTS = (
 
 
 def json_schema(document: str) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed."""
+    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed.
+
+    ``check-file`` is the one that kvplan reads and does not write: most of its keys are optional.
+    """
+    if document == "check-file":
+        from hwcalc.check.schema import check_file_schema
+
+        return check_file_schema()
+    from hwcalc.check.result import CheckDocument
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
@@ -38,6 +48,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "recommend": Recommendation,
         "compare": compare_records.Comparison,
         "sweep": compare_records.SweepDocument,
+        "check": CheckDocument,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "gpus": hardware.GpusDocument,
@@ -74,6 +85,7 @@ def _of(class_: type) -> dict[str, Any]:
 _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
     "Offer": frozenset({"headroom_bytes"}),
+    "Fit": frozenset({"headroom_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""

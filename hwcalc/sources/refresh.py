@@ -18,7 +18,7 @@ from hwcalc.sources.facts_cache import write_atomically
 from hwcalc.sources.wanted import printable, shown
 from profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
 
-__all__ = ["Refreshed", "refresh"]
+__all__ = ["Refreshed", "finite", "refresh"]
 
 
 @frozen
@@ -100,16 +100,16 @@ def _entry(raw: RawModel) -> dict[str, Any]:
         else {"definition": "exact", "total": counted.total, "active": counted.active, "mtp": counted.mtp or None},
         "stored_elements": None if raw.weights is None else raw.weights.total_elements,
         "weight_bytes": None if raw.weights is None else dict(raw.weights.bytes_by_dtype),
-        "config": _finite(raw.config),
+        "config": finite(raw.config),
     }
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """A config without what strict JSON cannot hold: a key whose value is infinite or no number is left out."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items() if not _infinite(item)}
+        return {key: finite(item) for key, item in value.items() if not _infinite(item)}
     if isinstance(value, (list, tuple)):
-        return [None if _infinite(item) else _finite(item) for item in value]
+        return [None if _infinite(item) else finite(item) for item in value]
     return value
 
 

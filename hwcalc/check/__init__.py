@@ -1,0 +1,6 @@
+"""The gate for CI: a file of models, requests and requirements, judged one by one.
+
+:mod:`~hwcalc.check.tree` reads YAML from strangers, :mod:`~hwcalc.check.file` makes checks of it, :mod:`~hwcalc.check.judge` compares
+a plan with what is required, :mod:`~hwcalc.check.lock` and :mod:`~hwcalc.check.baseline` remember what was true before, and
+:mod:`~hwcalc.check.run` does it all and gives a :class:`~hwcalc.check.result.CheckDocument`.
+"""

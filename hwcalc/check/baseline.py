@@ -1,0 +1,145 @@
+"""What an earlier run planned, and whether anything has grown since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from hwcalc.check.errors import BaselineError
+from hwcalc.check.result import Figures, Judged
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.sources.document import read_document
+from hwcalc.sources.wanted import printable
+from hwcalc.units import human_bytes
+
+__all__ = ["Baseline", "Growth", "compare", "parse_growth", "read_baseline"]
+
+_FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
+
+
+@frozen
+class Growth:
+    """The share by which bytes may grow, ``share / whole``."""
+
+    share: int = 0
+    whole: int = 100
+    text: str = "0%"
+
+    def allows(self, before: int, after: int) -> bool:
+        """Whether ``after`` is within the share, without rounding."""
+        return after * self.whole <= before * (self.whole + self.share)
+
+
+@frozen
+class Baseline:
+    """One earlier plan: the check's name (``None`` for a single plan), what was asked, and its figures."""
+
+    name: str | None
+    model: str
+    seq: int
+    batch: int
+    figures: Mapping[str, int]
+
+
+def parse_growth(text: str) -> Growth:
+    """``5%``, ``0.5%`` or ``0``."""
+    number = text.strip().removesuffix("%").strip()
+    whole, _, decimals = number.partition(".")
+    good = (
+        number.isascii() and whole.isdigit() and len(whole) <= 6 and len(decimals) <= 6 and (not decimals or decimals.isdigit())
+    )
+    if not good or not (text.strip().endswith("%") or int(whole + decimals) == 0):
+        raise UsageError(f"--max-growth {printable(text)[:40]!r} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
+    return Growth(share=int(whole + decimals), whole=100 * 10 ** len(decimals), text=f"{number}%")
+
+
+def read_baseline(path: str) -> tuple[Baseline, ...]:
+    """The plans in a document of ``kvplan check --json`` or ``kvplan plan --json``."""
+    name = printable(path)
+    hint = "Make one: kvplan check FILE --json > baseline.json"
+    try:
+        document = read_document(Path(path), name)
+    except KvplanError as error:
+        raise BaselineError(f"the baseline cannot be read: {error.message}", hint=hint) from error
+    try:
+        if "checks" in document:
+            return tuple(_of_check(item) for item in document["checks"] if item["plan"] is not None)
+        return (_of_plan(document),)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problem = (
+            "holds an error, not a plan" if "error" in document else "is no document of kvplan check --json or kvplan plan --json"
+        )
+        raise BaselineError(f"{name} {problem}.", hint=hint) from error
+
+
+def _of_check(item: Mapping[str, Any]) -> Baseline:
+    plan = item["plan"]
+    if not isinstance(item["name"], str):
+        raise TypeError
+    return Baseline(
+        name=item["name"],
+        model=str(item["model"]),
+        seq=_count(plan["seq"]),
+        batch=_count(plan["batch"]),
+        figures={key: _count(plan[key]) for key in _FIGURES if plan[key] is not None},
+    )
+
+
+def _of_plan(document: Mapping[str, Any]) -> Baseline:
+    cache, memory, request = document["cache"], document["memory"], document["request"]
+    found = {
+        "total_bytes": memory["total_bytes"],
+        "cache_bytes": cache["total_bytes"],
+        "weights_bytes": memory["weights"]["bytes"],
+        "bytes_per_token": cache["bytes_per_token"],
+    }
+    return Baseline(
+        name=None,
+        model=str(document["model"]["id"]),
+        seq=_count(request["seq"]),
+        batch=_count(request["batch"]),
+        figures={key: _count(value) for key, value in found.items() if value is not None},
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise TypeError
+    return value
+
+
+def compare(
+    baselines: Sequence[Baseline], name: str, models: tuple[str, ...], figures: Figures, growth: Growth
+) -> tuple[Judged, ...] | None:
+    """Each figure against the same check of earlier runs; ``None`` if no baseline has it.
+
+    A check is the same by its name; a single plan is, if model, ``seq`` and ``batch`` are the same. ``models`` are the ways in which
+    the model may be named. Where several baselines have it, the smallest figure of each counts.
+    """
+    same = [
+        item
+        for item in baselines
+        if item.name == name
+        or (item.name is None and item.model in models and (item.seq, item.batch) == (figures.seq, figures.batch))
+    ]
+    if not same:
+        return None
+    out = []
+    for key in _FIGURES:
+        earlier = [item.figures[key] for item in same if key in item.figures]
+        now: int | None = getattr(figures, key)
+        if earlier and now is not None:
+            out.append(_judged(key, min(earlier), now, growth))
+    return tuple(out)
+
+
+def _judged(key: str, before: int, now: int, growth: Growth) -> Judged:
+    holds = growth.allows(before, now)
+    limit = before * (growth.whole + growth.share) // growth.whole
+    moved = "unchanged" if now == before else f"{now - before:+,} B since the baseline's {before:,} B"
+    message = (
+        f"{key.removesuffix('_bytes').replace('_', ' ')} {human_bytes(now)} ({now:,} B), {moved}; growth allowed: {growth.text}"
+    )
+    return Judged(name=f"growth.{key}", unit="bytes", limit=limit, got=now, holds=holds, certain=True, message=message)

@@ -1,0 +1,34 @@
+"""What can be wrong with a check file and what lies beside it."""
+
+from __future__ import annotations
+
+from hwcalc.errors import KvplanError, UsageError
+
+__all__ = ["BaselineError", "CheckFileError", "CheckUsageError", "LockError"]
+
+
+class CheckFileError(KvplanError, ValueError):
+    """A check file that is not there, or is no YAML that can be read: exit 3."""
+
+    exit_code = 3
+    type = "bad-check-file"
+
+
+class CheckUsageError(UsageError):
+    """A check file that can be read, but asks for something wrong: an unknown key, a value out of range. Exit 2."""
+
+    type = "bad-check"
+
+
+class LockError(KvplanError, ValueError):
+    """A lock file that is broken, of another version, or lacks a model: exit 3."""
+
+    exit_code = 3
+    type = "lock"
+
+
+class BaselineError(KvplanError, ValueError):
+    """A baseline that cannot be read or is no document of kvplan: exit 3."""
+
+    exit_code = 3
+    type = "baseline"

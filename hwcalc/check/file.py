@@ -1,0 +1,209 @@
+"""A check file: its checks with defaults filled in, each knowing its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from hwcalc.check.errors import CheckUsageError
+from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
+from hwcalc.check.tree import Node, parse_tree, read_text
+from hwcalc.errors import UsageError
+from hwcalc.sources.wanted import printable
+
+__all__ = ["MOST_CHECKS", "SCHEMA_VERSION", "Check", "CheckFile", "Required", "parse_check_file", "read_check_file"]
+
+SCHEMA_VERSION: Final = 1
+MOST_CHECKS: Final = 5_000
+_LONGEST_NAME: Final = 200
+_TOP: Final = ("schema_version", "defaults", "checks")
+_KEYS: Final = ("name", "model", *OPTIONS, *ALIASES, *REQUIREMENTS)
+_INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus")}
+# Two ways to name the hardware: a check's own way replaces the other one of the defaults.
+
+
+@frozen
+class Required:
+    """One requirement: its key, the limit as read, and as it was written."""
+
+    name: str
+    limit: Any
+    text: str
+
+
+@frozen
+class Check:
+    """One check: ``model`` as written, ``options`` the keyword arguments of a plan, ``required`` in the order of the reports."""
+
+    name: str
+    line: int
+    column: int
+    model: str
+    options: Mapping[str, Any]
+    required: tuple[Required, ...]
+
+
+@frozen
+class CheckFile:
+    """A file of checks. ``path`` is as given, ``-`` for standard input; relative paths in it start at ``folder``."""
+
+    path: str
+    checks: tuple[Check, ...]
+
+    @property
+    def folder(self) -> str:
+        """Where the file lies; the current folder for standard input."""
+        return "" if self.path == "-" else str(Path(self.path).parent)
+
+    @property
+    def shown(self) -> str:
+        """The file's name in messages."""
+        return "standard input" if self.path == "-" else printable(self.path)
+
+
+def read_check_file(path: str) -> CheckFile:
+    """Read a file, or standard input for ``-``.
+
+    Raises :class:`~hwcalc.check.errors.CheckFileError` (exit 3) if it is not YAML that can be read and
+    :class:`~hwcalc.check.errors.CheckUsageError` (exit 2) if it asks for what makes no sense; both name line and column.
+    """
+    return parse_check_file(read_text(path), path)
+
+
+def parse_check_file(text: str, path: str) -> CheckFile:
+    """The same from a text that was read from ``path``."""
+    reader = _Reader("standard input" if path == "-" else printable(path))
+    return CheckFile(path=path, checks=reader.checks(parse_tree(text, reader.name)))
+
+
+class _Reader:
+    """Reads one file; every error names it with line and column."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def error(self, node: Node, problem: str, hint: str = "") -> CheckUsageError:
+        return CheckUsageError(f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}.", hint=hint)
+
+    def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
+        if not isinstance(node.value, dict):
+            raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
+        for key, place in (node.keys or {}).items():
+            if key not in known:
+                raise self.error(place, f"{what} has no key {printable(key)[:60]!r}", _meant(key, known))
+        return {key: value for key, value in node.value.items() if isinstance(value, Node)}
+
+    def checks(self, root: Node) -> tuple[Check, ...]:
+        top = self.mapping(root, "a check file", _TOP)
+        version = top.get("schema_version")
+        if version is None:
+            raise self.error(root, "schema_version is missing", f"Write: schema_version: {SCHEMA_VERSION}")
+        if version.value != SCHEMA_VERSION or isinstance(version.value, bool):
+            raise self.error(
+                version,
+                f"schema_version {printable(version.text)[:20]!r} is not known",
+                f"Write: schema_version: {SCHEMA_VERSION}",
+            )
+        defaults = self.keys(top["defaults"], "defaults") if "defaults" in top and top["defaults"].value is not None else {}
+        if "name" in defaults:
+            raise self.error(defaults["name"], "defaults cannot hold a name", "Give each check its own.")
+        listed = top.get("checks")
+        if listed is None or not isinstance(listed.value, list) or not listed.value:
+            raise self.error(listed or root, "checks must be a list of at least one check", "See: kvplan check --example")
+        if len(listed.value) > MOST_CHECKS:
+            raise self.error(listed, f"more than {MOST_CHECKS:,} checks", "Split them into several check files.")
+        named: dict[str, int] = {}
+        return tuple(self.check(node, defaults, named) for node in listed.value)
+
+    def keys(self, node: Node, what: str) -> dict[str, Node]:
+        """Keys by their own names: an alias counts as the key it stands for."""
+        given = self.mapping(node, what, _KEYS)
+        for alias, key in ALIASES.items():
+            if alias in given:
+                if key in given:
+                    raise self.error(given[alias], f"{key} and {alias} are the same", "Give one of them.")
+                given[key] = given.pop(alias)
+        return given
+
+    def check(self, node: Node, defaults: Mapping[str, Node], named: dict[str, int]) -> Check:
+        own = self.keys(node, "a check")
+        left = {key: value for key, value in defaults.items() if not any(key in _INSTEAD.get(given, ()) for given in own)}
+        merged = {key: value for key, value in (left | own).items() if value.value is not None}
+        if "model" not in merged:
+            raise self.error(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
+        model = self.read(merged["model"], "model", OPTIONS["draft"])
+        if model == "-":
+            raise self.error(merged["model"], "a check's model cannot be standard input", "Give an id or a path.")
+        options = {key: self.read(merged[key], key, field) for key, field in OPTIONS.items() if key in merged}
+        required = {key: self.read(merged[key], key, field) for key, field in REQUIREMENTS.items() if key in merged}
+        self.sensible(node, merged, required, asked=_fit_is_open(own, defaults))
+        return Check(
+            name=self.title(merged.get("name"), model, options, named, node),
+            line=node.line,
+            column=node.column,
+            model=model,
+            options=options,
+            required=tuple(
+                Required(name=key, limit=required[key], text=merged[key].text if key in merged else "true")
+                for key in REQUIREMENTS
+                if key in required
+            ),
+        )
+
+    def sensible(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, asked: bool) -> None:
+        """That the requirements go together; a check with hardware demands that it fits, if it does not say otherwise."""
+        hardware = any(key in merged for key in HARDWARE)
+        if "gpu" in merged and "instance" in merged:
+            raise self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them.")
+        if not hardware:
+            for key in FITTING:
+                if key in required:
+                    raise self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
+        elif asked:
+            required.setdefault("fits", True)
+        if required.get("fits") is False and "headroom" in required:
+            raise self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
+        if not required:
+            raise self.error(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}.")
+
+    def read(self, node: Node, key: str, field: Any) -> Any:
+        try:
+            return field.read(node, key)
+        except UsageError as error:
+            raise self.error(node, printable(error.message), error.hint) from error
+
+    def title(self, given: Node | None, model: str, options: Mapping[str, Any], named: dict[str, int], node: Node) -> str:
+        """The check's name: its own, which nothing else has, or one made of what it plans."""
+        if given is not None:
+            name = str(self.read(given, "name", OPTIONS["draft"])).strip()
+            if len(name) > _LONGEST_NAME:
+                raise self.error(given, f"name is longer than {_LONGEST_NAME} characters")
+            if name in named:
+                raise self.error(given, f"the name {printable(name)[:60]!r} stands twice (first in line {named[name]})")
+            named[name] = node.line
+            return name
+        shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")
+        parts = [f"{key} {printable(str(options[key]))}" for key in shown if key in options]
+        base = ", ".join([printable(model), *parts])[:_LONGEST_NAME]
+        name, count = base, 1
+        while name in named:
+            count += 1
+            name = f"{base} ({count})"
+        named[name] = node.line
+        return name
+
+
+def _fit_is_open(own: Mapping[str, Node], defaults: Mapping[str, Node]) -> bool:
+    """Whether nobody wrote ``fits: null``, which asks for no verdict."""
+    given = own.get("fits") or defaults.get("fits")
+    return given is None or given.value is not None
+
+
+def _meant(key: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    names = tuple(known)
+    near = get_close_matches(key.lower().replace("-", "_"), names, n=1, cutoff=0.6)
+    return f"Did you mean {near[0]}?" if near else f"Allowed: {', '.join(names)}."

@@ -1,0 +1,176 @@
+"""The lock beside a check file: the facts that the models were planned from, so that the gate needs no network and notices a change.
+
+``checks.yaml.lock`` is JSON with one entry for each model: its config as the source had it, parameter counts, what the headers of its
+weight files said, where it came from and which revision. The same facts give the same bytes, so it can be committed; a digest over
+all of it tells an edit by hand or a bad merge from what kvplan wrote. A config's keys keep their order, which may carry meaning.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from hwcalc.check.errors import LockError
+from hwcalc.errors import KvplanError
+from hwcalc.model import Note, Parameters, RawModel, WeightFacts
+from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
+from hwcalc.sources.wanted import printable
+
+__all__ = ["SCHEMA_VERSION", "SUFFIX", "lock_of", "read_lock", "write_lock"]
+
+SCHEMA_VERSION: Final = 1
+SUFFIX: Final = ".lock"
+_SOURCES: Final = frozenset({"catalog", "hub", "hf-cache", "local", "gguf"})
+_PASSING: Final = frozenset({"hub-unreachable", "source", "user-profile"})
+"""Notes about how the source was found, not about the model."""
+_ENTRY: Final = ("config", "id", "notes", "parameters", "revision", "source", "weights")
+
+
+def lock_of(path: str) -> str:
+    """Where the lock of a check file lies."""
+    return path + SUFFIX
+
+
+def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
+    """Write the facts, whole or not at all; gives whether the file's bytes changed. ``command`` is what mends a lock."""
+    entries = {key: _entry(models[key]) for key in sorted(models)}
+    document = {"schema_version": SCHEMA_VERSION, "digest": _digest(entries), "models": entries}
+    data = (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
+    name = printable(path)
+    if len(data) > LARGEST_DOCUMENT:
+        raise LockError(f"{name} would be larger than {LARGEST_DOCUMENT // 1024**2} MiB.", hint="Split the check file.")
+    with suppress(OSError), Path(path).open("rb") as file:
+        if file.read(len(data) + 1) == data:
+            return False
+    from hwcalc.sources.facts_cache import write_atomically
+
+    try:
+        write_atomically(Path(path), data)
+    except OSError as error:
+        raise LockError(
+            f"{name} cannot be written: {error.strerror}.", hint=f"Check who may write there, then: {command}"
+        ) from error
+    return True
+
+
+def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
+    """The models of a lock by their keys, or ``None`` if there is no such file.
+
+    Raises :class:`~hwcalc.check.errors.LockError` if it is broken, of another version, or not as kvplan wrote it.
+    """
+    if not os.path.lexists(path):
+        return None
+    name = printable(path)
+    mend = f"Write it anew: {command}"
+    try:
+        document = read_document(Path(path), name)
+    except KvplanError as error:
+        raise LockError(f"the lock cannot be read: {error.message}", hint=mend) from error
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        known = (
+            f"schema_version {printable(json.dumps(version))[:20]} of {name} is not known: this kvplan reads {SCHEMA_VERSION}."
+        )
+        raise LockError(known, hint=mend)
+    models = document.get("models")
+    if not isinstance(models, dict) or set(document) != {"schema_version", "digest", "models"}:
+        raise LockError(f"{name} is not a lock of kvplan.", hint=mend)
+    if document["digest"] != _digest(models):
+        raise LockError(f"{name} does not match its digest: it was changed by hand or by a merge.", hint=mend)
+    try:
+        return {key: _raw(entry, name) for key, entry in models.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise LockError(f"{name} holds an entry that is not one of a lock.", hint=mend) from error
+
+
+def _digest(entries: Mapping[str, Any]) -> str:
+    from hashlib import sha256
+
+    # As text, not as parsed: the order of a config's keys counts.
+    return "sha256:" + sha256(json.dumps(entries, separators=(",", ":")).encode()).hexdigest()
+
+
+def _entry(raw: RawModel) -> dict[str, Any]:
+    from hwcalc.sources.refresh import finite
+
+    weights = raw.weights
+    return {
+        "config": finite(raw.config),
+        "id": raw.id,
+        "notes": [[note.code, note.message] for note in raw.notes if note.code not in _PASSING],
+        "parameters": None if raw.parameters is None else dict(sorted(vars(raw.parameters).items())),
+        "revision": raw.revision,
+        "source": raw.source,
+        "weights": None
+        if weights is None
+        else {
+            "bytes_by_dtype": dict(sorted(weights.bytes_by_dtype.items())),
+            "definition": weights.definition,
+            "elements_by_dtype": dict(sorted(weights.elements_by_dtype.items())),
+            "files": weights.files,
+            "source": weights.source.partition(",")[0],
+            "tensors": weights.tensors,
+        },
+    }
+
+
+def _raw(entry: Any, name: str) -> RawModel:
+    """One entry, checked: the digest shows a change, not who made it."""
+    if not isinstance(entry, dict) or set(entry) != set(_ENTRY) or entry["source"] not in _SOURCES:
+        raise TypeError
+    if not isinstance(entry["config"], dict) or not isinstance(entry["id"], str) or not isinstance(entry["revision"], str | None):
+        raise TypeError
+    return RawModel(
+        id=printable(entry["id"]),
+        config=entry["config"],
+        source=entry["source"],
+        location=f"{name} ({entry['source']})",
+        revision=entry["revision"],
+        parameters=_parameters(entry["parameters"]),
+        weights=_weights(entry["weights"]),
+        notes=tuple(Note(code=_words(code), message=_words(message)) for code, message in entry["notes"]),
+    )
+
+
+def _parameters(given: Any) -> Parameters | None:
+    if given is None:
+        return None
+    found = Parameters(**given)
+    for count in (found.total, found.active, found.mtp):
+        if count is not None:
+            _count(count)
+    return replace(found, definition=_words(found.definition))
+
+
+def _weights(given: Any) -> WeightFacts | None:
+    if given is None:
+        return None
+    found = WeightFacts(**given)
+    for sizes in (found.bytes_by_dtype, found.elements_by_dtype):
+        for key, size in sizes.items():
+            _words(key)
+            _count(size)
+    return replace(
+        found,
+        files=_count(found.files),
+        tensors=_count(found.tensors),
+        source=_words(found.source),
+        definition=_words(found.definition),
+    )
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise TypeError
+    return value
+
+
+def _words(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return printable(value)[:1000]

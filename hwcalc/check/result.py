@@ -1,0 +1,143 @@
+"""What a run of checks comes to: frozen objects whose fields are the JSON document of ``kvplan check``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from hwcalc.model import Note
+
+__all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]
+
+SCHEMA_VERSION: Final = "1"
+
+
+@frozen
+class Judged:
+    """One requirement against one figure of the plan, in ``unit``; null is unknown, or no number.
+
+    ``certain`` is false where the low and the high end of an estimate disagree about it: it holds by the expected value alone.
+    """
+
+    name: str
+    unit: str
+    limit: int | float | None
+    got: int | float | None
+    holds: bool
+    certain: bool
+    message: str
+
+
+@frozen
+class Fit:
+    """The verdict in bytes per GPU: what is usable and what is needed, with the ends of the estimate. Null is not planned."""
+
+    gpu: str | None
+    gpus: int
+    usable_bytes: int
+    needed_bytes: int
+    needed_low_bytes: int
+    needed_high_bytes: int
+    headroom_bytes: int
+    max_seq: int | None
+    max_batch: int | None
+    min_gpus: int | None
+
+
+@frozen
+class Figures:
+    """The plan of a check in its headline figures. Bytes are those of all GPUs together; null is unknown."""
+
+    engine: str
+    engine_version: str | None
+    seq: int
+    batch: int
+    kv_dtype: str
+    cache_bytes: int
+    bytes_per_token: int
+    weights_bytes: int | None
+    total_bytes: int | None
+    definition: str
+    decode_tokens_per_s_bound: float | None
+    fit: Fit | None
+
+
+@frozen
+class CheckFailure:
+    """Why a check could not be made. ``code`` is the exit status that it leads to."""
+
+    code: int
+    type: str
+    message: str
+    hint: str
+
+
+@frozen
+class Checked:
+    """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
+
+    ``verdict`` is ``fits``, ``tight`` or ``does not fit``; null where no hardware was named. ``source`` is where the model came from.
+    """
+
+    name: str
+    file: str
+    line: int
+    column: int
+    model: str
+    status: str
+    verdict: str | None
+    source: str | None
+    revision: str | None
+    plan: Figures | None
+    requirements: tuple[Judged, ...]
+    error: CheckFailure | None
+    notes: tuple[Note, ...]
+
+
+@frozen
+class FileInfo:
+    """One check file. ``lock`` is the lock that was read or written, null if there is none; ``notes`` are about the file as a whole."""
+
+    path: str
+    checks: int
+    lock: str | None
+    lock_written: bool
+    notes: tuple[Note, ...]
+
+
+@frozen
+class Summary:
+    """How many checks ended how, and the exit status: 0 all hold, 1 one fails, else the highest code of an error."""
+
+    checks: int
+    passed: int
+    warnings: int
+    failed: int
+    errors: int
+    strict: bool
+    exit_code: int
+
+
+@frozen
+class CheckDocument:
+    """The whole run."""
+
+    schema_version: str
+    kvplan_version: str
+    files: tuple[FileInfo, ...]
+    checks: tuple[Checked, ...]
+    summary: Summary
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document, as plain dicts and lists."""
+        document: dict[str, Any] = _plain(self)
+        return document
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,70 @@
+"""What a plan says about fitting, in the terms of a check."""
+
+from __future__ import annotations
+
+from hwcalc.check.result import Figures, Fit
+from hwcalc.planner.result import Plan
+from hwcalc.units import human_bytes
+
+__all__ = ["DOES_NOT_FIT", "FITS", "TIGHT", "figures_of", "in_words", "verdict_of"]
+
+FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
+
+
+def verdict_of(plan: Plan) -> str | None:
+    """``fits``, ``tight`` (the ends of the estimate disagree) or ``does not fit``; ``None`` without hardware."""
+    if plan.fit is None:
+        return None
+    if not plan.fit.certain:
+        return TIGHT
+    return FITS if plan.fit.fits else DOES_NOT_FIT
+
+
+def figures_of(plan: Plan) -> Figures:
+    """The figures that a check reports and compares."""
+    request, cache, memory = plan.request, plan.cache, plan.memory
+    return Figures(
+        engine=request.engine,
+        engine_version=request.engine_version,
+        seq=request.seq,
+        batch=request.batch,
+        kv_dtype=request.kv_dtype,
+        cache_bytes=cache.total_bytes,
+        bytes_per_token=cache.bytes_per_token,
+        weights_bytes=memory.weights.bytes,
+        total_bytes=memory.total_bytes,
+        definition=cache.definition,
+        decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
+        fit=_fit(plan),
+    )
+
+
+def _fit(plan: Plan) -> Fit | None:
+    fit = plan.fit
+    if fit is None:
+        return None
+    needed = fit.usable_bytes - fit.headroom_bytes
+    low = high = needed
+    if fit.budget is not None:
+        low, high = needed - (fit.budget.high - fit.budget.expected), needed + (fit.budget.expected - fit.budget.low)
+    return Fit(
+        gpu=fit.gpu,
+        gpus=fit.gpus,
+        usable_bytes=fit.usable_bytes,
+        needed_bytes=needed,
+        needed_low_bytes=low,
+        needed_high_bytes=high,
+        headroom_bytes=fit.headroom_bytes,
+        max_seq=fit.max_seq,
+        max_batch=fit.max_batch,
+        min_gpus=fit.min_gpus,
+    )
+
+
+def in_words(verdict: str, fit: Fit) -> str:
+    """``tight: 19.50 GiB needed (18.90 to 21.30 GiB) of 20.00 GiB usable``."""
+    span = ""
+    if fit.needed_low_bytes != fit.needed_high_bytes:
+        span = f" ({human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)})"
+    each = " on each GPU" if fit.gpus > 1 else ""
+    return f"{verdict}: {human_bytes(fit.needed_bytes)} needed{span} of {human_bytes(fit.usable_bytes)} usable{each}"

@@ -1,0 +1,217 @@
+"""``kvplan check``: every requirement in a file must hold. The gate for CI."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hwcalc.cli.options import OUTPUT, PLANNING, Option, view_of
+from hwcalc.cli.output import Answer, OutputError, View
+from hwcalc.errors import UsageError
+from hwcalc.sources.wanted import printable
+
+if TYPE_CHECKING:
+    from hwcalc.check.result import CheckDocument
+    from hwcalc.check.run import Settings
+
+__all__ = ["EXAMPLE", "OPTIONS", "run"]
+
+OPTIONS = (
+    Option("files", (), "FILE...", "Check files in YAML or JSON; - is standard input.", "list", complete="check_files"),
+    Option("lock", ("--lock",), "", "Write the model facts that are used to FILE.lock, anew if it is there.", "flag"),
+    Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag"),
+    Option(
+        "baseline",
+        ("--baseline",),
+        "PLAN",
+        "Fail if bytes have grown since this document of check --json or plan --json; repeatable.",
+        "list",
+        complete="paths",
+    ),
+    Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%."),
+    Option("strict", ("--strict",), "", "Fail where a requirement holds by the expected value alone (tight).", "flag"),
+    Option(
+        "output",
+        ("--output", "-o"),
+        "[F=]PATH",
+        "Write the answer to a file, not to standard output; with a format (sarif=out.sarif) beside it. Repeatable.",
+        "list",
+    ),
+    Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
+    *(option for option in PLANNING if option.name in {"offline", "token", "endpoint"}),
+    *(
+        option._replace(help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
+        if option.name == "format_"
+        else option
+        for option in OUTPUT
+    ),
+)
+
+EXAMPLE = """\
+# Run it: kvplan check checks.yaml. Commit what --lock writes, and CI needs no network.
+# Every key and what it takes: kvplan schema check-file
+schema_version: 1
+
+defaults:                     # for every check that does not say otherwise
+  engine: vllm
+  gpu: l4
+
+checks:
+  - name: chat                # a check with hardware demands that it fits
+    model: meta-llama/Llama-3.1-8B
+    seq: 16k
+    concurrency: 2
+    dtype: fp8
+    headroom: 2%              # of what the engine may use; or bytes, 2GiB
+
+  - name: long documents
+    model: Qwen/Qwen3-8B
+    seq: 32k
+    gpu: h100-sxm5-80gb
+    max_cache: 20GiB
+    min_concurrency: 4
+
+  - name: cache of one token  # no hardware, no verdict
+    model: google/gemma-3-27b-it
+    engine: reference
+    gpu: null                 # takes a default back
+    seq: 32k
+    max_bytes_per_token: 512KiB
+"""
+
+
+def run(
+    *,
+    files: list[str] | None,
+    lock: bool,
+    no_lock: bool,
+    baseline: list[str] | None,
+    max_growth: str | None,
+    strict: bool,
+    output: list[str] | None,
+    example: bool,
+    offline: bool,
+    token: str | None,
+    endpoint: str | None,
+    json: bool,
+    format_: str | None,
+    quiet: bool,
+    no_color: bool,
+) -> Answer:
+    """Check every requirement in a file of models. Exit status 1 says that one does not hold, 2 to 4 that one could not be checked."""
+    if example:
+        return Answer(text=EXAMPLE)
+    view = _view(json=json, format_=format_, quiet=quiet, no_color=no_color)
+    targets = _targets(output or [], view)
+    names = files or []
+    if not names:
+        raise UsageError("no check file is given.", hint="Write: kvplan check FILE. To start one: kvplan check --example")
+    if len(set(names)) < len(names):
+        raise UsageError("a check file is given twice.", hint="Give each once.")
+    if lock and no_lock:
+        raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
+    if max_growth is not None and not baseline:
+        raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
+    from hwcalc.check.file import read_check_file
+    from hwcalc.check.run import run_checks
+
+    settings = _settings(
+        lock="write" if lock else "ignore" if no_lock else "use",
+        strict=strict,
+        baseline=baseline or [],
+        max_growth=max_growth,
+        reading={"offline": offline, "token": token, "endpoint": endpoint},
+    )
+    read = [read_check_file(name) for name in names]
+    with _progress():
+        document = run_checks(read, settings)
+    return _answer(document, view, targets)
+
+
+def _settings(*, lock: str, strict: bool, baseline: list[str], max_growth: str | None, reading: dict[str, object]) -> Settings:
+    from hwcalc.check.baseline import parse_growth, read_baseline
+    from hwcalc.check.run import Settings
+
+    return Settings(
+        lock=lock,
+        strict=strict,
+        baselines=tuple(item for path in baseline for item in read_baseline(path)) if baseline else None,
+        growth=parse_growth(max_growth or "0%"),
+        reading=reading,
+    )
+
+
+def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:
+    """The output options, of which a check has more formats than a plan."""
+    chosen = None if format_ is None else _format(format_, "--format")
+    if json and chosen not in {None, "json"}:
+        raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
+    view = view_of(json=json, format_=None, quiet=quiet, no_color=no_color)
+    return view if chosen is None else replace(view, format=chosen)
+
+
+def _format(text: str, option: str) -> str:
+    from hwcalc.report.check import FORMATS
+
+    chosen = text.strip().lower()
+    if chosen not in FORMATS:
+        raise UsageError(f"{option} {printable(text)[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+    return chosen
+
+
+def _targets(given: list[str], view: View) -> dict[str, str]:
+    """Path -> format of every ``--output``. One without a format takes the answer's place on standard output."""
+    from hwcalc.report.check import FORMATS
+
+    targets: dict[str, str] = {}
+    for text in given:
+        before, sign, after = text.partition("=")
+        named = bool(sign) and before.strip().lower() in FORMATS
+        path, chosen = (after, before.strip().lower()) if named else (text, "")
+        if not path or "\0" in path:
+            raise UsageError(f"--output {printable(text)[:40]!r} names no file.", hint="Write: --output sarif=kvplan.sarif")
+        if path in targets:
+            raise UsageError(f"--output {printable(path)[:80]!r} is given twice.", hint="Give each file once.")
+        targets[path] = chosen
+    if sum(not chosen for chosen in targets.values()) > 1:
+        raise UsageError("two --output without a format.", hint="Write: --output sarif=kvplan.sarif --output junit=kvplan.xml")
+    return targets
+
+
+def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Answer:
+    from hwcalc.report.check import check_report
+
+    shown = True
+    for path, chosen in targets.items():
+        shown = shown and bool(chosen)
+        _write(path, check_report(document, chosen or view.format, quiet=view.quiet))
+    text = check_report(document, view.format, color=view.color, width=view.width, quiet=view.quiet) if shown else ""
+    return Answer(text=text, json=shown and view.format in {"json", "sarif"}, status=document.summary.exit_code)
+
+
+def _write(path: str, text: str) -> None:
+    """Write a file whole or not at all; what is no regular file (a pipe, a terminal) is written to as it is."""
+    from hwcalc.sources.facts_cache import write_atomically
+
+    try:
+        file = Path(path)
+        if file.exists() and not file.is_file():
+            with file.open("wb") as stream:
+                stream.write(text.encode())
+        else:
+            write_atomically(file, text.encode())
+    except OSError as error:
+        raise OutputError(
+            f"{printable(path)} cannot be written: {error.strerror}.", hint="Check the folder, and who may write there."
+        ) from error
+
+
+def _progress() -> AbstractContextManager[None]:
+    if sys.stderr is None or not sys.stderr.isatty():
+        return nullcontext()
+    from hwcalc.cli.progress import shown
+
+    return shown(sys.stderr)

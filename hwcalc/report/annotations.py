@@ -1,0 +1,40 @@
+"""Checks as workflow commands of GitHub Actions: one annotation at the line of each check that fails or is tight.
+
+The format is that of "Workflow commands for GitHub Actions": ``::error file=F,line=L,col=C,title=T::MESSAGE``. In a message ``%``, CR
+and LF are escaped, in a property ``:`` and ``,`` as well. GitHub shows ten errors and ten warnings of a step; the log has them all.
+"""
+
+from __future__ import annotations
+
+from hwcalc.check.result import CheckDocument, Checked
+from hwcalc.report.check_text import summary_line, what_is_wrong
+from hwcalc.report.text import clean
+
+__all__ = ["check_annotations"]
+
+
+def check_annotations(document: CheckDocument) -> str:
+    """One line for each check that does not plainly hold, errors first, and a notice with the sum."""
+    order = {"error": 0, "fail": 1, "warning": 2}
+    wrong = sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status])
+    lines = [_annotation(check) for check in wrong]
+    return "\n".join([*lines, f"::notice title=kvplan check::{_message(summary_line(document))}"]) + "\n"
+
+
+def _annotation(check: Checked) -> str:
+    level = "warning" if check.status == "warning" else "error"
+    where = {} if check.file == "-" else {"file": check.file.replace("\\", "/")}
+    where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
+    said = [f"{item.name}: {item.message}" for item in what_is_wrong(check)]
+    if check.error is not None:
+        said += [check.error.message, check.error.hint]
+    properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
+    return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in said if line))}"
+
+
+def _message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")

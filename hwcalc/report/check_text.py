@@ -1,0 +1,151 @@
+"""Checks as text for people: a table for the terminal, Markdown for a job's summary, CSV with one row for each requirement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hwcalc.check.result import CheckDocument, Checked, Judged
+from hwcalc.report.text import clean, plural
+from hwcalc.units import human_bytes
+
+__all__ = ["check_csv", "check_markdown", "check_table", "place", "summary_line", "what_is_wrong"]
+
+_WORDS = {"pass": "ok", "warning": "tight", "fail": "FAIL", "error": "ERROR"}
+_COLORS = {"pass": "32", "warning": "33", "fail": "31", "error": "31"}
+_INDENT = 7
+
+
+def place(check: Checked) -> str:
+    """``checks.yaml:5``; a check on standard input has its line alone."""
+    return f"line {check.line}" if check.file == "-" else f"{check.file}:{check.line}"
+
+
+def headline(check: Checked) -> str:
+    """The verdict and what it rests on, in a few words; empty if there is no plan."""
+    if check.plan is None:
+        return ""
+    parts = []
+    fit = check.plan.fit
+    if fit is not None and check.verdict is not None:
+        span = ""
+        if fit.needed_low_bytes != fit.needed_high_bytes:
+            span = f" ({human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)})"
+        parts.append(f"{check.verdict}: {human_bytes(fit.needed_bytes)}{span} of {human_bytes(fit.usable_bytes)}")
+    parts.append(f"cache {human_bytes(check.plan.cache_bytes)}")
+    return ", ".join(parts)
+
+
+def what_is_wrong(check: Checked, *, strict: bool = False) -> Iterator[Judged]:
+    """The requirements that fail, or hold by the expected value alone."""
+    for item in check.requirements:
+        if not item.holds or not item.certain:
+            yield item
+
+
+def summary_line(document: CheckDocument) -> str:
+    """``4 checks: 2 hold, 1 tight, 1 fails``."""
+    summary = document.summary
+    counts = (
+        (summary.passed, "hold" if summary.passed != 1 else "holds"),
+        (summary.warnings, "tight"),
+        (summary.failed, "fails" if summary.failed == 1 else "fail"),
+        (summary.errors, "could not be checked"),
+    )
+    said = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+    return f"{plural(summary.checks, 'check')}: {said}"
+
+
+def check_table(document: CheckDocument, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
+    """One line for each check, below it what fails and why; then the sum. ``quiet`` leaves out notes and what holds."""
+    lines: list[str] = []
+    for check in document.checks:
+        if quiet and check.status == "pass":
+            continue
+        word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
+        lines += _wrapped(f"{clean(check.name)}  {headline(check)}".rstrip(), width, _colored(word, check.status, color=color), 0)
+        for item in what_is_wrong(check):
+            lines += _wrapped(f"{item.name}: {clean(item.message)}", width, " " * _INDENT, 2)
+        if check.error is not None:
+            lines += _wrapped(clean(check.error.message), width, " " * _INDENT, 2)
+            if check.error.hint:
+                lines += _wrapped(clean(check.error.hint), width, " " * _INDENT, 2)
+        if check.status != "pass":
+            lines += _wrapped(f"at {clean(place(check))}", width, " " * _INDENT, 2)
+    notes = [] if quiet else [note.message for info in document.files for note in info.notes]
+    lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
+    status = "pass" if document.summary.exit_code == 0 else "fail"
+    return "\n".join([*lines, _colored(summary_line(document), status, color=color)]) + "\n"
+
+
+def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
+    from textwrap import wrap
+
+    # Colour takes no columns, so lines are cut by what is seen; a path or a number is never cut.
+    room = max(20, width - _INDENT)
+    parts = wrap(text, room, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False) or [""]
+    return [(first if index == 0 else " " * _INDENT) + part for index, part in enumerate(parts)]
+
+
+def _colored(text: str, status: str, *, color: bool) -> str:
+    return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if color else text
+
+
+def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
+    """A heading with the sum, a table of the checks, and what fails, with its place."""
+    from hwcalc.report.markdown import escaped, markdown_table
+
+    rows = [
+        (
+            _WORDS[check.status],
+            check.name,
+            check.verdict or "",
+            headline(check).partition(": ")[2] if check.verdict else headline(check),
+            "; ".join(f"{item.name}: {item.message}" for item in what_is_wrong(check))
+            or (check.error.message if check.error else ""),
+        )
+        for check in document.checks
+        if not (quiet and check.status == "pass")
+    ]
+    out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
+    if rows:
+        out.append(markdown_table(("", "check", "verdict", "plan", "what is wrong"), rows))
+    wrong = [check for check in document.checks if check.status != "pass"]
+    if wrong:
+        out.append(
+            "".join(f"- {escaped(_WORDS[check.status])} {escaped(check.name)} at {escaped(place(check))}\n" for check in wrong)
+        )
+    notes = [] if quiet else [note.message for info in document.files for note in info.notes]
+    if notes:
+        out.append("".join(f"- {escaped(note)}\n" for note in notes))
+    return "\n".join(out)
+
+
+_COLUMNS = (
+    "file", "line", "check", "model", "status", "verdict", "requirement", "holds", "certain", "unit", "limit", "got",
+    "cache_bytes", "weights_bytes", "total_bytes", "message",
+)  # fmt: skip
+
+
+def check_csv(document: CheckDocument) -> str:
+    """One row for each requirement of each check; an error is one row with the requirement ``error``."""
+    from hwcalc.report.rows import csv_text
+
+    rows: list[tuple[object, ...]] = []
+    for check in document.checks:
+        start = (check.file, check.line, check.name, check.model, check.status, check.verdict or "")
+        plan = check.plan
+        figures = ("", "", "") if plan is None else (plan.cache_bytes, _cell(plan.weights_bytes), _cell(plan.total_bytes))
+        for item in check.requirements:
+            judged = (item.name, _truth(item.holds), _truth(item.certain), item.unit, _cell(item.limit), _cell(item.got))
+            rows.append((*start, *judged, *figures, item.message))
+        if check.error is not None:
+            rows.append((*start, "error", "false", "true", "", "", "", *figures, check.error.message))
+    return csv_text(_COLUMNS, rows)
+
+
+def _cell(value: float | None) -> object:
+    return "" if value is None else value
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
