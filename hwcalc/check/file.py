@@ -177,11 +177,11 @@ class _Reader:
     def title(self, given: Node | None, model: str, options: Mapping[str, Any], named: dict[str, int], node: Node) -> str:
         """The check's name: its own, which nothing else has, or one made of what it plans."""
         if given is not None:
-            name = str(self.read(given, "name", OPTIONS["draft"])).strip()
+            name = printable(self.read(given, "name", OPTIONS["draft"]).strip())
             if len(name) > _LONGEST_NAME:
                 raise self.error(given, f"name is longer than {_LONGEST_NAME} characters")
             if name in named:
-                raise self.error(given, f"the name {printable(name)[:60]!r} stands twice (first in line {named[name]})")
+                raise self.error(given, f"the name '{name[:60]}' stands twice (first in line {named[name]})")
             named[name] = node.line
             return name
         shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")

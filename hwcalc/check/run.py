@@ -20,6 +20,7 @@ from hwcalc.check.result import SCHEMA_VERSION, CheckDocument, Checked, CheckFai
 from hwcalc.check.verdict import figures_of, verdict_of
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import Note
+from hwcalc.sources.wanted import printable
 
 __all__ = ["Settings", "run_checks"]
 
@@ -68,14 +69,18 @@ def _models(file: CheckFile, settings: Settings) -> tuple[Models, FileInfo]:
         models = Models(file.folder, None, mend=mend, reading=settings.reading)
         changed = write_lock(path, _all(file, models), mend)
         notes = (Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}"),)
-        return models, FileInfo(path=file.path, checks=len(file.checks), lock=path, lock_written=changed, notes=notes)
+        return models, FileInfo(path=printable(file.path), checks=len(file.checks), lock=path, lock_written=changed, notes=notes)
     locked = None if settings.lock == "ignore" or file.path == "-" else read_lock(path, mend)
     if locked is not None:
         notes = (Note(code="locked", message=f"Models are taken from {path}; no network is used."),)
     return (
         Models(file.folder, locked, mend=mend, reading=settings.reading),
         FileInfo(
-            path=file.path, checks=len(file.checks), lock=path if locked is not None else None, lock_written=False, notes=notes
+            path=printable(file.path),
+            checks=len(file.checks),
+            lock=path if locked is not None else None,
+            lock_written=False,
+            notes=notes,
         ),
     )
 
@@ -104,10 +109,10 @@ def _named(check: Check) -> list[tuple[str, str | None]]:
 def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) -> Checked:
     known: dict[str, Any] = {
         "name": check.name,
-        "file": file.path,
+        "file": printable(file.path),
         "line": check.line,
         "column": check.column,
-        "model": check.model,
+        "model": printable(check.model),
         "status": "error",
         "verdict": None,
         "source": None,

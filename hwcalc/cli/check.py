@@ -51,7 +51,7 @@ OPTIONS = (
 )
 
 EXAMPLE = """\
-# Run it: kvplan check checks.yaml. Commit what --lock writes, and CI needs no network.
+# Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
 # Every key and what it takes: kvplan schema check-file
 schema_version: 1
 

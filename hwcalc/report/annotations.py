@@ -7,7 +7,7 @@ and LF are escaped, in a property ``:`` and ``,`` as well. GitHub shows ten erro
 from __future__ import annotations
 
 from hwcalc.check.result import CheckDocument, Checked
-from hwcalc.report.check_text import summary_line, what_is_wrong
+from hwcalc.report.check_text import reason, summary_line, what_is_wrong
 from hwcalc.report.text import clean
 
 __all__ = ["check_annotations"]
@@ -26,8 +26,7 @@ def _annotation(check: Checked) -> str:
     where = {} if check.file == "-" else {"file": check.file.replace("\\", "/")}
     where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
     said = [f"{item.name}: {item.message}" for item in what_is_wrong(check)]
-    if check.error is not None:
-        said += [check.error.message, check.error.hint]
+    said += reason(check).splitlines()
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
     return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in said if line))}"
 

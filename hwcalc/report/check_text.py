@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hwcalc.check.result import CheckDocument, Checked, Judged
+from hwcalc.check.verdict import in_words
 from hwcalc.report.text import clean, plural
 from hwcalc.units import human_bytes
 
-__all__ = ["check_csv", "check_markdown", "check_table", "place", "summary_line", "what_is_wrong"]
+__all__ = ["check_csv", "check_markdown", "check_table", "headline", "place", "reason", "summary_line", "what_is_wrong"]
 
 _WORDS = {"pass": "ok", "warning": "tight", "fail": "FAIL", "error": "ERROR"}
 _COLORS = {"pass": "32", "warning": "33", "fail": "31", "error": "31"}
 _INDENT = 7
+_LONGEST_HINT = 240
 
 
 def place(check: Checked) -> str:
@@ -24,18 +26,22 @@ def headline(check: Checked) -> str:
     """The verdict and what it rests on, in a few words; empty if there is no plan."""
     if check.plan is None:
         return ""
-    parts = []
     fit = check.plan.fit
-    if fit is not None and check.verdict is not None:
-        span = ""
-        if fit.needed_low_bytes != fit.needed_high_bytes:
-            span = f" ({human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)})"
-        parts.append(f"{check.verdict}: {human_bytes(fit.needed_bytes)}{span} of {human_bytes(fit.usable_bytes)}")
-    parts.append(f"cache {human_bytes(check.plan.cache_bytes)}")
-    return ", ".join(parts)
+    cache = f"cache {human_bytes(check.plan.cache_bytes)}"
+    return cache if fit is None or check.verdict is None else f"{in_words(check.verdict, fit)}; {cache}"
 
 
-def what_is_wrong(check: Checked, *, strict: bool = False) -> Iterator[Judged]:
+def reason(check: Checked) -> str:
+    """Why a check could not be made and what to do about it, at a length that a log can take; the whole of it is in JSON."""
+    if check.error is None:
+        return ""
+    hint = check.error.hint
+    if len(hint) > _LONGEST_HINT:
+        hint = hint[: hint.rfind(" ", 0, _LONGEST_HINT)].rstrip(",") + " ..."
+    return f"{check.error.message}\n{hint}".strip()
+
+
+def what_is_wrong(check: Checked) -> Iterator[Judged]:
     """The requirements that fail, or hold by the expected value alone."""
     for item in check.requirements:
         if not item.holds or not item.certain:
@@ -62,13 +68,13 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
         if quiet and check.status == "pass":
             continue
         word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
-        lines += _wrapped(f"{clean(check.name)}  {headline(check)}".rstrip(), width, _colored(word, check.status, color=color), 0)
+        # A failed verdict has a line of its own, with the reason.
+        head = "" if any(item.name == "fits" for item in what_is_wrong(check)) else headline(check)
+        lines += _wrapped(f"{clean(check.name)}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0)
         for item in what_is_wrong(check):
             lines += _wrapped(f"{item.name}: {clean(item.message)}", width, " " * _INDENT, 2)
-        if check.error is not None:
-            lines += _wrapped(clean(check.error.message), width, " " * _INDENT, 2)
-            if check.error.hint:
-                lines += _wrapped(clean(check.error.hint), width, " " * _INDENT, 2)
+        for line in reason(check).splitlines():
+            lines += _wrapped(clean(line), width, " " * _INDENT, 2)
         if check.status != "pass":
             lines += _wrapped(f"at {clean(place(check))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
@@ -99,7 +105,7 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
             _WORDS[check.status],
             check.name,
             check.verdict or "",
-            headline(check).partition(": ")[2] if check.verdict else headline(check),
+            headline(check).removeprefix(f"{check.verdict}: "),
             "; ".join(f"{item.name}: {item.message}" for item in what_is_wrong(check))
             or (check.error.message if check.error else ""),
         )

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from hwcalc.check.result import CheckDocument, Checked
-from hwcalc.report.check_text import headline, place, what_is_wrong
+from hwcalc.report.check_text import headline, place, reason, what_is_wrong
 
 __all__ = ["check_junit"]
 
@@ -52,7 +52,7 @@ def _case(suite: str, check: Checked) -> Iterable[str]:
         yield _element("failure", _lines(*wrong, place(check)), message=wrong[0], type=failed[0])
     if check.error is not None:
         error = check.error
-        yield _element("error", _lines(error.message, error.hint, place(check)), message=error.message, type=error.type)
+        yield _element("error", _lines(reason(check), place(check)), message=error.message, type=error.type)
     said = _lines(headline(check), *(wrong if check.status == "warning" else ()), *(note.message for note in check.notes))
     if said:
         yield _element("system-out", said)
