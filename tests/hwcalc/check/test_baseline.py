@@ -1,0 +1,143 @@
+"""The regression gate: bytes against those of an earlier run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.check.baseline import parse_growth, read_baseline
+from hwcalc.check.errors import BaselineError
+from hwcalc.check.file import read_check_file
+from hwcalc.check.result import Checked
+from hwcalc.check.run import Settings, run_checks
+from hwcalc.errors import UsageError
+from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, write
+
+CHECK = {"name": "one", "model": "./tiny", "seq": 1000, "max_cache": "1GiB"}
+
+
+def run(path: str, *baselines: str, growth: str = "0%") -> tuple[Checked, ...]:
+    """The checks of one file against these baselines."""
+    found = tuple(item for name in baselines for item in read_baseline(name))
+    return run_checks([read_check_file(path)], Settings(baselines=found, growth=parse_growth(growth))).checks
+
+
+def saved(folder: Path, *checks: dict[str, Any]) -> str:
+    """What ``kvplan check --json`` would have written of these checks."""
+    document = run_checks([read_check_file(check_file(folder / "before", *checks))], Settings()).to_dict()
+    return str(write(folder / "baseline.json", document))
+
+
+def grown(check: Checked) -> dict[str, tuple[float | None, bool]]:
+    """Figure -> its bytes and whether they are within the limit."""
+    return {item.name: (item.got, item.holds) for item in check.requirements if item.name.startswith("growth.")}
+
+
+def test_nothing_has_grown(tmp_path: Path) -> None:
+    """The same file passes, and the four figures are compared."""
+    (check,) = run(check_file(tmp_path, CHECK), saved(tmp_path, CHECK))
+
+    assert check.status == "pass"
+    assert set(grown(check)) == {"growth.total_bytes", "growth.cache_bytes", "growth.weights_bytes", "growth.bytes_per_token"}
+    assert grown(check)["growth.cache_bytes"] == (1000 * PER_TOKEN, True)
+
+
+@pytest.mark.parametrize(
+    ("seq", "growth", "holds"),
+    [
+        (1001, "0%", False),
+        (999, "0%", True),
+        (1050, "5%", True),
+        (1051, "5%", False),
+        (1001, "0.1%", True),
+        (1002, "0.1%", False),
+    ],
+)
+def test_growth_is_compared_exactly(tmp_path: Path, seq: int, growth: str, holds: bool) -> None:
+    """1,000 tokens then, ``seq`` now: to the byte, with and without a share."""
+    (check,) = run(check_file(tmp_path, {**CHECK, "seq": seq}), saved(tmp_path, CHECK), growth=growth)
+
+    assert grown(check)["growth.cache_bytes"] == (seq * PER_TOKEN, holds)
+    assert check.status == ("pass" if holds else "fail")
+
+
+def test_a_new_check_is_noted(tmp_path: Path) -> None:
+    """There is nothing to compare, which is no failure."""
+    new = {**CHECK, "name": "two"}
+    first, second = run(check_file(tmp_path, CHECK, new), saved(tmp_path, CHECK))
+
+    assert (grown(second), second.status) == ({}, "pass")
+    assert [note.code for note in second.notes if note.code == "no-baseline"] == ["no-baseline"]
+    assert grown(first)
+
+
+def test_a_single_plan(tmp_path: Path) -> None:
+    """A document of ``kvplan plan --json`` speaks of the checks with its model, length and batch."""
+    document = plan(TINY | {"_name_or_path": "org/tiny"}, seq=1000, dtype="bf16").to_dict()
+    document["model"]["id"] = "tiny"
+    path = str(write(tmp_path / "plan.json", document))
+    same = {**CHECK, "dtype": "fp32"}
+    other = {**CHECK, "name": "two", "seq": 2000}
+    first, second = run(check_file(tmp_path, same, other), path)
+
+    assert grown(first)["growth.cache_bytes"] == (2 * 1000 * PER_TOKEN, False)  # four bytes for two
+    assert grown(second) == {}
+
+
+def test_of_several_baselines_the_smallest_counts(tmp_path: Path) -> None:
+    """What was once smaller has grown."""
+    small, large = saved(tmp_path / "s", {**CHECK, "seq": 900}), saved(tmp_path / "l", {**CHECK, "seq": 1100})
+    (check,) = run(check_file(tmp_path, CHECK), large, small)
+
+    assert grown(check)["growth.cache_bytes"] == (1000 * PER_TOKEN, False)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"checks": 5}',
+        '{"checks": [{}]}',
+        '{"checks": [{"name": 5, "plan": {}}]}',
+        '{"error": {}}',
+        '{"cache": []}',
+    ],
+)
+def test_what_is_no_baseline(tmp_path: Path, content: str) -> None:
+    """A clear error, exit 3."""
+    with pytest.raises(BaselineError) as caught:
+        read_baseline(str(write(tmp_path / "b.json", content)))
+
+    assert "b.json" in caught.value.message
+    assert "kvplan check FILE --json" in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize("figure", [-1, True, 1.5, "x", 2**70, None])
+def test_figures_that_are_none(tmp_path: Path, figure: object) -> None:
+    """No figure of a baseline is taken on trust; null is unknown where it may be."""
+    document = json.loads(Path(saved(tmp_path, CHECK)).read_text(encoding="utf-8"))
+    document["checks"][0]["plan"]["seq"] = figure
+    with pytest.raises(BaselineError):
+        read_baseline(str(write(tmp_path / "b.json", document)))
+
+
+@pytest.mark.parametrize("text", ["", "5", "x%", "-1%", "1e3%", "nan%", "٣%", "1.%x"])
+def test_shares_that_are_none(text: str) -> None:
+    """``5`` alone could be a share or a factor."""
+    with pytest.raises(UsageError, match="is not a share"):
+        parse_growth(text)
+
+
+def test_shares() -> None:
+    """Without rounding: 0.1 % of 1,000 is 1."""
+    assert (parse_growth("0").allows(10, 10), parse_growth("0").allows(10, 11)) == (True, False)
+    assert (parse_growth("0.1%").allows(1000, 1001), parse_growth("0.1%").allows(999, 1000)) == (True, False)
+    assert parse_growth(" 10 % ").allows(10, 11)

@@ -1,0 +1,225 @@
+"""A check file: defaults, keys, requirements, and errors with their place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from hwcalc.check.errors import CheckUsageError
+from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS, Headroom
+from hwcalc.check.file import Check, CheckFile, parse_check_file
+from hwcalc.check.schema import check_file_schema
+from hwcalc.cli.check import EXAMPLE
+from hwcalc.cli.options import PLANNING
+
+HEAD = "schema_version: 1\nchecks:\n"
+
+
+def checks(text: str) -> tuple[Check, ...]:
+    """The checks of a list written below ``checks:``."""
+    return parse_check_file(HEAD + text, "f").checks
+
+
+def one(text: str) -> Check:
+    """The one check of such a list."""
+    (check,) = checks(text)
+    return check
+
+
+def required(check: Check) -> dict[str, Any]:
+    """Requirement -> limit."""
+    return {item.name: item.limit for item in check.required}
+
+
+def test_the_contracts_own_example() -> None:
+    """The file that the contract shows, with its defaults filled in."""
+    text = """schema_version: 1
+defaults: {engine: vllm, gpu: l4, dtype: fp8}
+checks:
+  - {model: meta-llama/Llama-3.1-8B, seq: 32k, concurrency: 4, headroom: 5%}
+  - {model: Qwen/Qwen3-8B, seq: 128k, gpu: h100-sxm5-80gb, max_cache: 20GiB}
+"""
+    first, second = parse_check_file(text, "f").checks
+
+    assert first.model == "meta-llama/Llama-3.1-8B"
+    assert first.options == {"seq": 32 * 1024, "batch": 4, "dtype": "fp8", "engine": "vllm", "gpu": "l4"}
+    assert required(first) == {"fits": True, "headroom": Headroom(bytes=0, share=5, whole=100)}
+    assert second.options == {"seq": 128 * 1024, "dtype": "fp8", "engine": "vllm", "gpu": "h100-sxm5-80gb"}
+    assert required(second) == {"fits": True, "max_cache": 20 * 2**30}
+    assert [(check.line, check.column) for check in (first, second)] == [(4, 5), (5, 5)]
+
+
+def test_every_key_is_an_option_of_a_plan() -> None:
+    """Nothing that a plan takes is missing, but what only the command line needs."""
+    only_there = {"model", "engine_option", "offline", "token", "endpoint", "json", "format_", "quiet", "no_color"}
+    names = {option.name for option in PLANNING} - only_there
+
+    assert names <= set(OPTIONS)
+    assert set(ALIASES.values()) <= set(OPTIONS)
+
+
+def test_null_takes_a_default_back() -> None:
+    """A key's default, and the verdict that hardware asks for."""
+    text = """schema_version: 1
+defaults: {gpu: l4, max_cache: 1GiB, headroom: 5%}
+checks:
+  - {model: m, gpu: null, headroom: null}
+  - {model: m, fits: null, headroom: null}
+"""
+    without, unasked = parse_check_file(text, "f").checks
+
+    assert (without.options, required(without)) == ({}, {"max_cache": 2**30})
+    assert (unasked.options, required(unasked)) == ({"gpu": "l4"}, {"max_cache": 2**30})
+
+
+def test_a_checks_instance_replaces_the_default_gpu() -> None:
+    """And the other way round: they are two ways to name the hardware."""
+    text = """schema_version: 1
+defaults: {gpu: l4, gpus: 2}
+checks: [{model: m, instance: g6.xlarge}]
+"""
+    assert parse_check_file(text, "f").checks[0].options == {"instance": "g6.xlarge"}
+
+
+def test_text_may_look_like_a_number() -> None:
+    """A commit of digits, a commit that YAML reads as 10 to some power, a version."""
+    assert one("- {model: m, revision: 1234567, max_cache: 1}").options == {"revision": "1234567"}
+    assert one("- {model: m, revision: 12e5, max_cache: 1}").options == {"revision": "12e5"}
+
+
+@pytest.mark.parametrize(
+    ("written", "free", "usable"),
+    [
+        ("5%", 50, 1000),
+        ("2.5%", 25, 1000),
+        ("0.1%", 1, 1000),
+        ("5%", 1, 19),  # 0.95 of a byte: the whole of it must be free
+        ("2GiB", 2 * 2**30, 1000),
+        ("100%", 1000, 1000),
+        ("0%", 0, 1000),
+    ],
+)
+def test_headroom(written: str, free: int, usable: int) -> None:
+    """A share of what is usable, without rounding down, or bytes."""
+    limit = required(one(f"- {{model: m, gpu: l4, headroom: {written}}}"))["headroom"]
+
+    assert limit.of(usable) == free
+
+
+def test_names() -> None:
+    """One's own name; else what is planned; twice the same gets a number."""
+    found = checks(
+        "- {name: mine, model: m, max_cache: 1}\n- {model: m, seq: 1k, max_cache: 1}\n- {model: m, seq: 1k, max_cache: 2}\n"
+    )
+
+    assert [check.name for check in found] == ["mine", "m, seq 1024", "m, seq 1024 (2)"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said", "hint"),
+    [
+        ("- {model: m, seqq: 1, max_cache: 1}", "3:14", "no key 'seqq'", "Did you mean seq?"),
+        ("- {model: m, max-cache: 1}", "3:14", "no key 'max-cache'", "Did you mean max_cache?"),
+        ("- {model: m, xyzzy: 1}", "3:14", "no key 'xyzzy'", "Allowed: name, model, seq"),
+        ("- {model: m}", "3:3", "demands nothing", "Add a gpu"),
+        ("- {seq: 1k, max_cache: 1}", "3:3", "names no model", "model: org/name"),
+        ("- {model: -, max_cache: 1}", "3:11", "cannot be standard input", "id or a path"),
+        ("- {model: [m], max_cache: 1}", "3:11", "model must be text", "model: TEXT"),
+        ("- {model: true, max_cache: 1}", "3:11", "model must be text", ""),
+        ("- {model: m, seq: 0, max_cache: 1}", "3:19", "out of range", "from 1"),
+        ("- {model: m, seq: -5, max_cache: 1}", "3:19", "out of range", "from 1"),
+        ("- {model: m, seq: 1.5, max_cache: 1}", "3:19", "seq is not a whole number", "32k"),
+        ("- {model: m, seq: true, max_cache: 1}", "3:19", "seq is not a whole number", ""),
+        ("- {model: m, seq: .nan, max_cache: 1}", "3:19", "seq is not a number", ""),
+        ("- {model: m, seq: 99999999999999999999, max_cache: 1}", "3:19", "out of range", ""),
+        ("- {model: m, max_cache: 1XB}", "3:25", "max_cache is not a number", "GiB"),
+        ("- {model: m, max_cache: -1}", "3:25", "out of range", ""),
+        ("- {model: m, batch: 1, concurrency: 2, max_cache: 1}", "3:37", "batch and concurrency are the same", "one"),
+        ("- {model: m, gpu: l4, instance: i}", "3:33", "two ways", "one"),
+        ("- {model: m, headroom: 5%}", "3:24", "headroom needs hardware", "gpu: NAME"),
+        ("- {model: m, min_seq: 5}", "3:23", "min_seq needs hardware", "gpu: NAME"),
+        ("- {model: m, gpu: l4, headroom: 101%}", "3:33", "more than the whole", ""),
+        ("- {model: m, gpu: l4, headroom: x%}", "3:33", "not a share", "5%"),
+        ("- {model: m, gpu: l4, headroom: 5%, fits: false}", "3:33", "headroom demands that it fits", ""),
+        ("- {model: m, gpu: l4, fits: maybe}", "3:29", "not true or false", "true, false"),
+        ("- {model: m, gpu: l4, memory_utilization: x}", "3:43", "not a number above 0", ""),
+        ("- {model: m, gpu: l4, min_decode_tokens_per_s: .inf}", "3:48", "not a number above 0", ""),
+        ("- {model: m, gpu: l4, min_decode_tokens_per_s: 1e999}", "3:48", "out of range", ""),
+        ("- {model: m, max_cache: 1, engine_options: [a]}", "3:44", "must map names to values", "block_size"),
+        ("- {model: m, max_cache: 1, engine_options: {a: [1]}}", "3:44", "engine option 'a'", ""),
+        ("- m", "3:3", "a check must be a mapping", "--example"),
+        (
+            "- {name: a, model: m, max_cache: 1}\n- {name: a, model: m, max_cache: 1}",
+            "4:10",
+            "stands twice (first in line 3)",
+            "",
+        ),
+        (f"- {{name: {'a' * 201}, model: m, max_cache: 1}}", "3:10", "longer than 200", ""),
+    ],
+)
+def test_errors_name_the_place(text: str, place: str, said: str, hint: str) -> None:
+    """File, line, column, what is wrong and what to write instead; exit status 2."""
+    with pytest.raises(CheckUsageError) as caught:
+        checks(text)
+
+    assert caught.value.message.startswith(f"f:{place}: ")
+    assert said in caught.value.message
+    assert hint in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "a check file must be a mapping"),
+        ("checks: []", "schema_version is missing"),
+        ("schema_version: 2\nchecks: [{}]", "schema_version '2' is not known"),
+        ("schema_version: true\nchecks: [{}]", "schema_version 'true' is not known"),
+        ("schema_version: '1'\nchecks: [{}]", "schema_version '1' is not known"),
+        ("schema_version: 1", "checks must be a list"),
+        ("schema_version: 1\nchecks: []", "checks must be a list of at least one"),
+        ("schema_version: 1\nchecks: {}", "checks must be a list"),
+        ("schema_version: 1\ncheks: []", "no key 'cheks'"),
+        ("schema_version: 1\ndefaults: 5\nchecks: [{}]", "defaults must be a mapping"),
+        ("schema_version: 1\ndefaults: {name: x}\nchecks: [{}]", "defaults cannot hold a name"),
+        ("schema_version: 1\ndefaults: {seq: x}\nchecks: [{model: m, max_cache: 1}]", "f:2:17: seq is not a number"),
+    ],
+)
+def test_a_whole_file_that_is_wrong(text: str, said: str) -> None:
+    """What is above the checks is checked as they are."""
+    with pytest.raises(CheckUsageError) as caught:
+        parse_check_file(text, "f")
+
+    assert said in caught.value.message
+
+
+def test_the_folder_is_the_files_own() -> None:
+    """Where relative paths start."""
+    assert [CheckFile(path=path, checks=()).folder for path in ("ci/kvplan.yaml", "kvplan.yaml", "-")] == ["ci", ".", ""]
+
+
+def test_the_published_schema_agrees_with_the_reader() -> None:
+    """What the one takes and refuses of keys and types, the other does too."""
+    schema = check_file_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    check = schema["properties"]["checks"]["items"]["properties"]
+
+    assert set(check) == {"name", "model", *OPTIONS, *ALIASES, *REQUIREMENTS}
+    assert validator.is_valid(yaml.safe_load(EXAMPLE))
+    start = {"model": "m", "max_cache": 1}
+    for good in ({"seq": "32k"}, {"seq": 5}, {"max_total": "1.5 TiB"}, {"headroom": "2.5%", "gpu": "l4"}, {"fits": None}):
+        assert validator.is_valid({"schema_version": 1, "checks": [start | good]}), good
+        parse_check_file(json.dumps({"schema_version": 1, "checks": [start | good]}), "f")
+    for bad in ({"seq": 0}, {"seq": True}, {"seqq": 1}, {"fits": "x"}, {"max_total": -1}, {"headroom": "x%"}, {"model": 5}):
+        assert not validator.is_valid({"schema_version": 1, "checks": [start | bad]}), bad
+
+
+def test_the_example_is_a_check_file(tmp_path: Path) -> None:
+    """What --example prints can be read as it is."""
+    assert [check.name for check in parse_check_file(EXAMPLE, "f").checks] == ["chat", "long documents", "cache of one token"]

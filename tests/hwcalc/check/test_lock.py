@@ -1,0 +1,238 @@
+"""The lock: offline, deterministic, whole or not at all, and a change of a model is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwcalc.check.errors import LockError
+from hwcalc.check.file import read_check_file
+from hwcalc.check.lock import read_lock, write_lock
+from hwcalc.check.result import CheckDocument, Judged
+from hwcalc.check.run import Settings, run_checks
+from hwcalc.errors import ModelNotFoundError
+from hwcalc.model import Note, Parameters, RawModel, WeightFacts
+from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
+
+CHECK = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}
+
+
+def run(path: str, lock: str = "use") -> CheckDocument:
+    """One file, without network."""
+    return run_checks([read_check_file(path)], Settings(lock=lock, reading={"offline": True}))
+
+
+def locked(path: str) -> Judged:
+    """What the only check says about its lock."""
+    (check,) = run(path).checks
+    return next(item for item in check.requirements if item.name == "lock")
+
+
+def test_a_locked_model_need_not_be_there(tmp_path: Path) -> None:
+    """The facts are in the lock: without model, cache and network the bytes are the same."""
+    path = check_file(tmp_path, CHECK)
+    written = run(path, "write")
+    shutil.rmtree(tmp_path / "tiny")
+    later = run(path)
+
+    assert written.files[0].lock == f"{path}.lock"
+    assert (written.files[0].lock_written, later.files[0].lock_written) == (True, False)
+    for document in (written, later):
+        assert document.summary.exit_code == 0
+        assert document.checks[0].plan is not None
+        assert document.checks[0].plan.cache_bytes == 1024 * PER_TOKEN
+    assert locked(path).message == "not on this machine: taken from the lock"
+    with pytest.raises(ModelNotFoundError):
+        run(path, "write")
+    assert run(path, "ignore").summary.exit_code == 3
+
+
+def test_the_same_facts_give_the_same_bytes(tmp_path: Path) -> None:
+    """Whatever the order of the checks; a second writing changes nothing, and says so."""
+    one, two = {"model": "Qwen/Qwen3-8B", "max_cache": 1}, {"model": "openai/gpt-oss-20b", "max_cache": 1}
+    first, second = check_file(tmp_path / "a", one, two), check_file(tmp_path / "b", two, one)
+    for path in (first, second):
+        run(path, "write")
+    data = Path(f"{first}.lock").read_bytes()
+    before = Path(f"{first}.lock").stat().st_mtime_ns
+
+    assert data == Path(f"{second}.lock").read_bytes()
+    assert data.endswith(b"}\n")
+    assert list(json.loads(data)["models"]) == ["Qwen/Qwen3-8B", "openai/gpt-oss-20b"]
+    assert str(tmp_path).encode() not in data
+    assert run(first, "write").files[0].lock_written is False
+    assert Path(f"{first}.lock").stat().st_mtime_ns == before
+
+
+def test_a_changed_config_fails(tmp_path: Path) -> None:
+    """The keys that memory depends on are named with both values, and the command that accepts the change."""
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    tiny_model(tmp_path, num_key_value_heads=2, num_hidden_layers=3)
+    document = run(path)
+    judged = locked(path)
+
+    assert document.checks[0].status == "fail"
+    assert document.summary.exit_code == 1
+    assert "model config changed since the lock" in judged.message
+    assert "num_key_value_heads 4 -> 2" in judged.message
+    assert "num_hidden_layers 2 -> 3" in judged.message
+    assert f"kvplan check --lock {path}" in judged.message
+    assert document.checks[0].plan is not None
+    # The plan itself is still that of the lock.
+    assert document.checks[0].plan.cache_bytes == 1024 * PER_TOKEN
+    run(path, "write")
+    assert run(path).checks[0].status == "pass"
+
+
+def test_a_key_without_bytes_may_change(tmp_path: Path) -> None:
+    """Who saved the file with which library does not matter."""
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    tiny_model(tmp_path, transformers_version="9.9", _name_or_path="elsewhere")
+
+    assert locked(path).message == "the same as in the lock"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"model_type": "no-such-type"}'])
+def test_a_config_that_broke_fails(tmp_path: Path, content: str) -> None:
+    """What can no longer be read is a change, too."""
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    write(tmp_path / "tiny" / "config.json", content)
+
+    assert locked(path).holds is False
+    assert "can no longer be used" in locked(path).message
+
+
+def test_a_cache_is_compared_with_what_came_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of the Hugging Face cache: the main branch moves on, and the keys that changed are named."""
+    folder = tmp_path / "hub" / "models--org--name"
+    for commit, heads in (("1" * 40, 4), ("2" * 40, 8)):
+        write(folder / "snapshots" / commit / "config.json", {**TINY, "num_key_value_heads": heads})
+    write(folder / "refs" / "main", "1" * 40)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    path = check_file(tmp_path, {"model": "org/name", "seq": 1024, "max_cache": "1GiB"})
+    run(path, "write")
+    assert locked(path).message == "the same as in the lock"
+    write(folder / "refs" / "main", "2" * 40)
+
+    assert "num_key_value_heads 4 -> 8" in locked(path).message
+
+
+def test_infinity_in_a_config_is_no_obstacle(tmp_path: Path) -> None:
+    """Mamba's files have it; the lock is strict JSON, and the comparison knows."""
+    path = check_file(tmp_path, CHECK)
+    write(tmp_path / "tiny" / "config.json", json.dumps({**TINY, "time_step_limit": [0.0, float("inf")]}))
+    run(path, "write")
+    json.loads(Path(f"{path}.lock").read_text(encoding="utf-8"), parse_constant=lambda word: pytest.fail(word))
+
+    assert locked(path).message == "the same as in the lock"
+
+
+def test_a_model_that_the_lock_lacks(tmp_path: Path) -> None:
+    """An error of that check alone, with the command that adds it."""
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    check_file(tmp_path, CHECK, {**CHECK, "model": "Qwen/Qwen3-8B"})
+    first, second = run(path).checks
+
+    assert first.status == "pass"
+    assert second.error is not None
+    assert (second.error.code, second.error.type) == (3, "lock")
+    assert second.error.hint == f"Add it: kvplan check --lock {path}"
+
+
+def _edited(document: dict[str, Any]) -> str:
+    document["models"]["./tiny"]["config"]["num_key_value_heads"] = 8
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda document: json.dumps(document)[:100], "cannot be read"),
+        (lambda document: "", "is empty"),
+        (lambda document: "[1]", "must be a JSON object"),
+        (lambda document: "{}", "schema_version null"),
+        (lambda document: json.dumps({**document, "schema_version": 99}), "schema_version 99"),
+        (lambda document: json.dumps({**document, "schema_version": True}), "schema_version true"),
+        (lambda document: json.dumps({**document, "models": []}), "is not a lock"),
+        (lambda document: json.dumps({**document, "more": 1}), "is not a lock"),
+        (_edited, "does not match its digest"),
+        (lambda document: "<<<<<<< HEAD\n" + json.dumps(document), "is not JSON"),
+        (lambda document: "[" * 100_000, "cannot be read"),
+    ],
+)
+def test_a_broken_lock(tmp_path: Path, broken: Any, said: str) -> None:
+    """One error of the whole run, exit 3, with the command that mends it."""
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    lock = Path(f"{path}.lock")
+    write(lock, broken(json.loads(lock.read_text(encoding="utf-8"))))
+
+    with pytest.raises(LockError) as caught:
+        run(path)
+
+    assert said in caught.value.message
+    assert f"kvplan check --lock {path}" in caught.value.hint
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": 5},
+        {"source": "elsewhere"},
+        {"config": []},
+        {"revision": 5},
+        {"notes": [["a"]]},
+        {"notes": 5},
+        {"parameters": {"total": "x"}},
+        {"parameters": {"nothing": 1}},
+        {"weights": {"bytes_by_dtype": {"BF16": -1}}},
+        {"weights": []},
+        {"more": 1},
+    ],
+)
+def test_an_entry_of_the_wrong_shape(tmp_path: Path, change: dict[str, Any]) -> None:
+    """A digest can be made by anyone: the entries are checked as well."""
+    from hwcalc.check.lock import _digest
+
+    path = check_file(tmp_path, CHECK)
+    run(path, "write")
+    lock = Path(f"{path}.lock")
+    document = json.loads(lock.read_text(encoding="utf-8"))
+    document["models"]["./tiny"] |= change
+    write(lock, document | {"digest": _digest(document["models"])})
+
+    with pytest.raises(LockError, match="an entry that is not one of a lock"):
+        read_lock(str(lock), "mend")
+
+
+def test_everything_that_counts_is_kept(tmp_path: Path) -> None:
+    """A description goes into the lock and comes back; remarks about how it was found stay behind."""
+    weights = WeightFacts(bytes_by_dtype={"BF16": 8}, elements_by_dtype={"BF16": 4}, files=1, tensors=1)
+    raw = RawModel(
+        id="org/name",
+        config={"b": 1, "a": {"z": 1, "y": None}},
+        source="hub",
+        location="wherever",
+        revision="0" * 40,
+        parameters=Parameters(total=4, active=4),
+        weights=weights,
+        notes=(Note(code="fidelity", message="kept"), Note(code="hub-unreachable", message="left")),
+    )
+    path = str(tmp_path / "lock")
+    assert write_lock(path, {"org/name": raw}, "mend")
+    found = (read_lock(path, "mend") or {})["org/name"]
+
+    assert (found.id, found.config, found.source, found.revision) == (raw.id, raw.config, raw.source, raw.revision)
+    assert list(found.config) == ["b", "a"]
+    assert (found.parameters, found.weights) == (raw.parameters, weights)
+    assert found.notes == (Note(code="fidelity", message="kept"),)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
