@@ -12,7 +12,7 @@ from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.sources.document import read_document
 from hwcalc.sources.wanted import printable
-from hwcalc.units import human_bytes
+from hwcalc.units import human_bytes, parse_share
 
 __all__ = ["Baseline", "Growth", "compare", "parse_growth", "read_baseline"]
 
@@ -21,15 +21,15 @@ _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_tok
 
 @frozen
 class Growth:
-    """The share by which bytes may grow, ``share / whole``."""
+    """The share by which bytes may grow, as ``numerator / denominator``, and as it was written."""
 
-    share: int = 0
-    whole: int = 100
+    numerator: int = 0
+    denominator: int = 1
     text: str = "0%"
 
-    def allows(self, before: int, after: int) -> bool:
-        """Whether ``after`` is within the share, without rounding."""
-        return after * self.whole <= before * (self.whole + self.share)
+    def limit(self, before: int) -> int:
+        """The most bytes that ``before`` may have become; a fraction of one is dropped."""
+        return before + before * self.numerator // self.denominator
 
 
 @frozen
@@ -44,15 +44,14 @@ class Baseline:
 
 
 def parse_growth(text: str) -> Growth:
-    """``5%``, ``0.5%`` or ``0``."""
-    number = text.strip().removesuffix("%").strip()
-    whole, _, decimals = number.partition(".")
-    good = (
-        number.isascii() and whole.isdigit() and len(whole) <= 6 and len(decimals) <= 6 and (not decimals or decimals.isdigit())
-    )
-    if not good or not (text.strip().endswith("%") or int(whole + decimals) == 0):
+    """``5%``, ``0.5%`` or ``0``: a bare number could be a share or a factor."""
+    try:
+        share = parse_share(text, "--max-growth")
+    except UsageError:
+        share = None
+    if share is None or not (text.rstrip().endswith("%") or share == 0):
         raise UsageError(f"--max-growth {printable(text)[:40]!r} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
-    return Growth(share=int(whole + decimals), whole=100 * 10 ** len(decimals), text=f"{number}%")
+    return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
 
 
 def read_baseline(path: str) -> tuple[Baseline, ...]:
@@ -136,10 +135,9 @@ def compare(
 
 
 def _judged(key: str, before: int, now: int, growth: Growth) -> Judged:
-    holds = growth.allows(before, now)
-    limit = before * (growth.whole + growth.share) // growth.whole
+    limit = growth.limit(before)
     moved = "unchanged" if now == before else f"{now - before:+,} B since the baseline's {before:,} B"
     message = (
         f"{key.removesuffix('_bytes').replace('_', ' ')} {human_bytes(now)} ({now:,} B), {moved}; growth allowed: {growth.text}"
     )
-    return Judged(name=f"growth.{key}", unit="bytes", limit=limit, got=now, holds=holds, certain=True, message=message)
+    return Judged(name=f"growth.{key}", unit="bytes", limit=limit, got=now, holds=now <= limit, certain=True, message=message)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.check.tree import Node
 from hwcalc.errors import UsageError
-from hwcalc.units import parse_bytes, parse_tokens
+from hwcalc.units import parse_bytes, parse_share, parse_tokens
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 __all__ = ["ALIASES", "FITTING", "HARDWARE", "OPTIONS", "REQUIREMENTS", "Field", "Headroom"]
 
@@ -21,15 +24,14 @@ class Field(NamedTuple):
 
 
 class Headroom(NamedTuple):
-    """What must stay free: bytes on each GPU, or a share of what the engine may use, ``share / whole``."""
+    """What must stay free: bytes on each GPU, or a share of what the engine may use."""
 
-    bytes: int
-    share: int = 0
-    whole: int = 1
+    bytes: int = 0
+    share: Fraction | None = None
 
     def of(self, usable_bytes: int) -> int:
         """Bytes, a fraction of one rounded up."""
-        return self.bytes or -(-usable_bytes * self.share // self.whole)
+        return self.bytes if self.share is None else -(-usable_bytes * self.share.numerator // self.share.denominator)
 
 
 _LONGEST_TEXT: Final = 4096
@@ -66,6 +68,80 @@ def _number(node: Node, key: str) -> float:
     if not 0 < value < 1e18:
         raise UsageError(f"{key} is out of range: {node.text[:40]}", hint="Allowed: a number above 0.")
     return value
+
+
+def _share(node: Node, key: str) -> str:
+    """A share such as ``5%`` or ``0.05``, checked and left as it was written."""
+    parse_share(_text(node, key), key)
+    return node.text
+
+
+def _flag(node: Node, key: str) -> bool:
+    if not isinstance(node.value, bool):
+        raise UsageError(f"{key} is not true or false", hint="Allowed: true, false.")
+    return node.value
+
+
+def _engine_options(node: Node, key: str) -> dict[str, str]:
+    if not isinstance(node.value, dict):
+        raise UsageError(f"{key} must map names to values", hint="Write engine_options: {block_size: 32}")
+    for name, item in node.value.items():
+        if not isinstance(item.value, (str, int, float)) or not item.text:
+            raise UsageError(f"the engine option {name[:40]!r} must be text, a number, true or false")
+    return {name: str(item.value).lower() if isinstance(item.value, bool) else item.text for name, item in node.value.items()}
+
+
+def _headroom(node: Node, key: str) -> Headroom:
+    """``5%`` of what the engine may use, or bytes."""
+    allowed = "a share such as 5%, or bytes such as 2GiB"
+    if isinstance(node.value, str) and node.value.rstrip().endswith("%"):
+        share = parse_share(node.value, key)
+        if share > 1:
+            raise UsageError(f"{key} is more than the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
+        return Headroom(share=share)
+    return Headroom(bytes=parse_bytes(_plain(node, key, (int, str), allowed), key))
+
+
+_TEXT: Final = 4096
+
+
+def _text(node: Node, key: str) -> str:
+    """Text. A bare number is taken as it was written: a commit may look like one."""
+    scalar = isinstance(node.value, (str, int, float)) and not isinstance(node.value, bool)
+    if not scalar or not node.text.strip() or len(node.text) > _LONGEST_TEXT or "\0" in node.text:
+        raise UsageError(f"{key} must be text", hint=f"Write {key}: TEXT, in quotes if YAML reads it otherwise.")
+    return node.text
+
+
+def _plain(node: Node, key: str, kinds: tuple[type, ...], allowed: str) -> Any:
+    if not isinstance(node.value, kinds) or isinstance(node.value, bool):
+        raise UsageError(f"{key} is not {allowed}", hint=f"Allowed: {allowed}.")
+    return node.value
+
+
+def _tokens(node: Node, key: str) -> int:
+    return parse_tokens(_plain(node, key, (int, str), "a whole number from 1, such as 32768 or 32k"), key)
+
+
+def _tokens_from_zero(node: Node, key: str) -> int:
+    return parse_tokens(_plain(node, key, (int, str), "a whole number from 0, such as 1500 or 32k"), key, minimum=0)
+
+
+def _bytes(node: Node, key: str) -> int:
+    return parse_bytes(_plain(node, key, (int, str), "bytes, or a size such as 20GiB or 80GB"), key)
+
+
+def _number(node: Node, key: str) -> float:
+    value = float(_plain(node, key, (int, float), "a number above 0"))
+    if not 0 < value < 1e18:
+        raise UsageError(f"{key} is out of range: {node.text[:40]}", hint="Allowed: a number above 0.")
+    return value
+
+
+def _share(node: Node, key: str) -> str:
+    """A share such as ``5%`` or ``0.05``, checked and left as it was written."""
+    parse_share(_text(node, key), key)
+    return node.text
 
 
 def _flag(node: Node, key: str) -> bool:
@@ -105,7 +181,9 @@ _FROM_ZERO: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "stri
 _SIZE: Final = {
     "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?([kKmMgGtT]?i?[bB])?$"}]
 }
-_SHARE: Final = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+_SHARE: Final = {
+    "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,9})?\s*%?$"}]
+}
 _HEADROOM: Final = {"anyOf": [*_SIZE["anyOf"], {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,6})?\s*%\s*$"}]}
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
@@ -123,12 +201,12 @@ OPTIONS: Final[Mapping[str, Field]] = {
     "dp": Field(_tokens, "Data parallel size.", _COUNT),
     "dcp": Field(_tokens, "Decode context parallel size.", _COUNT),
     "ep": Field(_tokens, "Expert parallel size.", _COUNT),
-    "memory_utilization": Field(_number, "Share of the GPU that the engine may use.", _SHARE),
+    "memory_utilization": Field(_share, "Share of the GPU that the engine may use.", _SHARE),
     "kv_memory": Field(_bytes, "Bytes per GPU for the cache, given directly: 60GiB.", _SIZE),
     "encoder_seq": Field(_tokens_from_zero, "Encoder tokens for cross attention.", _FROM_ZERO),
     "engine_options": Field(_engine_options, "The engine's own knobs by their own names.", _PAIRS),
-    "margin": Field(_text, "What to leave free on each GPU beside everything else.", _TEXT),
-    "lora": Field(_text, "LoRA adapters that the engine keeps ready.", _TEXT),
+    "margin": Field(_share, "Share of the GPU to leave alone: 5%.", _SHARE),
+    "lora": Field(_text, "Adapters held beside the model: rank=16,count=8.", _TEXT),
     "draft": Field(_text, "Draft model of speculative decoding: an id or a path.", _TEXT),
     "revision": Field(_text, "Branch, tag or commit of the model.", _TEXT),
     "assume": Field(_text, "gqa: read an unknown architecture as plain attention.", _TEXT),

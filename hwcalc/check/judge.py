@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc.check.fields import Headroom
 from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
-from hwcalc.check.verdict import DOES_NOT_FIT, FITS, TIGHT, figures_of, in_words, verdict_of
+from hwcalc.check.verdict import TIGHT, figures_of, in_words
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
@@ -16,13 +17,17 @@ from hwcalc.units import human_bytes
 __all__ = ["judge", "measured"]
 
 
-def judge(required: tuple[Required, ...], plan: Plan) -> tuple[Judged, ...]:
-    """Every requirement, in order.
+Again = Callable[..., Plan]
+"""The same plan with these options changed."""
+
+
+def judge(required: tuple[Required, ...], plan: Plan, again: Again) -> tuple[Judged, ...]:
+    """Every requirement, in order. ``again(batch=4)`` is the plan with that one change.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` where the plan has no such figure: what cannot be checked does not hold.
     """
-    figures, verdict = figures_of(plan), verdict_of(plan)
-    return tuple(_JUDGES[item.name](item, figures, verdict, plan) for item in required)
+    figures = figures_of(plan)
+    return tuple(_JUDGES[item.name](item, figures, plan, again) for item in required)
 
 
 def measured(count: float, unit: str) -> str:
@@ -51,25 +56,26 @@ def _known(item: Required, value: Any, figures: Figures) -> Any:
     return value
 
 
-def _fits(item: Required, figures: Figures, verdict: str | None, plan: Plan) -> Judged:
+def _fits(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
     fit = _fit_of(item, figures)
     assert plan.fit is not None
-    word = verdict or (FITS if plan.fit.fits else DOES_NOT_FIT)
     holds = plan.fit.fits is item.limit
-    message = in_words(word, fit)
+    message = in_words(plan.fit.verdict, fit)
     if not plan.fit.fits and plan.fit.message:
         message += f"; {plan.fit.message}"
     if not item.limit:
         message += "; required: that it does not fit"
-    return Judged(name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=word != TIGHT, message=message)
+    return Judged(
+        name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=plan.fit.verdict != TIGHT, message=message
+    )
 
 
-def _headroom(item: Required, figures: Figures, verdict: str | None, plan: Plan) -> Judged:
+def _headroom(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
     fit = _fit_of(item, figures)
     limit: Headroom = item.limit
     wanted = limit.of(fit.usable_bytes)
     got, worst, best = (fit.usable_bytes - n for n in (fit.needed_bytes, fit.needed_high_bytes, fit.needed_low_bytes))
-    asked = f"{item.text} = {measured(wanted, 'bytes')}" if limit.share else measured(wanted, "bytes")
+    asked = f"{item.text} = {measured(wanted, 'bytes')}" if limit.share is not None else measured(wanted, "bytes")
     span = "" if worst == best else f" ({human_bytes(worst)} to {human_bytes(best)})"
     return Judged(
         name=item.name,
@@ -82,35 +88,65 @@ def _headroom(item: Required, figures: Figures, verdict: str | None, plan: Plan)
     )
 
 
-def _at_most(read: Callable[[Figures, Plan], Any], unit: str) -> Callable[..., Judged]:
-    return _compared(read, unit, "at most", lambda got, limit: got <= limit)
+Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
+"""A figure as expected, low and high."""
 
 
-def _at_least(read: Callable[[Figures, Plan], Any], unit: str) -> Callable[..., Judged]:
-    return _compared(read, unit, "at least", lambda got, limit: got >= limit)
-
-
-def _compared(
-    read: Callable[[Figures, Plan], Any], unit: str, words: str, good: Callable[[float, float], bool]
-) -> Callable[..., Judged]:
-    """A judge of one figure, given as expected, low and high."""
-
-    def judged(item: Required, figures: Figures, verdict: str | None, plan: Plan) -> Judged:
-        if unit not in {"bytes", "B a token"}:
-            _fit_of(item, figures)
+def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
+    def judged(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
         expected, low, high = (_known(item, value, figures) for value in read(figures, plan))
-        span = "" if low == high else f" ({measured(low, unit)} to {measured(high, unit)})"
-        return Judged(
-            name=item.name,
-            unit="bytes" if unit == "B a token" else unit,
-            limit=item.limit,
-            got=expected,
-            holds=good(expected, item.limit),
-            certain=good(low, item.limit) is good(high, item.limit),
-            message=f"{measured(expected, unit)}{span}, {words} {measured(item.limit, unit)} required",
+        return _compared(
+            item, unit, expected, low, high, holds=expected <= item.limit, certain=(low <= item.limit) is (high <= item.limit)
         )
 
     return judged
+
+
+def _compared(item: Required, unit: str, expected: float, low: float, high: float, *, holds: bool, certain: bool) -> Judged:
+    span = "" if low == high else f" ({measured(low, unit)} to {measured(high, unit)})"
+    words = "at least" if item.name.startswith("min") else "at most"
+    return Judged(
+        name=item.name,
+        unit=unit,
+        limit=item.limit,
+        got=expected,
+        holds=holds,
+        certain=certain,
+        message=f"{measured(expected, unit)}{span}, {words} {measured(item.limit, unit)} required",
+    )
+
+
+def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
+    """A judge of what a solver found for the expected value; the ends of the estimate are asked about the limit itself."""
+
+    def judged(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+        fit = _fit_of(item, figures)
+        got = _known(item, getattr(fit, figure), figures)
+        certain = True
+        if fit.needed_low_bytes != fit.needed_high_bytes:
+            at_limit = again(**{option: item.limit}).fit
+            certain = at_limit is not None and at_limit.verdict != TIGHT
+        found = _compared(item, unit, got, got, got, holds=got >= item.limit, certain=certain)
+        return found if certain else replace(found, message=f"{found.message}; the ends of the estimate disagree")
+
+    return judged
+
+
+def _max_gpus(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+    fit = _fit_of(item, figures)
+    if fit.gpu is None:
+        _known(item, None, figures)
+    if fit.min_gpus is not None:
+        certain = plan.fit is not None and plan.fit.verdict != TIGHT
+        count = fit.min_gpus
+        return _compared(item, "GPUs", count, count, count, holds=count <= item.limit, certain=certain)
+    message = f"no number of {fit.gpu} that was tried holds it, at most {item.limit:,} required"
+    return Judged(name=item.name, unit="GPUs", limit=item.limit, got=None, holds=False, certain=True, message=message)
+
+
+def _decode(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+    got = _known(item, figures.decode_tokens_per_s_bound, figures)
+    return _compared(item, "tokens/s", got, got, got, holds=got >= item.limit, certain=True)
 
 
 def _same(value: Any) -> tuple[Any, Any, Any]:
@@ -123,34 +159,31 @@ def _weights(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
 
 
 def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
-    """The ends of the sum are those of the weights: the cache has none."""
-    expected, low, high = _weights(figures, plan)
+    """The ends of the sum are those of its parts; the cache has none."""
     total = figures.total_bytes
+    expected, low, high = _weights(figures, plan)
     if total is None or expected is None:
         return _same(total)
-    return total, total - expected + low, total - expected + high
+    low, high = low - expected, high - expected
+    for part in (plan.memory.activations, plan.memory.overhead):
+        if part is not None:
+            low, high = low + part.low - part.bytes, high + part.high - part.bytes
+    return total, total + low, total + high
 
 
 def _or(value: int | None, instead: int | None) -> int | None:
     return instead if value is None else value
 
 
-def _fewest(figures: Figures, plan: Plan) -> Any:
-    fit = figures.fit
-    if fit is None:
-        return None
-    return fit.min_gpus if fit.min_gpus is not None else fit.gpus if plan.fit is not None and plan.fit.fits else None
-
-
 _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "fits": _fits,
     "headroom": _headroom,
-    "max_cache": _at_most(lambda figures, _: _same(figures.cache_bytes), "bytes"),
-    "max_weights": _at_most(_weights, "bytes"),
-    "max_total": _at_most(_total, "bytes"),
-    "max_bytes_per_token": _at_most(lambda figures, _: _same(figures.bytes_per_token), "B a token"),
-    "min_concurrency": _at_least(lambda figures, _: _same(figures.fit and figures.fit.max_batch), "sequences"),
-    "min_seq": _at_least(lambda figures, _: _same(figures.fit and figures.fit.max_seq), "tokens"),
-    "max_gpus": _at_most(lambda figures, plan: _same(_fewest(figures, plan)), "GPUs"),
-    "min_decode_tokens_per_s": _at_least(lambda figures, _: _same(figures.decode_tokens_per_s_bound), "tokens/s"),
+    "max_cache": _at_most(lambda figures, _: _same(figures.cache_bytes)),
+    "max_weights": _at_most(_weights),
+    "max_total": _at_most(_total),
+    "max_bytes_per_token": _at_most(lambda figures, _: _same(figures.bytes_per_token)),
+    "min_concurrency": _at_least("max_batch", "batch", "sequences"),
+    "min_seq": _at_least("max_seq", "seq", "tokens"),
+    "max_gpus": _max_gpus,
+    "min_decode_tokens_per_s": _decode,
 }

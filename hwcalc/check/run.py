@@ -136,7 +136,7 @@ def _judged(check: Check, models: Models, settings: Settings) -> dict[str, Any]:
     if "draft" in options:
         options["draft"] = models.spec(options["draft"], None, None)
     found = plan(spec, **options)
-    judged = list(judge(check.required, found))
+    judged = list(judge(check.required, found, lambda **change: plan(spec, **options | change)))
     figures, verdict = figures_of(found), verdict_of(found)
     notes = [*found.warnings, *(note for note in found.notes if note.code not in _SAID_BY_REQUIREMENTS)]
     for model, of in _named(check):

@@ -6,18 +6,14 @@ from hwcalc.check.result import Figures, Fit
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
-__all__ = ["DOES_NOT_FIT", "FITS", "TIGHT", "figures_of", "in_words", "verdict_of"]
+__all__ = ["TIGHT", "figures_of", "in_words", "verdict_of"]
 
-FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
+TIGHT = "tight"
 
 
 def verdict_of(plan: Plan) -> str | None:
     """``fits``, ``tight`` (the ends of the estimate disagree) or ``does not fit``; ``None`` without hardware."""
-    if plan.fit is None:
-        return None
-    if not plan.fit.certain:
-        return TIGHT
-    return FITS if plan.fit.fits else DOES_NOT_FIT
+    return None if plan.fit is None else plan.fit.verdict
 
 
 def figures_of(plan: Plan) -> Figures:
@@ -43,17 +39,13 @@ def _fit(plan: Plan) -> Fit | None:
     fit = plan.fit
     if fit is None:
         return None
-    needed = fit.usable_bytes - fit.headroom_bytes
-    low = high = needed
-    if fit.budget is not None:
-        low, high = needed - (fit.budget.high - fit.budget.expected), needed + (fit.budget.expected - fit.budget.low)
     return Fit(
         gpu=fit.gpu,
         gpus=fit.gpus,
         usable_bytes=fit.usable_bytes,
-        needed_bytes=needed,
-        needed_low_bytes=low,
-        needed_high_bytes=high,
+        needed_bytes=fit.needed_bytes,
+        needed_low_bytes=fit.needed_low_bytes,
+        needed_high_bytes=fit.needed_high_bytes,
         headroom_bytes=fit.headroom_bytes,
         max_seq=fit.max_seq,
         max_batch=fit.max_batch,

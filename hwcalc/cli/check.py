@@ -65,7 +65,7 @@ checks:
     seq: 16k
     concurrency: 2
     dtype: fp8
-    headroom: 2%              # of what the engine may use; or bytes, 2GiB
+    headroom: 1%              # of what the engine may use; or bytes, 2GiB
 
   - name: long documents
     model: Qwen/Qwen3-8B

@@ -13,7 +13,7 @@ OPTIONS = (
         "document",
         (),
         "[DOCUMENT]",
-        "plan, explain, diff, check, check-file, models, engines, dtypes or error. Default: plan.",
+        "plan, explain, diff, check, check-file, models, engines, gpus, instances, dtypes or error.",
         default="plan",
         complete="schemas",
     ),

@@ -136,8 +136,9 @@ def test_shares_that_are_none(text: str) -> None:
         parse_growth(text)
 
 
-def test_shares() -> None:
-    """Without rounding: 0.1 % of 1,000 is 1."""
-    assert (parse_growth("0").allows(10, 10), parse_growth("0").allows(10, 11)) == (True, False)
-    assert (parse_growth("0.1%").allows(1000, 1001), parse_growth("0.1%").allows(999, 1000)) == (True, False)
-    assert parse_growth(" 10 % ").allows(10, 11)
+@pytest.mark.parametrize(
+    ("share", "before", "limit"), [("0", 10, 10), ("0.1%", 1000, 1001), ("0.1%", 999, 999), (" 10 % ", 10, 11), ("200%", 7, 21)]
+)
+def test_shares(share: str, before: int, limit: int) -> None:
+    """Without rounding up: 0.1 % of 999 is no byte."""
+    assert parse_growth(share).limit(before) == limit

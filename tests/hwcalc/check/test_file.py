@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from fractions import Fraction
 from typing import Any
 
 import jsonschema
@@ -48,7 +48,7 @@ checks:
 
     assert first.model == "meta-llama/Llama-3.1-8B"
     assert first.options == {"seq": 32 * 1024, "batch": 4, "dtype": "fp8", "engine": "vllm", "gpu": "l4"}
-    assert required(first) == {"fits": True, "headroom": Headroom(bytes=0, share=5, whole=100)}
+    assert required(first) == {"fits": True, "headroom": Headroom(share=Fraction(1, 20))}
     assert second.options == {"seq": 128 * 1024, "dtype": "fp8", "engine": "vllm", "gpu": "h100-sxm5-80gb"}
     assert required(second) == {"fits": True, "max_cache": 20 * 2**30}
     assert [(check.line, check.column) for check in (first, second)] == [(4, 5), (5, 5)]
@@ -144,10 +144,10 @@ def test_names() -> None:
         ("- {model: m, headroom: 5%}", "3:24", "headroom needs hardware", "gpu: NAME"),
         ("- {model: m, min_seq: 5}", "3:23", "min_seq needs hardware", "gpu: NAME"),
         ("- {model: m, gpu: l4, headroom: 101%}", "3:33", "more than the whole", ""),
-        ("- {model: m, gpu: l4, headroom: x%}", "3:33", "not a share", "5%"),
+        ("- {model: m, gpu: l4, headroom: x%}", "3:33", "headroom is not a number", "5%"),
         ("- {model: m, gpu: l4, headroom: 5%, fits: false}", "3:33", "headroom demands that it fits", ""),
         ("- {model: m, gpu: l4, fits: maybe}", "3:29", "not true or false", "true, false"),
-        ("- {model: m, gpu: l4, memory_utilization: x}", "3:43", "not a number above 0", ""),
+        ("- {model: m, gpu: l4, memory_utilization: x}", "3:43", "memory_utilization is not a number", "5%"),
         ("- {model: m, gpu: l4, min_decode_tokens_per_s: .inf}", "3:48", "not a number above 0", ""),
         ("- {model: m, gpu: l4, min_decode_tokens_per_s: 1e999}", "3:48", "out of range", ""),
         ("- {model: m, max_cache: 1, engine_options: [a]}", "3:44", "must map names to values", "block_size"),
@@ -220,6 +220,6 @@ def test_the_published_schema_agrees_with_the_reader() -> None:
         assert not validator.is_valid({"schema_version": 1, "checks": [start | bad]}), bad
 
 
-def test_the_example_is_a_check_file(tmp_path: Path) -> None:
+def test_the_example_is_a_check_file() -> None:
     """What --example prints can be read as it is."""
     assert [check.name for check in parse_check_file(EXAMPLE, "f").checks] == ["chat", "long documents", "cache of one token"]

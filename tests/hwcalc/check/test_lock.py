@@ -129,7 +129,7 @@ def test_infinity_in_a_config_is_no_obstacle(tmp_path: Path) -> None:
     path = check_file(tmp_path, CHECK)
     write(tmp_path / "tiny" / "config.json", json.dumps({**TINY, "time_step_limit": [0.0, float("inf")]}))
     run(path, "write")
-    json.loads(Path(f"{path}.lock").read_text(encoding="utf-8"), parse_constant=lambda word: pytest.fail(word))
+    json.loads(Path(f"{path}.lock").read_text(encoding="utf-8"), parse_constant=pytest.fail)
 
     assert locked(path).message == "the same as in the lock"
 
@@ -156,16 +156,16 @@ def _edited(document: dict[str, Any]) -> str:
     ("broken", "said"),
     [
         (lambda document: json.dumps(document)[:100], "cannot be read"),
-        (lambda document: "", "is empty"),
-        (lambda document: "[1]", "must be a JSON object"),
-        (lambda document: "{}", "schema_version null"),
+        (lambda _: "", "is empty"),
+        (lambda _: "[1]", "must be a JSON object"),
+        (lambda _: "{}", "schema_version null"),
         (lambda document: json.dumps({**document, "schema_version": 99}), "schema_version 99"),
         (lambda document: json.dumps({**document, "schema_version": True}), "schema_version true"),
         (lambda document: json.dumps({**document, "models": []}), "is not a lock"),
         (lambda document: json.dumps({**document, "more": 1}), "is not a lock"),
         (_edited, "does not match its digest"),
         (lambda document: "<<<<<<< HEAD\n" + json.dumps(document), "is not JSON"),
-        (lambda document: "[" * 100_000, "cannot be read"),
+        (lambda _: "[" * 100_000, "cannot be read"),
     ],
 )
 def test_a_broken_lock(tmp_path: Path, broken: Any, said: str) -> None:

@@ -88,22 +88,24 @@ documents = st.recursive(
 def test_json_is_read_as_json(document: Any) -> None:
     """What Python's own reader of JSON makes of a document, this one does too; escapes that YAML writes otherwise apart."""
     text = json.dumps([document], ensure_ascii=True)
-    try:
-        found = plain(parse_tree(text, "f"))
-    except CheckFileError as error:
-        assert "\\ud" in text or "nested" in error.message or "\\u007f" in text  # noqa: PT017 - the only reasons there are
-        return
-
-    assert found == [document]
+    if "\\ud" in text:
+        # YAML writes a character beyond the first plane otherwise: half of its pair is refused.
+        with pytest.raises(CheckFileError):
+            parse_tree(text, "f")
+    else:
+        assert plain(parse_tree(text, "f")) == [document]
 
 
 @given(st.text(max_size=200))
 def test_any_text_gives_a_tree_or_words(text: str) -> None:
     """Whatever is in the file: a tree, or an error that names it."""
+    said = "f"
     try:
         parse_tree(text, "f")
     except CheckFileError as error:
-        assert error.message.startswith("f")
+        said = error.message
+
+    assert said.startswith("f")
 
 
 def test_numbers_that_are_none_are_text() -> None:
