@@ -49,7 +49,7 @@ def parse_growth(text: str) -> Growth:
         share = parse_share(text, "--max-growth")
     except UsageError:
         share = None
-    if share is None or not (text.rstrip().endswith("%") or share == 0):
+    if share is None or share < 0 or not (text.rstrip().endswith("%") or share == 0):
         raise UsageError(f"--max-growth {printable(text)[:40]!r} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
     return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
 

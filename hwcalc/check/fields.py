@@ -96,82 +96,9 @@ def _headroom(node: Node, key: str) -> Headroom:
     allowed = "a share such as 5%, or bytes such as 2GiB"
     if isinstance(node.value, str) and node.value.rstrip().endswith("%"):
         share = parse_share(node.value, key)
-        if share > 1:
-            raise UsageError(f"{key} is more than the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
+        if not 0 <= share <= 1:
+            raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)
-    return Headroom(bytes=parse_bytes(_plain(node, key, (int, str), allowed), key))
-
-
-_TEXT: Final = 4096
-
-
-def _text(node: Node, key: str) -> str:
-    """Text. A bare number is taken as it was written: a commit may look like one."""
-    scalar = isinstance(node.value, (str, int, float)) and not isinstance(node.value, bool)
-    if not scalar or not node.text.strip() or len(node.text) > _LONGEST_TEXT or "\0" in node.text:
-        raise UsageError(f"{key} must be text", hint=f"Write {key}: TEXT, in quotes if YAML reads it otherwise.")
-    return node.text
-
-
-def _plain(node: Node, key: str, kinds: tuple[type, ...], allowed: str) -> Any:
-    if not isinstance(node.value, kinds) or isinstance(node.value, bool):
-        raise UsageError(f"{key} is not {allowed}", hint=f"Allowed: {allowed}.")
-    return node.value
-
-
-def _tokens(node: Node, key: str) -> int:
-    return parse_tokens(_plain(node, key, (int, str), "a whole number from 1, such as 32768 or 32k"), key)
-
-
-def _tokens_from_zero(node: Node, key: str) -> int:
-    return parse_tokens(_plain(node, key, (int, str), "a whole number from 0, such as 1500 or 32k"), key, minimum=0)
-
-
-def _bytes(node: Node, key: str) -> int:
-    return parse_bytes(_plain(node, key, (int, str), "bytes, or a size such as 20GiB or 80GB"), key)
-
-
-def _number(node: Node, key: str) -> float:
-    value = float(_plain(node, key, (int, float), "a number above 0"))
-    if not 0 < value < 1e18:
-        raise UsageError(f"{key} is out of range: {node.text[:40]}", hint="Allowed: a number above 0.")
-    return value
-
-
-def _share(node: Node, key: str) -> str:
-    """A share such as ``5%`` or ``0.05``, checked and left as it was written."""
-    parse_share(_text(node, key), key)
-    return node.text
-
-
-def _flag(node: Node, key: str) -> bool:
-    if not isinstance(node.value, bool):
-        raise UsageError(f"{key} is not true or false", hint="Allowed: true, false.")
-    return node.value
-
-
-def _engine_options(node: Node, key: str) -> dict[str, str]:
-    if not isinstance(node.value, dict):
-        raise UsageError(f"{key} must map names to values", hint="Write engine_options: {block_size: 32}")
-    for name, item in node.value.items():
-        if not isinstance(item.value, (str, int, float)) or not item.text:
-            raise UsageError(f"the engine option {name[:40]!r} must be text, a number, true or false")
-    return {name: str(item.value).lower() if isinstance(item.value, bool) else item.text for name, item in node.value.items()}
-
-
-def _headroom(node: Node, key: str) -> Headroom:
-    """``5%`` of what the engine may use, or bytes."""
-    allowed = "a share such as 5%, or bytes such as 2GiB"
-    if isinstance(node.value, str) and node.value.rstrip().endswith("%"):
-        digits, _, decimals = node.value.rstrip()[:-1].strip().partition(".")
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 3 and len(decimals) <= 6):
-            raise UsageError(f"{key} is not a share: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
-        if decimals and not (decimals.isascii() and decimals.isdigit()):
-            raise UsageError(f"{key} is not a share: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
-        found = Headroom(bytes=0, share=int(digits + decimals), whole=100 * 10 ** len(decimals))
-        if found.share > found.whole:
-            raise UsageError(f"{key} is more than the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
-        return found
     return Headroom(bytes=parse_bytes(_plain(node, key, (int, str), allowed), key))
 
 

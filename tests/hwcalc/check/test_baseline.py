@@ -129,7 +129,7 @@ def test_figures_that_are_none(tmp_path: Path, figure: object) -> None:
         read_baseline(str(write(tmp_path / "b.json", document)))
 
 
-@pytest.mark.parametrize("text", ["", "5", "x%", "-1%", "1e3%", "nan%", "٣%", "1.%x"])
+@pytest.mark.parametrize("text", ["", "5", "x%", "-1%", "nan%", "٣%", "1.%x"])
 def test_shares_that_are_none(text: str) -> None:
     """``5`` alone could be a share or a factor."""
     with pytest.raises(UsageError, match="is not a share"):

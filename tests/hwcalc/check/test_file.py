@@ -143,7 +143,7 @@ def test_names() -> None:
         ("- {model: m, gpu: l4, instance: i}", "3:33", "two ways", "one"),
         ("- {model: m, headroom: 5%}", "3:24", "headroom needs hardware", "gpu: NAME"),
         ("- {model: m, min_seq: 5}", "3:23", "min_seq needs hardware", "gpu: NAME"),
-        ("- {model: m, gpu: l4, headroom: 101%}", "3:33", "more than the whole", ""),
+        ("- {model: m, gpu: l4, headroom: 101%}", "3:33", "not a share of the whole", ""),
         ("- {model: m, gpu: l4, headroom: x%}", "3:33", "headroom is not a number", "5%"),
         ("- {model: m, gpu: l4, headroom: 5%, fits: false}", "3:33", "headroom demands that it fits", ""),
         ("- {model: m, gpu: l4, fits: maybe}", "3:29", "not true or false", "true, false"),
