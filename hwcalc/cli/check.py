@@ -135,11 +135,12 @@ def _settings(*, lock: str, strict: bool, baseline: list[str], max_growth: str |
     from hwcalc.check.baseline import parse_growth, read_baseline
     from hwcalc.check.run import Settings
 
+    growth = parse_growth(max_growth or "0%")
     return Settings(
         lock=lock,
         strict=strict,
         baselines=tuple(item for path in baseline for item in read_baseline(path)) if baseline else None,
-        growth=parse_growth(max_growth or "0%"),
+        growth=growth,
         reading=reading,
     )
 

@@ -1,0 +1,172 @@
+"""The action and the pre-commit hook: what they run is there, and it does what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from hwcalc.cli.check import OPTIONS
+from hwcalc.report.check import FORMATS
+from tests.hwcalc.check.files import PER_TOKEN, check_file
+from tests.hwcalc.command import REPOSITORY
+
+ACTION: Final = yaml.safe_load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
+STEP: Final = next(step for step in ACTION["runs"]["steps"] if step.get("id") == "check")
+(HOOK,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+CHECK: Final = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024 * PER_TOKEN}
+
+
+def act(folder: Path, **inputs: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
+    """Run the action's own script as a runner does, with its defaults and these inputs; gives what it wrote for the runner."""
+    values = {name: given["default"] for name, given in ACTION["inputs"].items()} | {
+        name.replace("_", "-"): value for name, value in inputs.items()
+    }
+    environment = {
+        variable: values[re.fullmatch(r"\$\{\{ inputs\.([a-z-]+) \}\}", text)[1]]  # type: ignore[index]
+        for variable, text in STEP["env"].items()
+    }
+    program = folder / "temp" / "kvplan" / "bin" / "kvplan"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hwcalc "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    files = {name: folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    for path in files.values():
+        path.write_text("before\n", encoding="utf-8")
+    done = subprocess.run(
+        ["/bin/bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", STEP["run"]],
+        cwd=folder,
+        env={
+            **os.environ,
+            **environment,
+            **{k: str(v) for k, v in files.items()},
+            "RUNNER_TEMP": str(folder / "temp"),
+            "PYTHONPATH": str(REPOSITORY),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+
+
+def test_the_action_passes(tmp_path: Path) -> None:
+    """Table in the log, a summary behind what was there, the exit status as an output."""
+    check_file(tmp_path, CHECK)
+    done, written = act(tmp_path, sarif="out.sarif", junit="out/junit.xml", strict="true", offline="true")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("ok     one")
+    assert "::notice title=kvplan check::1 check: 1 holds" in done.stdout
+    assert written["GITHUB_OUTPUT"] == "before\nexit-code=0\n"
+    assert written["GITHUB_STEP_SUMMARY"].startswith("before\n### kvplan check: 1 check: 1 holds")
+    assert (tmp_path / "out.sarif").is_file()
+    assert (tmp_path / "out" / "junit.xml").is_file()
+
+
+def test_the_action_fails_where_the_check_does(tmp_path: Path) -> None:
+    """With an annotation at the line, and the exit status; without what was switched off."""
+    check_file(tmp_path, {**CHECK, "max_cache": 1})
+    done, written = act(tmp_path)
+    quiet, silent = act(tmp_path, annotations="false", summary="false")
+
+    assert done.returncode == quiet.returncode == 1
+    assert "::error file=kvplan.yaml,line=1,col=" in done.stdout
+    assert written["GITHUB_OUTPUT"] == "before\nexit-code=1\n"
+    assert "::" not in quiet.stdout
+    assert silent["GITHUB_STEP_SUMMARY"] == "before\n"
+
+
+def test_several_files_and_baselines_of_any_name(tmp_path: Path) -> None:
+    """One on a line; a name is never run as a command, and never read as an option."""
+    names = ("a b.yaml", "$(touch injected).yaml", "-q.yaml")
+    for index, name in enumerate(names):
+        check_file(tmp_path, {**CHECK, "name": str(index)}, name=name)
+    first, _ = act(tmp_path, file="a b.yaml", junit="", format="json", annotations="false")
+    (tmp_path / "base line.json").write_text(first.stdout, encoding="utf-8")
+    done, _ = act(tmp_path, file="\n".join(names), baseline="base line.json\n", max_growth="5%")
+
+    assert done.returncode == 0, done.stderr
+    assert "3 checks: 3 hold" in done.stdout
+    assert not (tmp_path / "injected").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """Words in the log, and nothing left of an earlier run."""
+    check_file(tmp_path, CHECK)
+    act(tmp_path)
+    done, written = act(tmp_path, file="gone.yaml")
+
+    assert done.returncode == 3
+    assert "there is no file gone.yaml" in done.stderr
+    assert "notice" not in done.stdout
+    assert written["GITHUB_OUTPUT"] == "before\nexit-code=3\n"
+
+
+def test_every_flag_of_the_action_exists() -> None:
+    """And every input is used, by way of a variable: text in the script itself would be run."""
+    flags = {flag for option in OPTIONS for flag in option.flags}
+    used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", STEP["run"]))
+    everything = (REPOSITORY / "action.yml").read_text(encoding="utf-8")
+
+    assert used <= flags
+    assert used >= {"--format", "--baseline", "--max-growth", "--strict", "--offline", "--output"}
+    assert set(re.findall(r'--output "([a-z]+)=', STEP["run"])) <= set(FORMATS)
+    for step in ACTION["runs"]["steps"]:
+        assert "${{" not in step["run"]
+        assert step["shell"] == "bash"
+    for name in ACTION["inputs"]:
+        assert f"${{{{ inputs.{name} }}}}" in everything
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        ("kvplan.yaml", True),
+        ("ci/kvplan.yml", True),
+        ("kvplan-prod.yaml", True),
+        ("prod.kvplan.yaml", True),
+        ("kvplan.json", True),
+        ("kvplan.yaml.lock", False),
+        ("kvplanner.yaml", False),
+        ("mykvplan.yaml", False),
+        ("config.yaml", False),
+    ],
+)
+def test_the_hook_takes_check_files(name: str, taken: bool) -> None:
+    """And neither their locks nor anything else."""
+    assert (re.search(HOOK["files"], name) is not None) is taken
+
+
+def test_the_hook_runs(tmp_path: Path) -> None:
+    """Its entry is a command line that takes the names of files."""
+    assert HOOK["pass_filenames"] is True
+    assert HOOK["language"] == "python"
+    words = [*shlex.split(HOOK["entry"]), *HOOK.get("args", [])]
+    assert words[0] == "kvplan"
+    names = [check_file(tmp_path, {**CHECK, "max_cache": size}, name=f"{size}.yaml") for size in (1, 1024 * PER_TOKEN)]
+    done = subprocess.run(
+        [sys.executable, "-m", "hwcalc", *words[1:], *names],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert done.stdout.endswith("2 checks: 1 holds, 1 fails\n")
+
+
+def test_pre_commit_takes_the_manifest() -> None:
+    """By its own reader, where it is installed."""
+    clientlib: Any = pytest.importorskip("pre_commit.clientlib")
+
+    (hook,) = clientlib.load_manifest(str(REPOSITORY / ".pre-commit-hooks.yaml"))
+    assert hook["id"] == "kvplan-check"

@@ -1,0 +1,250 @@
+"""``kvplan check`` as a command: exit statuses, files, what goes where."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hwcalc.report.check import FORMATS
+from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model, write
+from tests.hwcalc.command import Capture, python, run
+
+CHECK = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024 * PER_TOKEN}
+"""Holds to the byte."""
+
+
+def document(capsys: Capture, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit status and JSON document of one command line, which writes nothing else."""
+    status, out, err = run(capsys, "check", *words, "--json")
+    assert err == ""
+    return status, json.loads(out)
+
+
+# --- exit statuses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({}, 0),
+        ({"max_cache": 1024 * PER_TOKEN - 1}, 1),
+        ({"engine": "vllm", "kv_memory": "1MiB"}, 1),  # 1,024 tokens take 2 MiB
+        ({"engine": "vllm", "kv_memory": "1MiB", "fits": False}, 0),
+        ({"dtype": "nosuch"}, 2),
+        ({"engine": "nosuch"}, 2),
+        ({"gpu": "nosuch"}, 2),
+        ({"model": "./gone"}, 3),
+        ({"model": "no-such-org/no-such-model"}, 3),
+    ],
+)
+def test_exit_statuses(tmp_path: Path, change: dict[str, Any], status: int) -> None:
+    """Each through the real command, with one JSON document on standard output and nothing beside it."""
+    path = check_file(tmp_path, {**CHECK, **change})
+    done = python("-m", "hwcalc", "check", path, "--json")
+
+    assert (done.returncode, done.stderr) == (status, "")
+    assert json.loads(done.stdout)["summary"]["exit_code"] == status
+
+
+def test_the_network_that_is_not_there(tmp_path: Path) -> None:
+    """A Hub that nobody answers for is 4."""
+    path = check_file(tmp_path, {**CHECK, "model": "no-such-org/no-such-model"})
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+    done = python("-m", "hwcalc", "check", path, "--json", "--endpoint", "http://127.0.0.1:9", env=environment)
+
+    assert done.returncode == 4
+    assert json.loads(done.stdout)["checks"][0]["error"]["type"] == "hub-unreachable"
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [("schema_version: 1\nchecks: [{model: m}]", 2), ("schema_version: 1\nnothing: 1", 2), ("a: [", 3), ("", 3), (None, 3)],
+)
+def test_a_file_that_is_wrong(tmp_path: Path, content: str | None, status: int) -> None:
+    """What it asks for is 2, what cannot be read is 3; the answer is an error document, and the hint says what to do."""
+    path = tmp_path / "kvplan.yaml"
+    if content is not None:
+        write(path, content)
+    done = python("-m", "hwcalc", "check", str(path), "--json")
+    error = json.loads(done.stdout)["error"]
+
+    assert (done.returncode, done.stderr) == (status, "")
+    assert error["code"] == status
+    assert "kvplan.yaml" in error["message"]
+    assert error["hint"]
+
+
+def test_errors_win_over_failures(tmp_path: Path, capsys: Capture) -> None:
+    """A gate that could not check is not a pass: of several, the highest code."""
+    failing, usage, missing = {**CHECK, "max_cache": 1}, {**CHECK, "dtype": "nosuch"}, {**CHECK, "model": "./gone"}
+    checks = [{**check, "name": str(index)} for index, check in enumerate((failing, usage, missing, CHECK))]
+    status, found = document(capsys, check_file(tmp_path, *checks))
+
+    assert [check["status"] for check in found["checks"]] == ["fail", "error", "error", "pass"]
+    assert [check["error"]["code"] for check in found["checks"] if check["error"]] == [2, 3]
+    assert (status, found["summary"]["exit_code"]) == (3, 3)
+
+
+def test_tight_holds_but_not_with_strict(tmp_path: Path, capsys: Capture) -> None:
+    """Where the ends of the estimate disagree: a warning with the range, and a failure with --strict."""
+    # What must stay free lies between what the high and the low end of the estimate leave.
+    path = check_file(tmp_path, {**CHECK, "engine": "vllm", "gpu": "l4", "max_cache": None})
+    fit = document(capsys, path)[1]["checks"][0]["plan"]["fit"]
+    assert fit["needed_low_bytes"] < fit["needed_bytes"] < fit["needed_high_bytes"]
+    path = check_file(tmp_path, {**CHECK, "engine": "vllm", "gpu": "l4", "headroom": fit["usable_bytes"] - fit["needed_bytes"]})
+    status, found = document(capsys, path)
+    strict, _ = document(capsys, path, "--strict")
+
+    assert (status, strict) == (0, 1)
+    assert found["checks"][0]["status"] == "warning"
+    assert found["summary"]["warnings"] == 1
+    table = run(capsys, "check", path)[1]
+    assert table.startswith("tight  one")
+    assert re.search(r"free \([0-9.]+ [GM]iB to [0-9.]+ [GM]iB\)", table)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_paths_start_at_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """Wherever the command is run; with and without ``./``."""
+    path = check_file(tmp_path / "ci", CHECK, {**CHECK, "name": "two", "model": "tiny"})
+    monkeypatch.chdir(tmp_path)
+
+    assert document(capsys, path)[0] == 0
+    assert document(capsys, "ci/kvplan.yaml")[0] == 0
+
+
+def test_several_files(tmp_path: Path, capsys: Capture) -> None:
+    """All their checks, each with its file."""
+    first, second = check_file(tmp_path, CHECK), check_file(tmp_path, {**CHECK, "max_cache": 1}, name="second.yaml")
+    status, found = document(capsys, first, second)
+
+    assert status == 1
+    assert [(check["file"], check["status"]) for check in found["checks"]] == [(first, "pass"), (second, "fail")]
+    assert [(file["path"], file["checks"]) for file in found["files"]] == [(first, 1), (second, 1)]
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    """A file from a pipe; paths start at the current folder, and there is no place for a lock."""
+    text = Path(check_file(tmp_path, CHECK)).read_text(encoding="utf-8")
+    command = [sys.executable, "-m", "hwcalc", "check", "-"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    lock = subprocess.run(
+        [*command, "--lock"], input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 check: 1 holds")
+    assert lock.returncode == 2
+    assert "no place for a lock" in lock.stderr
+
+
+def test_lock_and_baseline(tmp_path: Path, capsys: Capture) -> None:
+    """Write a lock and a baseline, change the model: the lock is noticed, and without it the growth is."""
+    path = check_file(tmp_path, {**CHECK, "max_cache": "1GiB"})
+    baseline = str(tmp_path / "baseline.json")
+    status, _, err = run(capsys, "check", path, "--lock", "--output", f"json={baseline}")
+    assert (status, err) == (0, "")
+    tiny_model(tmp_path, num_key_value_heads=8)
+
+    status, found = document(capsys, path)
+    assert status == 1
+    assert [item["name"] for item in found["checks"][0]["requirements"] if not item["holds"]] == ["lock"]
+    status, found = document(capsys, path, "--no-lock", "--baseline", baseline, "--max-growth", "50%")
+    assert status == 1
+    # Twice the heads, twice the cache; the weights have grown less than by half.
+    assert [item["name"] for item in found["checks"][0]["requirements"] if not item["holds"]] == [
+        "growth.cache_bytes",
+        "growth.bytes_per_token",
+    ]
+    assert document(capsys, path, "--no-lock", "--baseline", baseline, "--max-growth", "100%")[0] == 0
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_stand_beside_the_answer(tmp_path: Path, capsys: Capture) -> None:
+    """Every format in a file of its own, the table on standard output."""
+    path = check_file(tmp_path, CHECK)
+    targets = [f"--output={format_}={tmp_path / format_}" for format_ in FORMATS]
+    status, out, err = run(capsys, "check", path, *targets)
+
+    assert (status, out, err) == (0, "ok     one  cache 2.00 MiB\n1 check: 1 holds\n", "")
+    assert (tmp_path / "table").read_text(encoding="utf-8") == out
+    assert json.loads((tmp_path / "json").read_text(encoding="utf-8"))["summary"]["passed"] == 1
+    assert json.loads((tmp_path / "sarif").read_text(encoding="utf-8"))["version"] == "2.1.0"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*FORMATS, "kvplan.yaml", "tiny"])
+
+
+def test_an_output_takes_the_answers_place(tmp_path: Path, capsys: Capture) -> None:
+    """``-o FILE`` with --format: nothing on standard output, the exit status as ever."""
+    path = check_file(tmp_path, {**CHECK, "max_cache": 1})
+    status, out, err = run(capsys, "check", path, "--format", "junit", "-o", str(tmp_path / "out.xml"))
+
+    assert (status, out, err) == (1, "", "")
+    assert (tmp_path / "out.xml").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_an_output_that_cannot_be_written(tmp_path: Path, capsys: Capture) -> None:
+    """Words and a status of its own; nothing half-written stays."""
+    path = check_file(tmp_path, CHECK)
+    status, out, err = run(capsys, "check", path, "-o", f"sarif={tmp_path / 'kvplan.yaml' / 'x'}")
+
+    assert (status, out) == (74, "")
+    assert "cannot be written" in err
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["kvplan.yaml", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "no check file"),
+        (["{file}", "{file}"], "given twice"),
+        (["{file}", "--format", "nosuch"], "Allowed: table, json, markdown, csv, junit, sarif, github."),
+        (["{file}", "--format", "sarif", "--json"], "contradict"),
+        (["{file}", "--lock", "--no-lock"], "contradict"),
+        (["{file}", "--max-growth", "5%"], "nothing to compare with"),
+        (["{file}", "--baseline", "{file}", "--max-growth", "5"], "is not a share"),
+        (["{file}", "-o", "a", "-o", "b"], "two --output without a format"),
+        (["{file}", "-o", "sarif=a", "-o", "junit=a"], "given twice"),
+        (["{file}", "-o", "sarif="], "names no file"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, capsys: Capture, words: list[str], said: str) -> None:
+    """Exit 2, and nothing on standard output but the error where it is to be JSON."""
+    path = check_file(tmp_path, CHECK)
+    status, out, err = run(capsys, "check", *(word.replace("{file}", path) for word in words))
+
+    assert status == 2
+    assert said in (out if "--json" in words else err)
+    assert (out == "") is ("--json" not in words)
+
+
+def test_the_example_holds(tmp_path: Path, capsys: Capture) -> None:
+    """What --example prints passes as it is, from the catalog alone."""
+    status, out, _ = run(capsys, "check", "--example")
+    path = write(tmp_path / "kvplan.yaml", out)
+
+    assert status == 0
+    assert document(capsys, str(path))[1]["summary"] == {
+        "checks": 3, "passed": 3, "warnings": 0, "failed": 0, "errors": 0, "strict": False, "exit_code": 0,
+    }  # fmt: skip
+
+
+def test_nothing_heavy_is_loaded_for_json(tmp_path: Path) -> None:
+    """YAML has to be read; tables, schemas and the Hub have not."""
+    program = "import sys; from hwcalc.cli import main; main(); print(*sorted(m.partition('.')[0] for m in sys.modules), file=sys.stderr)"
+    path = check_file(tmp_path, CHECK)
+    done = python("-c", program, "check", path, "--json", "-o", f"junit={tmp_path / 'o'}", "-o", f"sarif={tmp_path / 'p'}")
+    loaded = set(done.stderr.split())
+
+    assert json.loads(done.stdout)["summary"]["passed"] == 1
+    assert not {"rich", "pydantic", "typer", "click", "huggingface_hub", "numpy", "torch"} & loaded

@@ -1,0 +1,365 @@
+"""What CI reads: SARIF, JUnit, annotations, Markdown, CSV and the table, of checks that end in every way.
+
+The rules of the formats are written down here from their standards; with ``KVPLAN_SCHEMAS`` naming a folder that holds the published
+``sarif-schema-2.1.0.json`` and ``junit-10.xsd`` (of Jenkins' xUnit plugin), the documents are validated against those as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+import jsonschema
+import pytest
+
+from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
+from hwcalc.model import Note
+from hwcalc.report.check import FORMATS, check_report
+from hwcalc.report.schema import json_schema
+
+GIB: Final = 2**30
+NASTY: Final = 'a, b: 100% | <x> & "q" ]]> \x1b[31m\x00\ufffe\u202e `c`\n::error::injected\r\nsecond'
+
+
+def figures(verdict: str) -> Figures:
+    """20 GiB usable, 19 needed, between 18 and 21 where that is an estimate."""
+    high = 21 * GIB if verdict == "tight" else 19 * GIB
+    found = Fit(
+        gpu="l4",
+        gpus=1,
+        usable_bytes=20 * GIB,
+        needed_bytes=19 * GIB,
+        needed_low_bytes=18 * GIB,
+        needed_high_bytes=high,
+        headroom_bytes=GIB,
+        max_seq=4096,
+        max_batch=2,
+        min_gpus=1,
+    )
+    return Figures(
+        engine="vllm",
+        engine_version="0.25.1",
+        seq=1024,
+        batch=1,
+        kv_dtype="fp8",
+        cache_bytes=GIB,
+        bytes_per_token=2**20,
+        weights_bytes=16 * GIB,
+        total_bytes=17 * GIB,
+        definition="engine",
+        decode_tokens_per_s_bound=None,
+        fit=found,
+    )
+
+
+def judged(name: str, *, holds: bool = True, certain: bool = True, message: str = "said") -> Judged:
+    """One requirement."""
+    return Judged(name=name, unit="bytes", limit=1, got=2, holds=holds, certain=certain, message=message)
+
+
+def checked(name: str, status: str, line: int, *requirements: Judged, error: CheckFailure | None = None) -> Checked:
+    """One check."""
+    verdict = None if error else {"warning": "tight", "fail": "does not fit"}.get(status, "fits")
+    return Checked(
+        name=name,
+        file="ci/a file.yaml",
+        line=line,
+        column=5,
+        model="org/name",
+        status=status,
+        verdict=verdict,
+        source="catalog",
+        revision=None,
+        plan=None if verdict is None else figures(verdict),
+        requirements=requirements,
+        error=error,
+        notes=(Note(code="n", message="a note"),),
+    )
+
+
+@pytest.fixture
+def document() -> CheckDocument:
+    """Four checks: one that holds, one that is tight, one that fails in two ways, one that could not be made."""
+    failure = CheckFailure(code=3, type="model-not-found", message=NASTY, hint="try " + "this, " * 100)
+    checks = (
+        checked("good", "pass", 3, judged("fits")),
+        checked("tight", "warning", 4, judged("fits", certain=False, message="tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)")),
+        checked(NASTY, "fail", 5, judged("max_cache", holds=False, message=NASTY), judged("growth.total_bytes", holds=False)),
+        checked("broken", "error", 6, error=failure),
+    )
+    return CheckDocument(
+        schema_version="1",
+        kvplan_version="0.0",
+        files=(FileInfo(path="ci/a file.yaml", checks=4, lock=None, lock_written=False, notes=()),),
+        checks=checks,
+        summary=Summary(checks=4, passed=1, warnings=1, failed=1, errors=1, strict=False, exit_code=3),
+    )
+
+
+def official(name: str) -> Path:
+    """A published schema, where the environment names a folder of them."""
+    path = Path(os.environ.get("KVPLAN_SCHEMAS", "/nowhere")) / name
+    if not path.is_file():
+        pytest.skip(f"KVPLAN_SCHEMAS names no folder with {name}")
+    return path
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def test_json_is_as_its_schema_says(document: CheckDocument) -> None:
+    """Every key, and no other."""
+    found = json.loads(check_report(document, "json"))
+    validator = jsonschema.Draft202012Validator(json_schema("check"))
+
+    validator.validate(found)
+    assert found["summary"]["exit_code"] == 3
+    assert [check["status"] for check in found["checks"]] == ["pass", "warning", "fail", "error"]
+    del found["checks"][0]["verdict"]
+    assert not validator.is_valid(found)
+
+
+# --- SARIF ------------------------------------------------------------------------------------------------------------
+
+TEXT: Final = {
+    "type": "object",
+    "required": ["text"],
+    "additionalProperties": False,
+    "properties": {"text": {"type": "string", "minLength": 1}},
+}
+
+
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "additionalProperties": False, "properties": required | optional}
+
+
+LEVEL: Final = {"enum": ["none", "note", "warning", "error"]}
+# Sections of the standard, SARIF 2.1.0: 3.13 sarifLog, 3.14 run, 3.18 tool, 3.19 toolComponent, 3.20 invocation, 3.27 result,
+# 3.28 location, 3.29 physicalLocation, 3.30 region, 3.49 reportingDescriptor.
+SARIF: Final = _object(
+    {
+        "$schema": {"type": "string", "format": "uri"},
+        "version": {"const": "2.1.0"},
+        "runs": {
+            "type": "array",
+            "minItems": 1,
+            "items": _object(
+                {
+                    "tool": _object(
+                        {
+                            "driver": _object(
+                                {"name": {"const": "kvplan"}},
+                                version={"type": "string"},
+                                rules={
+                                    "type": "array",
+                                    "uniqueItems": True,
+                                    "items": _object(
+                                        {"id": {"type": "string"}},
+                                        shortDescription=TEXT,
+                                        fullDescription=TEXT,
+                                        defaultConfiguration=_object({}, level=LEVEL),
+                                    ),
+                                },
+                            )
+                        }
+                    ),
+                    "results": {
+                        "type": "array",
+                        "items": _object(
+                            {"message": TEXT},
+                            ruleId={"type": "string"},
+                            ruleIndex={"type": "integer", "minimum": 0},
+                            level=LEVEL,
+                            locations={
+                                "type": "array",
+                                "items": _object(
+                                    {},
+                                    physicalLocation=_object(
+                                        {},
+                                        artifactLocation=_object({}, uri={"type": "string", "format": "uri-reference"}),
+                                        region=_object(
+                                            {},
+                                            startLine={"type": "integer", "minimum": 1},
+                                            startColumn={"type": "integer", "minimum": 1},
+                                        ),
+                                    ),
+                                ),
+                            },
+                            partialFingerprints={"type": "object", "additionalProperties": {"type": "string"}},
+                        ),
+                    },
+                },
+                invocations={
+                    "type": "array",
+                    "items": _object({"executionSuccessful": {"type": "boolean"}}, exitCode={"type": "integer"}),
+                },
+                columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+            ),
+        },
+    }
+)
+
+
+def test_sarif(document: CheckDocument) -> None:
+    """One result for each requirement that fails or is tight and for each error, at its line, with a rule that is listed."""
+    found = json.loads(check_report(document, "sarif"))
+    jsonschema.Draft202012Validator(SARIF).validate(found)
+    (run,) = found["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    results = run["results"]
+
+    assert [(result["ruleId"], result["level"]) for result in results] == [
+        ("fits", "warning"),
+        ("max_cache", "error"),
+        ("growth.total_bytes", "error"),
+        ("error", "error"),
+    ]
+    assert all(rules[result["ruleIndex"]] == result["ruleId"] for result in results)
+    places = [result["locations"][0]["physicalLocation"] for result in results]
+    assert [place["region"]["startLine"] for place in places] == [4, 5, 5, 6]
+    assert {place["artifactLocation"]["uri"] for place in places} == {"ci/a%20file.yaml"}
+    assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 3}]
+    assert len({result["partialFingerprints"]["kvplanCheck/v1"] for result in results}) == len(results)
+
+
+def test_sarif_by_the_published_schema(document: CheckDocument) -> None:
+    """The schema of OASIS itself."""
+    schema = json.loads(official("sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
+
+    jsonschema.Draft4Validator(schema).validate(json.loads(check_report(document, "sarif")))
+
+
+# --- JUnit ------------------------------------------------------------------------------------------------------------
+
+# Element -> attributes it must have, may have, and the elements in it, as Jenkins' xUnit plugin takes them (its junit-10.xsd).
+JUNIT: Final[dict[str, tuple[set[str], set[str], set[str]]]] = {
+    "testsuites": (set(), {"name", "tests", "failures", "errors", "time"}, {"testsuite"}),
+    "testsuite": ({"name", "tests", "failures", "errors"}, {"skipped", "time"}, {"testcase"}),
+    "testcase": ({"name"}, {"classname", "time"}, {"failure", "error", "system-out"}),
+    "failure": (set(), {"type", "message"}, set()),
+    "error": (set(), {"type", "message"}, set()),
+    "system-out": (set(), set(), set()),
+}
+
+
+def test_junit(document: CheckDocument) -> None:
+    """The tree that readers expect, sums that agree with it, and nothing that XML cannot hold."""
+    text = check_report(document, "junit")
+    root = ET.fromstring(text)  # noqa: S314 - it was written a line above
+    for element in root.iter():
+        must, may, inner = JUNIT[element.tag]
+        assert must <= set(element.attrib) <= must | may, element.tag
+        assert {child.tag for child in element} <= inner
+    (suite,) = root
+    cases = list(suite)
+
+    assert root.tag == "testsuites"
+    for node in (root, suite):
+        assert [node.get(key) for key in ("tests", "failures", "errors")] == ["4", "1", "1"]
+    assert [[child.tag for child in case if child.tag != "system-out"] for case in cases] == [[], [], ["failure"], ["error"]]
+    assert "tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)" in (cases[1].findtext("system-out") or "")
+    failure = cases[2].find("failure")
+    assert failure is not None
+    assert failure.get("type") == "max_cache"
+    assert 'a, b: 100% | <x> & "q" ]]>' in (failure.text or "")
+    assert "growth.total_bytes: said" in (failure.text or "")
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]", text)
+
+
+def test_junit_by_the_published_schema(document: CheckDocument) -> None:
+    """The schema of Jenkins' xUnit plugin itself."""
+    path = official("junit-10.xsd")
+    schema = pytest.importorskip("xmlschema").XMLSchema(str(path))
+
+    schema.validate(check_report(document, "junit"))
+
+
+# --- annotations ------------------------------------------------------------------------------------------------------
+
+
+def test_annotations(document: CheckDocument) -> None:
+    """One workflow command a line, errors first; what is in a message cannot start another."""
+    lines = check_report(document, "github").splitlines()
+
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
+    for line in lines[:3]:
+        match = re.fullmatch(r"::(?:error|warning) file=([^,:]*),line=(\d+),col=5,title=([^,:]*)::(.*)", line)
+        assert match is not None
+        assert match[1] == "ci/a file.yaml"
+    assert "%25 | <x>" in lines[1]
+    assert "a%2C b%3A 100%25" in lines[1]
+    assert "%0Agrowth.total_bytes: said" in lines[1]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_unescaping_gives_the_message_back(document: CheckDocument) -> None:
+    """By the rules of the runner: %25, %0D and %0A in a message."""
+    line = check_report(document, "github").splitlines()[2]
+    message = line.split("::", 2)[2].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
+
+    assert message == "fits: tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)"
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def test_markdown_cells_stay_in_their_cells(document: CheckDocument) -> None:
+    """Every row of the table has as many bars as its head; no HTML comes through."""
+    text = check_report(document, "markdown")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+
+    assert len(rows) == 2 + 4
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {6}
+    assert "<x>" not in text.replace(r"\<x\>", "")
+    assert "4 checks: 1 holds, 1 tight, 1 fails, 1 could not be checked" in text
+
+
+def test_csv_has_a_row_for_each_requirement(document: CheckDocument) -> None:
+    """Read by a reader of CSV, whatever is in the cells."""
+    rows = list(csv.DictReader(io.StringIO(check_report(document, "csv"))))
+
+    assert [(row["requirement"], row["holds"], row["certain"]) for row in rows] == [
+        ("fits", "true", "true"),
+        ("fits", "true", "false"),
+        ("max_cache", "false", "true"),
+        ("growth.total_bytes", "false", "true"),
+        ("error", "false", "true"),
+    ]
+    assert rows[0]["total_bytes"] == str(17 * GIB)
+
+
+def test_the_table(document: CheckDocument) -> None:
+    """One line for each check, then why and where; tight is never called a fit; --quiet leaves out what holds."""
+    text = check_report(document, "table", width=100)
+
+    assert text.splitlines()[0].startswith("ok     good  fits: 19.00 GiB needed (18.00 GiB to 19.00 GiB)")
+    assert "tight  tight" in text
+    assert "fits: tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)" in text
+    assert "at ci/a file.yaml:6" in text
+    assert text.endswith("4 checks: 1 holds, 1 tight, 1 fails, 1 could not be checked\n")
+    assert "good" not in check_report(document, "table", quiet=True)
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_colour_only_if_asked_for(document: CheckDocument) -> None:
+    """Red for what fails, yellow for what is tight."""
+    text = check_report(document, "table", color=True)
+
+    assert "\x1b[31mFAIL" in text
+    assert "\x1b[33mtight" in text
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_format_ends_in_a_newline_and_is_utf8(document: CheckDocument, format_: str) -> None:
+    """Whatever is in a name."""
+    text = check_report(document, format_)
+
+    assert text.endswith("\n")
+    assert text.encode()

@@ -1,0 +1,209 @@
+"""Requirements against a plan: each at its limit and one beyond, and what an estimate leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hwcalc import Plan, plan
+from hwcalc.check.fields import REQUIREMENTS
+from hwcalc.check.file import parse_check_file
+from hwcalc.check.judge import _JUDGES, judge, measured
+from hwcalc.check.result import Judged
+from hwcalc.check.verdict import figures_of, in_words, verdict_of
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.planner.result import FitInfo
+from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
+
+GIB = 2**30
+SEQ = 1024
+
+
+def fit(**changes: Any) -> FitInfo:
+    """20 GiB usable, 18 needed, exact."""
+    known: dict[str, Any] = {
+        "gpu": "l4",
+        "gpus": 1,
+        "usable_bytes": 20 * GIB,
+        "needed_bytes": 18 * GIB,
+        "needed_low_bytes": 18 * GIB,
+        "needed_high_bytes": 18 * GIB,
+        "fits": True,
+        "verdict": "fits",
+        "headroom_bytes": 2 * GIB,
+        "max_seq": 4096,
+        "max_batch": 8,
+        "min_gpus": 2,
+        "limiting": None,
+        "limiting_seq": None,
+        "message": "",
+        "suggestions": (),
+        "budget": None,
+    }
+    return FitInfo(**known | changes)
+
+
+def made(found: FitInfo | None = None) -> Plan:
+    """The plan of a tiny model, with this verdict in the place of its own."""
+    return replace(plan(TINY, seq=SEQ), fit=found)
+
+
+def judged(required: str, of: Plan, again: Callable[..., Plan] | None = None) -> Judged:
+    """One requirement, as a check file has it."""
+    text = f"schema_version: 1\ndefaults: {{fits: null}}\nchecks: [{{model: m, gpu: l4, {required}}}]"
+    (check,) = parse_check_file(text, "f").checks
+    (found,) = judge(check.required, of, again or (lambda **_: pytest.fail("planned again")))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("max_cache", SEQ * PER_TOKEN),
+        ("max_weights", WEIGHTS),
+        ("max_total", SEQ * PER_TOKEN + WEIGHTS),
+        ("max_bytes_per_token", PER_TOKEN),
+    ],
+)
+def test_bytes_at_most(name: str, limit: int) -> None:
+    """The figure itself is allowed, one byte less is not."""
+    at, below = judged(f"{name}: {limit}", made()), judged(f"{name}: {limit - 1}", made())
+
+    assert (at.holds, at.got, at.limit, at.unit) == (True, limit, limit, "bytes")
+    assert (below.holds, below.certain) == (False, True)
+    assert f"{limit:,} B" in below.message
+    assert f"at most {measured(limit - 1, 'bytes')} required" in below.message
+
+
+@pytest.mark.parametrize(
+    ("required", "holds", "got"),
+    [
+        ("min_concurrency: 8", True, 8),
+        ("min_concurrency: 9", False, 8),
+        ("min_seq: 4k", True, 4096),
+        ("min_seq: 4097", False, 4096),
+        ("max_gpus: 2", True, 2),
+        ("max_gpus: 1", False, 2),
+        ("headroom: 2GiB", True, 2 * GIB),
+        ("headroom: 2147483649", False, 2 * GIB),
+        ("headroom: 10%", True, 2 * GIB),
+        ("headroom: 10.0001%", False, 2 * GIB),
+    ],
+)
+def test_of_a_verdict(required: str, holds: bool, got: int) -> None:
+    """Limits of what fits: 20 GiB usable, 18 needed, 8 sequences, 4,096 tokens, two GPUs."""
+    found = judged(required, made(fit()))
+
+    assert (found.holds, found.certain, found.got) == (holds, True, got)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "verdict", "fits", "holds", "certain"),
+    [
+        ("true", "fits", True, True, True),
+        ("true", "does not fit", False, False, True),
+        ("true", "tight", True, True, False),
+        ("true", "tight", False, False, False),
+        ("false", "fits", True, False, True),
+        ("false", "does not fit", False, True, True),
+        ("false", "tight", False, True, False),
+    ],
+)
+def test_fits(wanted: str, verdict: str, fits: bool, holds: bool, certain: bool) -> None:
+    """The expected value decides; where the ends disagree it is not certain."""
+    ends = {"needed_low_bytes": 17 * GIB, "needed_high_bytes": 21 * GIB} if verdict == "tight" else {}
+    found = judged(f"fits: {wanted}", made(fit(verdict=verdict, fits=fits, message="because", **ends)))
+
+    assert (found.holds, found.certain) == (holds, certain)
+    assert found.message.startswith(f"{verdict}: 18.00 GiB needed")
+    assert ("because" in found.message) is not fits
+
+
+def test_nothing_that_is_tight_is_said_to_fit() -> None:
+    """The word is tight, and the range stands beside it."""
+    of = made(fit(verdict="tight", needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
+    figures = figures_of(of)
+    assert figures.fit is not None
+
+    assert verdict_of(of) == "tight"
+    assert in_words("tight", figures.fit) == "tight: 18.00 GiB needed (17.00 GiB to 21.00 GiB) of 20.00 GiB usable"
+
+
+def test_headroom_at_the_ends() -> None:
+    """3 GiB free at best, none at worst: 2 GiB are there by the expected value alone."""
+    of = made(fit(verdict="tight", needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
+
+    assert (judged("headroom: 2GiB", of).holds, judged("headroom: 2GiB", of).certain) == (True, False)
+    assert (judged("headroom: 4GiB", of).holds, judged("headroom: 4GiB", of).certain) == (False, True)
+    assert (judged("headroom: 3GiB", of).holds, judged("headroom: 3GiB", of).certain) == (False, False)
+
+
+@pytest.mark.parametrize(("verdict", "certain"), [("fits", True), ("tight", False)])
+def test_a_limit_is_asked_about_at_the_ends(verdict: str, certain: bool) -> None:
+    """With an estimate, eight sequences are planned again to see what its high end says of them."""
+    asked: list[dict[str, object]] = []
+
+    def again(**change: object) -> Plan:
+        asked.append(change)
+        return made(fit(verdict=verdict))
+
+    found = judged("min_concurrency: 8", made(fit(needed_high_bytes=19 * GIB)), again)
+
+    assert asked == [{"batch": 8}]
+    assert (found.holds, found.certain) == (True, certain)
+
+
+def test_every_requirement_has_a_judge() -> None:
+    """What a file may demand can be judged."""
+    assert list(_JUDGES) == list(REQUIREMENTS)
+
+
+def test_no_number_of_gpus_will_do() -> None:
+    """Nothing was found: that is a failure, not an unknown."""
+    found = judged("max_gpus: 64", made(fit(fits=False, verdict="does not fit", min_gpus=None)))
+
+    assert (found.holds, found.certain, found.got) == (False, True, None)
+
+
+@pytest.mark.parametrize("required", ["min_concurrency: 1", "min_seq: 1", "min_decode_tokens_per_s: 1"])
+def test_an_unknown_figure_is_no_pass(required: str) -> None:
+    """What cannot be checked is an error."""
+    with pytest.raises(UnsupportedError, match="cannot be checked"):
+        judged(required, made(fit(max_batch=None, max_seq=None)))
+
+
+def test_a_verdict_that_nobody_gives_is_no_pass() -> None:
+    """Neither is a plan without a verdict."""
+    with pytest.raises(UsageError, match="gives no verdict"):
+        judged("fits: true", made())
+
+
+def test_decoding_speed() -> None:
+    """The bound of the plan's own roofline, at its value and above it."""
+    of = plan(TINY, seq=SEQ, gpu="l4")
+    assert of.speed is not None
+    bound = of.speed.decode_tokens_per_s_bound
+    assert bound is not None
+    # A step reads all weights but the embedding table, and the cache, from 300 GB/s at most.
+    assert bound <= 300e9 / (WEIGHTS - 2 * 1000 * 512 * 2)
+
+    assert judged(f"min_decode_tokens_per_s: {int(bound)}", of).holds
+    assert not judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of).holds
+
+
+def test_an_estimate_of_weights_has_ends() -> None:
+    """``max_total`` between the ends of the sum holds or not by the expected value, and says so."""
+    of = plan(TINY, seq=SEQ, gpu="l4")
+    assert of.memory.total_bytes is not None
+    assert of.memory.activations is not None
+    assert of.memory.overhead is not None
+    parts = (of.memory.activations, of.memory.overhead)
+    low, high = (of.memory.total_bytes + sum(getattr(part, end) - part.bytes for part in parts) for end in ("low", "high"))
+    assert low < of.memory.total_bytes < high
+
+    assert not judged(f"max_total: {of.memory.total_bytes}", of).certain
+    assert judged(f"max_total: {high}", of).certain
+    assert judged(f"max_total: {low - 1}", of).certain
