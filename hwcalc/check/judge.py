@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc.check.fields import Headroom
@@ -11,7 +10,7 @@ from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import TIGHT, figures_of, in_words
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import UNLIMITED, Plan
 from hwcalc.units import human_bytes
 
 __all__ = ["judge", "measured"]
@@ -35,7 +34,9 @@ def measured(count: float, unit: str) -> str:
     if unit == "bytes":
         human = human_bytes(int(count))
         return human if human.endswith(" B") else f"{human} ({int(count):,} B)"
-    return f"{count:,.1f} {unit}" if isinstance(count, float) else f"{count:,} {unit}"
+    if isinstance(count, float):
+        return f"{count:,.1f} {unit}"
+    return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}" if count < UNLIMITED else f"any number of {unit}"
 
 
 def _fit_of(item: Required, figures: Figures) -> Fit:
@@ -105,6 +106,7 @@ def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
 def _compared(item: Required, unit: str, expected: float, low: float, high: float, *, holds: bool, certain: bool) -> Judged:
     span = "" if low == high else f" ({measured(low, unit)} to {measured(high, unit)})"
     words = "at least" if item.name.startswith("min") else "at most"
+    open_end = "; the ends of the estimate disagree" if not certain and not span else ""
     return Judged(
         name=item.name,
         unit=unit,
@@ -112,7 +114,7 @@ def _compared(item: Required, unit: str, expected: float, low: float, high: floa
         got=expected,
         holds=holds,
         certain=certain,
-        message=f"{measured(expected, unit)}{span}, {words} {measured(item.limit, unit)} required",
+        message=f"{measured(expected, unit)}{span}, {words} {measured(item.limit, unit)} required{open_end}",
     )
 
 
@@ -126,8 +128,7 @@ def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
         if fit.needed_low_bytes != fit.needed_high_bytes:
             at_limit = again(**{option: item.limit}).fit
             certain = at_limit is not None and at_limit.verdict != TIGHT
-        found = _compared(item, unit, got, got, got, holds=got >= item.limit, certain=certain)
-        return found if certain else replace(found, message=f"{found.message}; the ends of the estimate disagree")
+        return _compared(item, unit, got, got, got, holds=got >= item.limit, certain=certain)
 
     return judged
 

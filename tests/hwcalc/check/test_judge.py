@@ -161,6 +161,22 @@ def test_every_requirement_has_a_judge() -> None:
     assert list(_JUDGES) == list(REQUIREMENTS)
 
 
+@pytest.mark.parametrize(
+    ("count", "unit", "words"),
+    [
+        (1, "sequences", "1 sequence"),
+        (2, "GPUs", "2 GPUs"),
+        (2**40, "tokens", "any number of tokens"),
+        (576, "bytes", "576 B"),
+        (2**30, "bytes", "1.00 GiB (1,073,741,824 B)"),
+        (15.55, "tokens/s", "15.6 tokens/s"),
+    ],
+)
+def test_figures_in_words(count: float, unit: str, words: str) -> None:
+    """One is not many, and what no search found an end of has none."""
+    assert measured(count, unit) == words
+
+
 def test_no_number_of_gpus_will_do() -> None:
     """Nothing was found: that is a failure, not an unknown."""
     found = judged("max_gpus: 64", made(fit(fits=False, verdict="does not fit", min_gpus=None)))
