@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from hwcalc.check.lock import write_lock
+from hwcalc.model import RawModel
 from hwcalc.report.check import FORMATS
-from tests.hwcalc.check.files import PER_TOKEN, check_file, tiny_model, write
+from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
 from tests.hwcalc.command import Capture, python, run
 
 CHECK = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024 * PER_TOKEN}
@@ -166,6 +169,46 @@ def test_lock_and_baseline(tmp_path: Path, capsys: Capture) -> None:
         "growth.bytes_per_token",
     ]
     assert document(capsys, path, "--no-lock", "--baseline", baseline, "--max-growth", "100%")[0] == 0
+
+
+def test_a_lock_needs_no_network(tmp_path: Path) -> None:
+    """A model that only the Hub has, locked: nobody is asked, though nothing forbids it."""
+    path = check_file(tmp_path, {**CHECK, "model": "no-such-org/no-such-model"})
+    raw = RawModel(id="no-such-org/no-such-model", config=TINY, source="hub", revision="0" * 40)
+    write_lock(f"{path}.lock", {raw.id: raw}, "")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+    words = ("-m", "hwcalc", "check", path, "--json", "--endpoint", "http://127.0.0.1:9")
+
+    done = python(*words, env=environment)
+    (check,) = json.loads(done.stdout)["checks"]
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (check["status"], check["source"], check["revision"]) == ("pass", "hub", "0" * 40)
+    assert python(*words, "--no-lock", env=environment).returncode == 4
+
+
+def test_fifty_checks_from_a_lock_take_less_than_a_second_of_processor_time(tmp_path: Path) -> None:
+    """The whole process: Python's own start, YAML, ten models, fifty plans, the table."""
+    models = (
+        "meta-llama/Llama-3.1-8B", "google/gemma-3-27b-it", "openai/gpt-oss-120b", "Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V3",
+        "Qwen/Qwen3-Next-80B-A3B-Instruct", "mistralai/Mistral-7B-v0.1", "openai/gpt-oss-20b", "Qwen/Qwen3-4B", "google/gemma-2-9b-it",
+    )  # fmt: skip
+    ways: list[dict[str, Any]] = [
+        {"engine": "vllm", "gpu": "h100-sxm5-80gb", "gpus": 8, "seq": 8192, "fits": None},
+        {"engine": "vllm", "gpu": "h200-sxm-141gb", "gpus": 8, "seq": 4096, "dtype": "fp8", "fits": None},
+        {"engine": "reference", "gpu": "l4", "seq": 8192, "fits": None},
+        {"seq": 32_768},
+        {"seq": 4096, "batch": 8, "dtype": "fp8"},
+    ]
+    checks = [{"model": model, "max_cache": "1TiB", **way} for model in models for way in ways]
+    path = check_file(tmp_path, *checks)
+    written = python("-m", "hwcalc", "check", path, "--lock")
+    assert written.returncode == 0, written.stdout
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = python("-m", "hwcalc", "check", path)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "50 checks: 50 hold")
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
