@@ -78,6 +78,7 @@ class Checked:
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
     ``verdict`` is ``fits``, ``tight`` or ``does not fit``; null where no hardware was named. ``source`` is where the model came from.
+    ``warnings`` are the plan's own, and what no baseline has; they change no status.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Checked:
     plan: Figures | None
     requirements: tuple[Judged, ...]
     error: CheckFailure | None
+    warnings: tuple[Note, ...]
     notes: tuple[Note, ...]
 
 

@@ -24,8 +24,6 @@ from hwcalc.sources.wanted import printable
 
 __all__ = ["Settings", "run_checks"]
 
-_SAID_BY_REQUIREMENTS = frozenset({"default-seq"})
-
 
 @frozen
 class Settings:
@@ -120,6 +118,7 @@ def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) 
         "plan": None,
         "requirements": (),
         "error": None,
+        "warnings": (),
         "notes": (),
     }
     try:
@@ -138,7 +137,7 @@ def _judged(check: Check, models: Models, settings: Settings) -> dict[str, Any]:
     found = plan(spec, **options)
     judged = list(judge(check.required, found, lambda **change: plan(spec, **options | change)))
     figures, verdict = figures_of(found), verdict_of(found)
-    notes = [*found.warnings, *(note for note in found.notes if note.code not in _SAID_BY_REQUIREMENTS)]
+    warnings = list(found.warnings)
     for model, of in _named(check):
         lock = models.changed(model, of, assume if model == check.model else None)
         if lock is not None:
@@ -146,7 +145,7 @@ def _judged(check: Check, models: Models, settings: Settings) -> dict[str, Any]:
     if settings.baselines is not None:
         grown = compare(settings.baselines, check.name, (check.model, spec.id), figures, settings.growth)
         if grown is None:
-            notes.insert(0, Note(code="no-baseline", message="No baseline has this check: nothing to compare its bytes with."))
+            warnings.append(Note(code="no-baseline", message="No baseline has this check: nothing to compare its bytes with."))
         judged += grown or ()
     return {
         "status": _status(judged, strict=settings.strict),
@@ -155,7 +154,8 @@ def _judged(check: Check, models: Models, settings: Settings) -> dict[str, Any]:
         "revision": spec.revision,
         "plan": figures,
         "requirements": tuple(judged),
-        "notes": tuple(dict.fromkeys(notes)),
+        "warnings": tuple(warnings),
+        "notes": found.notes,
     }
 
 

@@ -18,15 +18,18 @@ def check_annotations(document: CheckDocument) -> str:
     order = {"error": 0, "fail": 1, "warning": 2}
     wrong = sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status])
     lines = [_annotation(check) for check in wrong]
+    lines += [_command("notice", check, [note.message for note in check.warnings]) for check in document.checks if check.warnings]
     return "\n".join([*lines, f"::notice title=kvplan check::{_message(summary_line(document))}"]) + "\n"
 
 
 def _annotation(check: Checked) -> str:
-    level = "warning" if check.status == "warning" else "error"
+    said = [f"{item.name}: {item.message}" for item in what_is_wrong(check)]
+    return _command("warning" if check.status == "warning" else "error", check, [*said, *reason(check).splitlines()])
+
+
+def _command(level: str, check: Checked, said: list[str]) -> str:
     where = {} if check.file == "-" else {"file": check.file.replace("\\", "/")}
     where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
-    said = [f"{item.name}: {item.message}" for item in what_is_wrong(check)]
-    said += reason(check).splitlines()
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
     return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in said if line))}"
 

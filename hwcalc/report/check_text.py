@@ -62,10 +62,10 @@ def summary_line(document: CheckDocument) -> str:
 
 
 def check_table(document: CheckDocument, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
-    """One line for each check, below it what fails and why; then the sum. ``quiet`` leaves out notes and what holds."""
+    """One line for each check, below it what fails and why, and warnings; then the sum. ``quiet`` leaves out notes and what holds."""
     lines: list[str] = []
     for check in document.checks:
-        if quiet and check.status == "pass":
+        if quiet and check.status == "pass" and not check.warnings:
             continue
         word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
         # A failed verdict has a line of its own, with the reason.
@@ -75,6 +75,8 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
             lines += _wrapped(f"{item.name}: {clean(item.message)}", width, " " * _INDENT, 2)
         for line in reason(check).splitlines():
             lines += _wrapped(clean(line), width, " " * _INDENT, 2)
+        for note in check.warnings:
+            lines += _wrapped(f"warning: {clean(note.message)}", width, " " * _INDENT, 2)
         if check.status != "pass":
             lines += _wrapped(f"at {clean(place(check))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
@@ -106,11 +108,16 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
             check.name,
             check.verdict or "",
             headline(check).removeprefix(f"{check.verdict}: "),
-            "; ".join(f"{item.name}: {item.message}" for item in what_is_wrong(check))
-            or (check.error.message if check.error else ""),
+            "; ".join(
+                [
+                    *(f"{item.name}: {item.message}" for item in what_is_wrong(check)),
+                    *([check.error.message] if check.error else []),
+                    *(f"warning: {note.message}" for note in check.warnings),
+                ]
+            ),
         )
         for check in document.checks
-        if not (quiet and check.status == "pass")
+        if not (quiet and check.status == "pass" and not check.warnings)
     ]
     out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
     if rows:

@@ -53,7 +53,9 @@ def _case(suite: str, check: Checked) -> Iterable[str]:
     if check.error is not None:
         error = check.error
         yield _element("error", _lines(reason(check), place(check)), message=error.message, type=error.type)
-    said = _lines(headline(check), *(wrong if check.status == "warning" else ()), *(note.message for note in check.notes))
+    said = _lines(
+        headline(check), *(wrong if check.status == "warning" else ()), *(f"warning: {note.message}" for note in check.warnings)
+    )
     if said:
         yield _element("system-out", said)
     yield "    </testcase>"

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -79,7 +80,8 @@ def checked(name: str, status: str, line: int, *requirements: Judged, error: Che
         plan=None if verdict is None else figures(verdict),
         requirements=requirements,
         error=error,
-        notes=(Note(code="n", message="a note"),),
+        warnings=(Note(code="w", message="a warning"),) if status == "pass" else (),
+        notes=(),
     )
 
 
@@ -287,11 +289,12 @@ def test_annotations(document: CheckDocument) -> None:
     """One workflow command a line, errors first; what is in a message cannot start another."""
     lines = check_report(document, "github").splitlines()
 
-    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice"]
+    assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::warning", "::notice", "::notice"]
     for line in lines[:3]:
         match = re.fullmatch(r"::(?:error|warning) file=([^,:]*),line=(\d+),col=5,title=([^,:]*)::(.*)", line)
         assert match is not None
         assert match[1] == "ci/a file.yaml"
+    assert lines[3] == "::notice file=ci/a file.yaml,line=3,col=5,title=kvplan%3A good::a warning"
     assert "%25 | <x>" in lines[1]
     assert "a%2C b%3A 100%25" in lines[1]
     assert "%0Agrowth.total_bytes: said" in lines[1]
@@ -343,7 +346,9 @@ def test_the_table(document: CheckDocument) -> None:
     assert "fits: tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)" in text
     assert "at ci/a file.yaml:6" in text
     assert text.endswith("4 checks: 1 holds, 1 tight, 1 fails, 1 could not be checked\n")
-    assert "good" not in check_report(document, "table", quiet=True)
+    assert "       warning: a warning" in check_report(document, "table", quiet=True)
+    calm = replace(document, checks=tuple(replace(check, warnings=()) for check in document.checks))
+    assert "good" not in check_report(calm, "table", quiet=True)
     assert "\x1b" not in text
     assert max(map(len, text.splitlines())) <= 100
 
