@@ -34,6 +34,7 @@ _WORDS: Final = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
+_SHARE = "Write it out; what checks share stands in defaults."
 _HOW = "Write plain YAML or JSON. An example: kvplan check --example"
 
 
@@ -124,7 +125,7 @@ class _Builder:
                 if documents > 1:
                     raise self._error(event, "a second document (---) is not allowed")
             elif isinstance(event, yaml.AliasEvent):
-                raise self._error(event, "an alias (*name) is not allowed")
+                raise self._error(event, "an alias (*name) is not allowed", _SHARE)
             elif isinstance(event, yaml.ScalarEvent):
                 self._add(event, self._scalar(event))
             elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
@@ -142,7 +143,7 @@ class _Builder:
 
     def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
         if event.anchor is not None:
-            raise self._error(event, "an anchor (&name) is not allowed: aliases are not read")
+            raise self._error(event, "an anchor (&name) is not allowed", _SHARE)
         if event.tag is not None:
             raise self._error(event, "a tag (!name) is not allowed")
         self._count += 1
@@ -183,6 +184,6 @@ class _Builder:
             container.keys[node.text] = node
             pending.append(node)
 
-    def _error(self, event: Any, problem: str) -> CheckFileError:
+    def _error(self, event: Any, problem: str, hint: str = "") -> CheckFileError:
         mark = event.start_mark
-        return CheckFileError(f"{self._name}:{mark.line + 1}:{mark.column + 1}: {problem}.", hint=_HOW)
+        return CheckFileError(f"{self._name}:{mark.line + 1}:{mark.column + 1}: {problem}.", hint=hint or _HOW)
