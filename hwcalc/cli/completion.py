@@ -9,9 +9,9 @@ from pathlib import Path
 __all__ = [
     "assumptions",
     "categories",
-    "clouds",
     "check_files",
     "check_formats",
+    "clouds",
     "dtypes",
     "emitters",
     "engine_options",
