@@ -63,7 +63,9 @@ def _fits(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
     holds = plan.fit.fits is item.limit
     message = in_words(plan.fit.verdict, fit)
     if not plan.fit.fits and plan.fit.message:
-        message += f"; {plan.fit.message}"
+        message += f"; {plan.fit.message.rstrip('.')}"
+    if item.limit and not plan.fit.fits and plan.fit.suggestions:
+        message += f"; try {' or '.join(f'{one.flag} ({one.effect})' for one in plan.fit.suggestions)}"
     if not item.limit:
         message += "; required: that it does not fit"
     return Judged(

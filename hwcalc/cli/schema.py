@@ -5,6 +5,7 @@ from __future__ import annotations
 from hwcalc.cli.options import OUTPUT, Option
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
+from hwcalc.report.schema import DOCUMENTS
 
 __all__ = ["OPTIONS", "run"]
 
@@ -13,7 +14,7 @@ OPTIONS = (
         "document",
         (),
         "[DOCUMENT]",
-        "plan, explain, diff, check, check-file, models, engines, gpus, instances, dtypes or error.",
+        f"{', '.join(DOCUMENTS[:-1])} or {DOCUMENTS[-1]}. Default: plan.",
         default="plan",
         complete="schemas",
     ),
@@ -23,7 +24,7 @@ OPTIONS = (
 
 def run(*, document: str, json: bool) -> Answer:
     """Print the JSON Schema of a document that kvplan writes, or of the check file that it reads; --json changes nothing but errors."""
-    from hwcalc.report.schema import DOCUMENTS, json_schema
+    from hwcalc.report.schema import json_schema
 
     if document not in DOCUMENTS:
         raise UsageError(f"there is no schema of {document[:40]!r}.", hint=f"Known: {', '.join(DOCUMENTS)}.")

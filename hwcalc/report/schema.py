@@ -85,7 +85,7 @@ def _of(class_: type) -> dict[str, Any]:
 _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
     "Offer": frozenset({"headroom_bytes"}),
-    "Fit": frozenset({"headroom_bytes", "needed_bytes", "needed_low_bytes", "needed_high_bytes"}),
+    "Fit": frozenset({"headroom_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""

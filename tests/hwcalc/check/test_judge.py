@@ -15,7 +15,7 @@ from hwcalc.check.judge import _JUDGES, judge, measured
 from hwcalc.check.result import Judged
 from hwcalc.check.verdict import figures_of, in_words, verdict_of
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.planner.result import FitInfo
+from hwcalc.planner.result import FitInfo, Try
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
 
 GIB = 2**30
@@ -120,6 +120,14 @@ def test_fits(wanted: str, verdict: str, fits: bool, holds: bool, certain: bool)
     assert (found.holds, found.certain) == (holds, certain)
     assert found.message.startswith(f"{verdict}: 18.00 GiB needed")
     assert ("because" in found.message) is not fits
+
+
+def test_what_would_help_is_said() -> None:
+    """The plan's own suggestions, where it was to fit."""
+    of = made(fit(fits=False, verdict="does not fit", message="because.", suggestions=(Try(flag="--x 1", effect="or lower"),)))
+
+    assert judged("fits: true", of).message.endswith("; because; try --x 1 (or lower)")
+    assert "try" not in judged("fits: false", of).message
 
 
 def test_nothing_that_is_tight_is_said_to_fit() -> None:
