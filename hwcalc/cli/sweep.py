@@ -15,7 +15,7 @@ from hwcalc.errors import KvplanError, UsageError
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.sweep.blocks import Block
-    from hwcalc.sweep.evaluate import Grid, Missing
+    from hwcalc.sweep.grid import Grid, Missing
 
 __all__ = ["FORMATS", "OPTIONS", "run"]
 
@@ -125,7 +125,7 @@ def _lists(options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _grid(names: Sequence[str], lists: dict[str, tuple[Any, ...]], options: dict[str, Any], *, keep_going: bool) -> Grid:
-    from hwcalc.sweep.evaluate import Grid, check, count
+    from hwcalc.sweep.grid import Grid, check, count
 
     found = tuple(_models(names, reading(options), keep_going=keep_going))
     grid = Grid(models=found, **lists, options=plan_options(options, apart=_OWN))
@@ -141,7 +141,7 @@ def _grid(names: Sequence[str], lists: dict[str, tuple[Any, ...]], options: dict
 def _models(names: Sequence[str], how: dict[str, Any], *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
     from hwcalc.api import load_model
     from hwcalc.sources.progress import tell
-    from hwcalc.sweep.evaluate import Missing
+    from hwcalc.sweep.grid import Missing
 
     for number, name in enumerate(names, 1):
         tell(f"reading model {number:,} of {len(names):,}")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from itertools import product
-from math import prod
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -15,22 +12,23 @@ from formulas.frozen import frozen
 from hwcalc.api import plan
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import has_cross, open_request
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, verdicts
 from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
+from hwcalc.sweep.grid import Grid, Missing, count
 from hwcalc.sweep.spans import Integers
 from hwcalc.units import parse_share, parse_tokens
 
-__all__ = ["Grid", "Missing", "blocks", "check", "count"]
+__all__ = ["blocks"]
 
 _ROWS: Final = 65_536
 """Rows of one block at most: what bounds memory."""
-_PLANNED_ROWS: Final = 1_024
-"""The same where every row is a plan."""
+_PLANNED_ROWS: Final = 128
+"""The same where every row is a plan, so that rows and progress come steadily."""
 _INT64: Final = 2**63 - 1
 _MOST_IN_INT64: Final = 2**24
 """Sequences at once with which no term of a GPU's equation comes near 64 bits."""
@@ -43,77 +41,6 @@ _READ: Final[Mapping[str, Callable[[Any], object]]] = {
     "margin": lambda text: parse_share(text, "margin"),
 }
 """How those that are not words are read."""
-
-
-@frozen
-class Missing:
-    """A model that could not be read: one row with the reason."""
-
-    name: str
-    error: KvplanError
-
-
-@frozen
-class Grid:
-    """Every combination of the lists. No ``seqs`` is each model's own maximum; a dtype or GPU of ``None`` is the default or none.
-
-    ``options`` are further keywords of :func:`hwcalc.plan`, those that are not given left out. A ``tp`` of ``None`` leaves the number
-    of ranks to them.
-    """
-
-    models: tuple[ModelSpec | Missing, ...]
-    seqs: tuple[int, ...] = ()
-    batches: tuple[int, ...] = (1,)
-    dtypes: tuple[str | None, ...] = (None,)
-    gpus: tuple[str | None, ...] = (None,)
-    tps: tuple[int | None, ...] = (None,)
-    options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def engine(self) -> str:
-        """The engine's name as it was given, with a version perhaps."""
-        return str(self.options.get("engine", "reference"))
-
-    def keywords(self, dtype: str | None, gpu: str | None, tp: int | None) -> dict[str, Any]:
-        """All keywords of a plan but model, length and batch."""
-        own = {"dtype": dtype, "gpu": gpu, "tp": tp}
-        return dict(self.options) | {name: value for name, value in own.items() if value is not None}
-
-
-def count(grid: Grid) -> int:
-    """Rows of the grid: its points, and one for each model that is missing."""
-    missing = sum(isinstance(model, Missing) for model in grid.models)
-    lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps)
-    return missing + prod(map(len, lists), start=len(grid.models) - missing)
-
-
-def check(grid: Grid) -> None:
-    """Raise the :class:`~hwcalc.errors.UsageError` of an option or a list's entry that is wrong for every model alike.
-
-    Each entry is tried beside the first of every other list, with one model after the other until one does not object.
-    """
-    dtype, gpu, tp = grid.dtypes[0], grid.gpus[0], grid.tps[0]
-    longest, most = max(grid.seqs, default=None), max(grid.batches)
-    tries: list[tuple[int | None, int, str | None, str | None, int | None]] = [
-        (longest, most, entry, gpu, tp) for entry in grid.dtypes
-    ]
-    tries += [(longest, most, dtype, entry, tp) for entry in grid.gpus[1:]]
-    tries += [(longest, most, dtype, gpu, entry) for entry in grid.tps[1:]]
-    models = [model for model in grid.models if isinstance(model, ModelSpec)]
-    for seq, batch, dtype, gpu, tp in tries:
-        first: UsageError | None = None
-        for model in models:
-            try:
-                plan(model, seq=seq, batch=batch, **grid.keywords(dtype, gpu, tp))
-            except UsageError as error:
-                first = first or error
-                continue
-            except KvplanError:
-                pass
-            break
-        else:
-            if first is not None:
-                raise first
 
 
 def blocks(grid: Grid) -> Iterator[Block]:
@@ -148,15 +75,15 @@ def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[Block]:
         }
         try:
             found = _curves(grid, model, keywords)
+            own = axes if grid.seqs or found is None else _Axes((found.context.tokens,), grid.batches)
+            made = None if found is None else _prepared(own, found, kept, keywords)
         except KvplanError as error:
             yield from _refused(grid, axes, model, keywords, known, error)
             continue
-        if found is None:
+        if made is None:
             yield from _planned(grid, model, keywords, known)
-            continue
-        own = axes if grid.seqs else _Axes((found.context.tokens,), grid.batches)
-        row = kept.weights(found.context, keywords) | {"dtype": found.context.dtypes.kv, "gpu": gpu}
-        yield from _evaluated(own, found, row, kept)
+        else:
+            yield from _evaluated(own, made, gpu)
 
 
 @frozen
@@ -258,28 +185,54 @@ class _Axes:
         return self._kept[key]
 
 
-def _evaluated(axes: _Axes, found: _Found, row: dict[str, Value], kept: _Kept) -> Iterator[Block]:
+@frozen
+class _Prepared:
+    """What one block is made of: arrays over the lengths, the row of a plan, and what each point of a GPU has left."""
+
+    found: _Found
+    row: dict[str, Value]
+    held: Integers
+    rank: Integers
+    grown: Integers
+    counts: Integers
+    budgets: Budgets | None
+
+
+def _prepared(axes: _Axes, found: _Found, kept: _Kept, keywords: Mapping[str, Any]) -> _Prepared:
+    """Everything that may be refused: what comes after is arithmetic."""
     context, curves = found.context, found.curves
-    follows = _encoder_follows(context)
+    row = kept.weights(context, keywords)
+    follows = has_cross(context.model) and context.request.encoder_seq is None and context.model.encoder_tokens is None
     kind = _kind(axes, found, int(row["weights_bytes"] or 0), follows=follows)
-    tokens, counts = np.array(axes.seqs, dtype=kind), np.array(axes.batches, dtype=kind)
+    tokens = np.array(axes.seqs, dtype=kind)
+    # An encoder whose length nobody says is taken to be as long as the output.
     encoder = tokens if follows else np.full_like(tokens, context.encoder_tokens)
-    held, rank = amounts(curves.held, tokens, encoder), amounts(curves.rank, tokens, encoder)
-    grown = growth(curves.grown, tokens, encoder)
-    budgets = kept.budgets(found, axes, kind)
-    maximum = context.model.max_position_embeddings
+    return _Prepared(
+        found=found,
+        row=row,
+        held=amounts(curves.held, tokens, encoder),
+        rank=amounts(curves.rank, tokens, encoder),
+        grown=growth(curves.grown, tokens, encoder),
+        counts=np.array(axes.batches, dtype=kind),
+        budgets=kept.budgets(found, axes, kind),
+    )
+
+
+def _evaluated(axes: _Axes, made: _Prepared, gpu: str | None) -> Iterator[Block]:
+    context, counts, budgets = made.found.context, made.counts, made.budgets
+    row = made.row | {"dtype": context.dtypes.kv, "gpu": gpu}
     for seqs, batches in axes.pieces():
-        total, on_rank = np.outer(held[seqs], counts[batches]), np.outer(rank[seqs], counts[batches])
+        total, on_rank = np.outer(made.held[seqs], counts[batches]), np.outer(made.rank[seqs], counts[batches])
         yield Block(
             size=total.size,
             columns={
                 **row,
                 **axes.columns(seqs, batches),
-                "bytes_per_token": np.repeat(grown[seqs], total.shape[1]),
+                "bytes_per_token": np.repeat(made.grown[seqs], total.shape[1]),
                 "cache_total_bytes": total.ravel(),
                 "cache_per_gpu_bytes": on_rank.ravel(),
                 **_sums(row, total, on_rank, budgets and budgets.part(seqs, batches), context.request.gpus),
-                "warning": _beyond(axes, seqs, batches, maximum),
+                "warning": _beyond(axes, seqs, batches, context.model.max_position_embeddings),
             },
         )
 
@@ -313,11 +266,6 @@ def _beyond(axes: _Axes, seqs: slice, batches: slice, maximum: int | None) -> Co
         return None
     words = ["beyond-maximum" if seq > maximum else None for seq in axes.seqs[seqs]]
     return [word for word in words for _ in axes.batches[batches]]
-
-
-def _encoder_follows(context: Context) -> bool:
-    """Whether the encoder is taken to be as long as the output: nobody says how long it is."""
-    return has_cross(context.model) and context.request.encoder_seq is None and context.model.encoder_tokens is None
 
 
 def _planned(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any], known: dict[str, Value]) -> Iterator[Block]:

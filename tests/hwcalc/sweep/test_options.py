@@ -10,7 +10,7 @@ from hwcalc import api
 from hwcalc.cli import completion
 from hwcalc.cli.lists import READING
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
-from hwcalc.sweep import evaluate, variants
+from hwcalc.sweep import grid, variants
 from tests.hwcalc.command import QWEN, Capture, run
 
 GIVEN = [option for option in PLANNING if option.flags and option not in OUTPUT]
@@ -37,7 +37,7 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
         raise ReachedError
 
     monkeypatch.setattr(api, "load_model", load)
-    monkeypatch.setattr(evaluate, "plan", plan)
+    monkeypatch.setattr(grid, "plan", plan)
     monkeypatch.setattr(variants, "plan", plan)
     run(capsys, command, QWEN)
     run(capsys, command, QWEN, option.flags[0], *([] if option.kind == "flag" else [VALUES.get(option.name, "3")]))

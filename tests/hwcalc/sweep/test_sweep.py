@@ -22,8 +22,9 @@ from hwcalc.report.compare_records import SweepPoint
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.progress import listening
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Block, row_of
-from hwcalc.sweep.evaluate import Grid, blocks, count
+from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.files import whole_file
+from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.writers import texts, write_parquet
 from profiles.catalog import list_models
 from tests.hwcalc.command import QWEN, Capture, run
