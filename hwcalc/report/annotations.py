@@ -7,7 +7,7 @@ and LF are escaped, in a property ``:`` and ``,`` as well. GitHub shows ten erro
 from __future__ import annotations
 
 from hwcalc.check.result import CheckDocument, Checked
-from hwcalc.report.check_text import reason, summary_line, what_is_wrong
+from hwcalc.report.check_text import in_full, reason, summary_line, what_is_wrong
 from hwcalc.report.text import clean
 
 __all__ = ["check_annotations"]
@@ -23,7 +23,7 @@ def check_annotations(document: CheckDocument) -> str:
 
 
 def _annotation(check: Checked) -> str:
-    said = [f"{item.name}: {item.message}" for item in what_is_wrong(check)]
+    said = [in_full(item) for item in what_is_wrong(check)]
     return _command("warning" if check.status == "warning" else "error", check, [*said, *reason(check).splitlines()])
 
 

@@ -9,7 +9,17 @@ from hwcalc.check.verdict import in_words
 from hwcalc.report.text import clean, plural
 from hwcalc.units import human_bytes
 
-__all__ = ["check_csv", "check_markdown", "check_table", "headline", "place", "reason", "summary_line", "what_is_wrong"]
+__all__ = [
+    "check_csv",
+    "check_markdown",
+    "check_table",
+    "headline",
+    "in_full",
+    "place",
+    "reason",
+    "summary_line",
+    "what_is_wrong",
+]
 
 _WORDS = {"pass": "ok", "warning": "tight", "fail": "FAIL", "error": "ERROR"}
 _COLORS = {"pass": "32", "warning": "33", "fail": "31", "error": "31"}
@@ -48,6 +58,11 @@ def what_is_wrong(check: Checked) -> Iterator[Judged]:
             yield item
 
 
+def in_full(item: Judged) -> str:
+    """A requirement with its outcome. A verdict speaks for itself: what is tight is nowhere said to fit."""
+    return item.message if item.name == "fits" else f"{item.name}: {item.message}"
+
+
 def summary_line(document: CheckDocument) -> str:
     """``4 checks: 2 hold, 1 tight, 1 fails``."""
     summary = document.summary
@@ -72,7 +87,7 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
         head = "" if any(item.name == "fits" for item in what_is_wrong(check)) else headline(check)
         lines += _wrapped(f"{clean(check.name)}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0)
         for item in what_is_wrong(check):
-            lines += _wrapped(f"{item.name}: {clean(item.message)}", width, " " * _INDENT, 2)
+            lines += _wrapped(clean(in_full(item)), width, " " * _INDENT, 2)
         for line in reason(check).splitlines():
             lines += _wrapped(clean(line), width, " " * _INDENT, 2)
         for note in check.warnings:
@@ -110,7 +125,7 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
             headline(check).removeprefix(f"{check.verdict}: "),
             "; ".join(
                 [
-                    *(f"{item.name}: {item.message}" for item in what_is_wrong(check)),
+                    *(in_full(item) for item in what_is_wrong(check)),
                     *([check.error.message] if check.error else []),
                     *(f"warning: {note.message}" for note in check.warnings),
                 ]

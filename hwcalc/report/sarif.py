@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.result import CheckDocument, Checked, Judged
-from hwcalc.report.check_text import reason, what_is_wrong
+from hwcalc.report.check_text import in_full, reason, what_is_wrong
 from hwcalc.report.document import dumps
 from hwcalc.report.text import clean
 
@@ -60,7 +60,7 @@ def check_sarif(document: CheckDocument) -> str:
 
 
 def _results(check: Checked, *, strict: bool) -> list[dict[str, Any]]:
-    found = [_result(check, item.name, item.message, level=_level(item, strict=strict)) for item in what_is_wrong(check)]
+    found = [_result(check, item.name, in_full(item), level=_level(item, strict=strict)) for item in what_is_wrong(check)]
     if check.error is not None:
         found.append(_result(check, "error", reason(check).replace("\n", " "), level="error"))
     return found
@@ -77,7 +77,7 @@ def _result(check: Checked, rule: str, message: str, *, level: str) -> dict[str,
         "ruleId": rule,
         "ruleIndex": 0,
         "level": level,
-        "message": {"text": f"{clean(check.name)}: {rule}: {clean(message)}"},
+        "message": {"text": f"{clean(check.name)}: {clean(message)}"},
         "locations": [
             {
                 "physicalLocation": {

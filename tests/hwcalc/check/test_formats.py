@@ -17,7 +17,9 @@ from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import jsonschema
+import junitparser
 import pytest
+import sarif_pydantic
 
 from hwcalc.check.result import CheckDocument, Checked, CheckFailure, Figures, FileInfo, Fit, Judged, Summary
 from hwcalc.model import Note
@@ -110,6 +112,25 @@ def official(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"KVPLAN_SCHEMAS names no folder with {name}")
     return path
+
+
+# --- other people's readers -------------------------------------------------------------------------------------------
+
+
+def test_sarif_is_read_by_another_program(document: CheckDocument) -> None:
+    """The types of SARIF 2.1.0 by sarif-pydantic."""
+    log = sarif_pydantic.Sarif.model_validate_json(check_report(document, "sarif"))
+
+    (run,) = log.runs
+    assert [result.level.value for result in run.results or []] == ["warning", "error", "error", "error"]
+
+
+def test_junit_is_read_by_another_program(document: CheckDocument) -> None:
+    """Counts and cases by junitparser."""
+    suites = junitparser.JUnitXml.fromstring(check_report(document, "junit").encode())
+
+    assert (suites.tests, suites.failures, suites.errors) == (4, 1, 1)
+    assert [len(suite) for suite in suites] == [4]
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -306,7 +327,7 @@ def test_unescaping_gives_the_message_back(document: CheckDocument) -> None:
     line = check_report(document, "github").splitlines()[2]
     message = line.split("::", 2)[2].replace("%0D", "\r").replace("%0A", "\n").replace("%25", "%")
 
-    assert message == "fits: tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)"
+    assert message == "tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)"
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -343,7 +364,7 @@ def test_the_table(document: CheckDocument) -> None:
 
     assert text.splitlines()[0].startswith("ok     good  fits: 19.00 GiB needed (18.00 GiB to 19.00 GiB)")
     assert "tight  tight" in text
-    assert "fits: tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)" in text
+    assert "tight: 19.00 GiB needed (18.00 GiB to 21.00 GiB)" in text
     assert "at ci/a file.yaml:6" in text
     assert text.endswith("4 checks: 1 holds, 1 tight, 1 fails, 1 could not be checked\n")
     assert "       warning: a warning" in check_report(document, "table", quiet=True)
