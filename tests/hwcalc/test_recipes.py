@@ -131,6 +131,15 @@ def test_an_engine(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         assert plan(config, seq=17, engine="paged", dtype="bf16").cache.total_bytes == 32 * 3 * 4 * (64 + 64) * 2
         smaller = plan(config, seq=17, engine="paged", dtype="bf16", engine_options={"block_size": 4})
         assert smaller.cache.total_bytes == 20 * 3 * 4 * (64 + 64) * 2
+        # Registered, it has the whole equation and the solvers: 4 ranks keep a head each, in pages, and the longest fills one.
+        sized = config | {"vocab_size": 100, "intermediate_size": 512, "max_position_embeddings": 2**20}
+        shared = plan(sized, seq=17, engine="paged", dtype="bf16", gpu="l4", tp=4)
+        assert shared.cache.per_gpu_bytes * 4 == shared.cache.total_bytes
+        assert shared.fit is not None
+        assert shared.fit.verdict == "fits"
+        by_hand = plan(sized, seq=17, engine="paged", dtype="bf16", kv_memory=100 * 3 * 4 * 128 * 2).fit
+        assert by_hand is not None
+        assert (by_hand.max_seq, by_hand.max_batch) == (96, 3)
         with pytest.raises(UsageError, match="page_size") as caught:
             plan(config, seq=17, engine="paged", engine_options={"page_size": 4})
         assert "block_size" in caught.value.hint
