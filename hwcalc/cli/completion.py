@@ -77,9 +77,9 @@ def weight_formats(incomplete: str) -> list[str]:
 
 def emitters(incomplete: str) -> list[str]:
     """Engines whose command line can be printed."""
-    from hwcalc.report.emit import EMITTERS
+    from hwcalc.report.emit import emitters as names
 
-    return _starting(EMITTERS, incomplete)
+    return _starting(names(), incomplete)
 
 
 def gpus(incomplete: str) -> list[str]:

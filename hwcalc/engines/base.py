@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.lora import Lora
     from hwcalc.engines.rank_weights import RankBytes, Rules
+    from hwcalc.planner.result import Plan
     from profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
@@ -281,6 +282,10 @@ class Engine(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    label: ClassVar[str]
+    """What people call it."""
+    has_command: ClassVar[bool] = False
+    """Whether :meth:`command` gives the command line of a plan."""
     definition: ClassVar[str]
     """What its numbers are: ``exact`` (the formulas) or ``engine`` (that engine's rule)."""
     versions: ClassVar[tuple[str, ...]]
@@ -401,6 +406,10 @@ class Engine(ABC):
     def periods(self, context: Context) -> frozenset[int]:
         """Lengths after which what waits in a buffer falls back to nothing; empty where a longer sequence never takes less."""
         return frozenset()
+
+    def command(self, plan: Plan) -> list[str]:
+        """The words of the engine's own command line for a plan; only where :attr:`has_command` says that it has one."""
+        raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
 
     def expands_latents(self, context: Context) -> bool:
         """Whether latent attention is kept as keys and values of every head."""

@@ -41,6 +41,7 @@ class Reference(Engine):
 
     name: ClassVar[str] = "reference"
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
+    label: ClassVar[str] = "reference"
     definition: ClassVar[str] = "exact"
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"

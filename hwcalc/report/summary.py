@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from formulas import KINDS, Role, ranges
+from hwcalc.engines import find_engine
 from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, PoolInfo, TensorInfo
 from hwcalc.report.text import TIMES, both, clean, indices, parameters, plural
 from hwcalc.units import human_bytes
@@ -199,7 +200,7 @@ def verdict(plan: Plan) -> str:
     """Whether it fits, and how sure that is: nothing is said to fit that the high end of an estimate does not hold."""
     fit = plan.fit
     assert fit is not None
-    engine = {"vllm": "vLLM"}.get(plan.request.engine, plan.request.engine)
+    engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
     pooled = plan.pool is not None
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""

@@ -25,6 +25,7 @@ from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture
+from hwcalc.engines.vllm.command import FLAGS, serve
 from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
@@ -33,7 +34,7 @@ from hwcalc.engines.vllm.specs import Spec
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.result import PoolGroup, PoolInfo
+from hwcalc.planner.result import Plan, PoolGroup, PoolInfo
 
 __all__ = ["Vllm"]
 
@@ -44,14 +45,6 @@ _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compresse
 _VENDORS: Final = ("nvidia", "amd")
 _OLDEST_ARCHITECTURE: Final = 70
 """Compute capability 7.0, as vLLM's installation page asks for."""
-_FLAGS: Final = {
-    "seq": "--max-model-len",
-    "dtype": "--kv-cache-dtype",
-    "tp": "--tensor-parallel-size",
-    "pp": "--pipeline-parallel-size",
-    "dp": "--data-parallel-size",
-    "batch": "--max-num-seqs",
-}
 _LAYOUT_KEYS: Final = ("seq", "dtype", "tp", "pp", "dcp", "gpu", "options")
 
 
@@ -60,7 +53,9 @@ class Vllm(Engine):
 
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
+    label: ClassVar[str] = "vLLM"
     definition: ClassVar[str] = "engine"
+    has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
@@ -183,7 +178,7 @@ class Vllm(Engine):
         return found if settings.same_batches(found) else None
 
     def flag(self, name: str, value: object) -> str:
-        return f"{_FLAGS[name]} {value}" if name in _FLAGS else super().flag(name, value)
+        return f"{FLAGS[name]} {value}" if name in FLAGS else super().flag(name, value)
 
     def groups(self, context: Context) -> tuple[PoolGroup, ...]:
         return group_infos(self._plan(context)[1], context.tokens)
@@ -207,6 +202,9 @@ class Vllm(Engine):
             batched_tokens=settings.batched_tokens,
             speculation=settings.speculation,
         )
+
+    def command(self, plan: Plan) -> list[str]:
+        return serve(plan)
 
     def weight_rules(self) -> Rules:
         return VLLM

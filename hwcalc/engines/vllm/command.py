@@ -1,0 +1,80 @@
+"""A plan in vLLM's own words: its flags, and the command that serves it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import Plan
+
+__all__ = ["FLAGS", "serve"]
+
+FLAGS: Final = {
+    "seq": "--max-model-len",
+    "dtype": "--kv-cache-dtype",
+    "tp": "--tensor-parallel-size",
+    "pp": "--pipeline-parallel-size",
+    "dp": "--data-parallel-size",
+    "dcp": "--decode-context-parallel-size",
+    "batch": "--max-num-seqs",
+}
+"""Options of kvplan that are flags of ``vllm serve`` under other words."""
+_PARALLEL: Final = ("tp", "pp", "dp", "dcp")
+_SWITCHES: Final = {
+    "enable_prefix_caching": ("--enable-prefix-caching", "--no-enable-prefix-caching"),
+    "async_scheduling": ("--async-scheduling", "--no-async-scheduling"),
+    "disable_hybrid_kv_cache_manager": ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager"),
+}
+
+
+def serve(plan: Plan) -> list[str]:
+    """The words of ``vllm serve`` for a plan, with what its pool requires besides."""
+    request = plan.request
+    words = ["vllm", "serve", plan.model.id, FLAGS["seq"], str(request.seq)]
+    if plan.model.revision is not None:
+        words += ["--revision", plan.model.revision]
+    if request.kv_dtype not in ("auto", plan.model.dtype):
+        words += [FLAGS["dtype"], request.kv_dtype]
+    for name in _PARALLEL:
+        size = getattr(request, name)
+        if size > 1:
+            words += [FLAGS[name], str(size)]
+    if request.ep > 1:
+        words.append("--enable-expert-parallel")
+    if request.memory_utilization is not None:
+        words += ["--gpu-memory-utilization", str(request.memory_utilization)]
+    if request.kv_memory is not None:
+        words += ["--kv-cache-memory-bytes", str(request.kv_memory)]
+    if request.lora is not None:
+        words += _lora(request.lora)
+    if request.draft is not None:
+        words += _option("speculative", f"draft:{request.draft}")
+    for name, value in request.options.items():
+        words += _option(name, value)
+    for required in () if plan.pool is None else plan.pool.requires:
+        words += required.flag.split()
+    return words
+
+
+def _lora(text: str) -> list[str]:
+    from hwcalc.engines.lora import parse_lora
+    from hwcalc.engines.vllm.lora import slot_rank
+
+    lora = parse_lora(text)
+    return ["--enable-lora", "--max-loras", str(lora.count), "--max-lora-rank", str(slot_rank(lora.rank))]
+
+
+def _option(name: str, value: str) -> list[str]:
+    if name in _SWITCHES:
+        on, off = _SWITCHES[name]
+        return [on if value.lower() in ("1", "true", "on", "yes") else off]
+    if name == "speculative":
+        method, _, rest = value.partition(":")
+        import json
+
+        if method in ("eagle", "draft"):
+            document: dict[str, object] = {"method": "eagle" if method == "eagle" else "draft_model", "model": rest}
+        else:
+            document = {"method": method, "num_speculative_tokens": int(rest)}
+        return ["--speculative-config", json.dumps(document)]
+    return [f"--{name.replace('_', '-')}", value]
