@@ -187,3 +187,19 @@ def _check_memory(file: YamlFile) -> None:
             problem = f"is {size:,} MiB, more than the {largest:,} MiB that stand above it"
             raise ProfileError(file.path, problem, line=file.line(key), key=key)
         largest = size
+    _check_readings(file)
+
+
+def _check_readings(file: YamlFile) -> None:
+    """The readings are about the figure that plans use, and none is more than there is: they are the ends of an estimate."""
+    key, seen, torch = "torch_total_mib_seen", file.data.get("torch_total_mib_seen"), file.data.get("torch_total_mib")
+    if seen is None:
+        return
+    sizes = [file.data.get(name) for name in ("memory_total_mib", "memory_marketing_gb")]
+    most = sizes[0] or (None if sizes[1] is None else sizes[1] * 1024)
+    if most is not None and seen[1] > most:
+        raise ProfileError(
+            file.path, f"is up to {seen[1]:,} MiB, more than the {most:,} MiB of all", line=file.line(key), key=key
+        )
+    if torch is not None and not seen[0] <= torch <= seen[1]:
+        raise ProfileError(file.path, f"does not have torch_total_mib, {torch:,}, in it", line=file.line(key), key=key)

@@ -128,15 +128,16 @@ def model_width(rules: Rules, model: ModelSpec, request: Request) -> int:
     return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // request.tp if width is None else width
 
 
-def forward(rules: Rules, context: Context, tokens: tuple[int, int, int], rows: int, *, element_bytes: int = 2) -> BudgetPart:
+def forward(rules: Rules, context: Context, tokens: tuple[int, int, int], rows: int, *, plain: str | None = None) -> BudgetPart:
     """One forward pass of so many tokens, and the logits of ``rows`` sequences.
 
     The hidden vector of every token a few times over, what the widest layer holds inside once, and the vocabulary for each
     sequence's next token: 4 tokens of hidden width 8 in 16 bits, 3 copies and an inside of 40, are 4 x 2 x (3 x 8 + 40) = 512 bytes.
+    ``plain`` is the dtype that the model runs in; its own where it is not given.
     """
     model, profile = context.model, runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    width = model_width(rules, model, context.request)
+    width, element_bytes = model_width(rules, model, context.request), rules.plain(model, plain).bits // 8
     logits = rows * -(-(model.vocab_size or 0) // context.request.tp)
     low, expected, high = (
         int(element_bytes * count * (many * (model.hidden_size or 0) + width) + logits * each)

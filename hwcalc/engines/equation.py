@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, remembered, workspaces
 from hwcalc.engines.extra_models import beside
-from hwcalc.engines.rank_weights import rank_weight_bytes
+from hwcalc.engines.rank_weights import PLAIN, rank_weight_bytes
 from hwcalc.model import Note
 from profiles.engines import runtime_profile
 
@@ -24,6 +24,8 @@ __all__ = ["plan_equation", "rank_weights_part"]
 
 def plan_equation(engine: Engine, context: Context) -> Budget | None:
     """What each GPU has left for the cache. ``None`` without a GPU of known memory, or if the model's weights are unknown."""
+    from hwcalc.planner.memory import format_name
+
     request, gpu = context.request, context.request.gpu
     if gpu is None:
         return None
@@ -31,11 +33,12 @@ def plan_equation(engine: Engine, context: Context) -> Budget | None:
     weights = engine.weight_parts(context)
     if memory is None or weights is None:
         return None
-    share = request.memory_utilization
+    share, wanted = request.memory_utilization, format_name(request.weights)
+    plain = wanted if wanted in PLAIN else None
     parts = (
         *weights,
         *beside(engine, context),
-        forward(engine.weight_rules(), context, engine.forward_tokens(context), request.replica_batch),
+        forward(engine.weight_rules(), context, engine.forward_tokens(context), request.replica_batch, plain=plain),
         *engine.working(context),
         device_context(gpu),
         workspaces(gpu),

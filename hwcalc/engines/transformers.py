@@ -145,6 +145,8 @@ class Transformers(Engine):
         return Dtypes(kv=own.name, roles=MappingProxyType(roles))
 
     def check(self, context: Context) -> None:
+        if context.request.dcp > 1:
+            raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
         if context.request.gpus * context.request.ep > 1:
             from hwcalc.engines.transformers_weights import check_layout
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from formulas import Encoder, Role
 from formulas.frozen import frozen
+from formulas.weights import Part
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Context, Engine, Request
 from hwcalc.errors import UsageError
@@ -46,13 +47,49 @@ def parallel_sizes(gpus: int | None, given: Parallel, *, default: bool = False) 
     """``gpus`` alone is tensor parallel; beside other sizes it must be their product, or no less if it is a ``default``."""
     ranks = given.tp * given.pp * given.dp
     if gpus is None or gpus == ranks or (default and 1 < ranks < gpus):
-        return given
+        return _checked(given)
     if ranks == 1:
-        return replace(given, tp=gpus)
+        return _checked(replace(given, tp=gpus))
+    if default:
+        raise UsageError(
+            f"tp {given.tp} x pp {given.pp} x dp {given.dp} = {ranks:,}, but the instance gives {gpus:,} GPUs.",
+            hint="Use no more than it has.",
+        )
     raise UsageError(
         f"gpus is {gpus:,}, but tp {given.tp} x pp {given.pp} x dp {given.dp} = {ranks:,}.",
         hint="Leave out --gpus, or make them equal.",
     )
+
+
+def _checked(sizes: Parallel) -> Parallel:
+    """Sizes that other ranks are named by must be made of those ranks: nothing is dealt out over GPUs that are not there."""
+    if sizes.tp % sizes.dcp:
+        raise UsageError(f"dcp {sizes.dcp} does not divide tp {sizes.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
+    ranks = sizes.tp * sizes.dp
+    if ranks % sizes.ep:
+        raise UsageError(
+            f"ep {sizes.ep} does not divide tp x dp = {ranks:,}.",
+            hint=f"ep reuses the ranks of tp and dp: use --ep {ranks}, or leave it out.",
+        )
+    return sizes
+
+
+def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
+    """Whether the model has what these ranks are to share: experts for ``ep``, and copies of a key/value head for ``dcp``."""
+    if sizes.ep > 1 and model.counted is not None:
+        language = [block for block in model.counted.blocks if block.part is Part.LANGUAGE]
+        if not any(weight.copies > 1 for block in language for weight in block.weights):
+            raise UsageError(f"ep {sizes.ep}: {model.id} has no experts to deal out.", hint="Leave out --ep.")
+    if sizes.dcp == 1:
+        return
+    for group in model.stack.groups:
+        heads = group.kind.dims().get("num_key_value_heads", 1)
+        if sizes.tp // heads < sizes.dcp:
+            raise UsageError(
+                f"dcp {sizes.dcp} needs {sizes.dcp} ranks for each of the {heads} key/value heads; "
+                f"tp {sizes.tp} has {sizes.tp // heads}.",
+                hint=f"Use --tp {sizes.dcp * heads}, or leave out --dcp.",
+            )
 
 
 def open_request(
@@ -91,6 +128,7 @@ def open_request(
         raise UsageError(f"margin is {float(margin):g}.", hint="Allowed: a share from 0 to below 1, such as 5%.")
     card, gpus = _hardware(gpu, gpus, instance, notes)
     parallel = parallel_sizes(gpus, Parallel(tp=tp, pp=pp, dp=dp, dcp=dcp, ep=ep), default=instance is not None)
+    _check_divides(model, parallel)
     if seq is None:
         seq = _default_seq(model, notes)
     if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:

@@ -69,7 +69,9 @@ def _fewest(engine: Engine, context: Context, *, fits: bool) -> tuple[int, int, 
         return None
     if fits and request.gpus == 1:
         return 1, 1, 1
-    return solve.fewest_gpus(engine, context, most_gpus=request.gpus if fits else solve.MOST_GPUS)
+    found = solve.fewest_gpus(engine, context, most_gpus=request.gpus if fits else solve.MOST_GPUS)
+    # Numbers that are neither within a node nor whole nodes are not searched, but may have been asked for.
+    return (request.tp, request.pp, request.dp) if found is None and fits else found
 
 
 def _message(engine: Engine, context: Context, pool: PoolInfo | None, *, fits: bool, short: int) -> str:

@@ -123,13 +123,60 @@ def test_the_cache_of_a_rank() -> None:
     assert rank(LLAMA, pp=3, engine="transformers") == 4096 * token * 12 // 32
     # Five sequences on two replicas: three and two.
     assert rank(LLAMA, dp=2, batch=5) == 3 * 4096 * token
-    # 4,096 tokens over three ranks: 1,366 on the fullest.
-    assert rank(LLAMA, dcp=3) == 1366 * token
+    # 24 ranks are three for each of eight heads. 4,096 tokens over three ranks: 1,366 on the fullest.
+    assert rank(LLAMA, tp=24, dcp=3) == 1366 * token // 8
     latent = 4096 * 61 * 576 * 2
     assert rank("deepseek-ai/DeepSeek-V3", tp=8) == latent
     assert rank("deepseek-ai/DeepSeek-V3", tp=8, dp=2, batch=2) == latent
     with pytest.raises(UnsupportedError, match="layers"):
         rank(LLAMA, pp=33)
+
+
+@pytest.mark.parametrize("engine", ["reference", "vllm", "transformers"])
+@pytest.mark.parametrize(
+    ("model", "sizes"),
+    [
+        # One GPU is no eight ranks, and eight are not dealt out to three.
+        ("mistralai/Mixtral-8x7B-v0.1", {"ep": 8}),
+        ("mistralai/Mixtral-8x7B-v0.1", {"tp": 8, "ep": 3}),
+        # No experts.
+        (LLAMA, {"tp": 2, "ep": 2}),
+        # dcp reuses ranks of tp that hold the same head: there are none of them.
+        (LLAMA, {"dcp": 2}),
+        (LLAMA, {"tp": 8, "dcp": 3}),
+        (LLAMA, {"tp": 8, "dcp": 8}),
+    ],
+)
+def test_nothing_is_shared_with_gpus_that_are_not_there(engine: str, model: str, sizes: dict[str, int]) -> None:
+    """Mixtral does not fit one H100 because someone says ep 8: whatever the engine, the ranks must be there."""
+    with pytest.raises(UsageError):
+        plan(model, seq=4096, engine=engine, gpu="h100", **sizes)
+
+
+def test_experts_that_do_not_divide() -> None:
+    """An inner width of 14,336 is cut over tp x dp ranks by vLLM unless experts are dealt out whole: not over three."""
+    model = "mistralai/Mixtral-8x7B-v0.1"
+    with pytest.raises(UsageError, match="14,336"):
+        plan(model, seq=4096, engine="vllm", gpu="h100", dp=3)
+    assert fit_of(plan(model, seq=4096, engine="vllm", gpu="h100", dp=3, ep=3)).fits
+    assert fit_of(plan(model, seq=4096, engine="vllm", gpu="h100", dp=2)).fits
+
+
+def test_what_runs_in_32_bits_passes_on_32_bits() -> None:
+    """Mamba-130m is published in fp32: its hidden vectors are twice as wide as in 16 bits, and the logits are what they are."""
+    logits = 6 * 50_280
+    model = "state-spaces/mamba-130m-hf"
+    wide, narrow = (terms(plan(model, seq=100, gpu="4090", weights=form))["activations"] for form in (None, "bf16"))
+
+    assert wide - logits == 2 * (narrow - logits)
+
+
+def test_what_fits_has_a_fewest() -> None:
+    """Twelve GPUs are neither within a node nor whole nodes: the search leaves them out, but they were asked for and hold it."""
+    fit = fit_of(plan("mistralai/Mixtral-8x22B-v0.1", seq=100, gpu="l40s", tp=4, pp=3, memory_utilization=0.7))
+
+    assert fit.fits
+    assert fit.min_gpus == 12
 
 
 @pytest.mark.parametrize(

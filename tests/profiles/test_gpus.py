@@ -297,6 +297,8 @@ def test_a_users_own(own: Path) -> None:
         (("24576", "-1"), 5, "memory_total_mib"),
         (("24576", "0"), 5, "memory_total_mib"),
         (("24576", "true"), 5, "memory_total_mib"),
+        (("24576", "24576\ntorch_total_mib_seen: [24000, 30000]"), 6, "torch_total_mib_seen"),
+        (("24576", "24576\ntorch_total_mib: 23000\ntorch_total_mib_seen: [24000, 24100]"), 7, "torch_total_mib_seen"),
         (("24576", "24576.5"), 5, "memory_total_mib"),
         (("24576", "24576\ntdp_w: .inf"), 6, "tdp_w"),
         (("24576", "24576\ntdp_w: .nan"), 6, "tdp_w"),

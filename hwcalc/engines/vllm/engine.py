@@ -30,6 +30,7 @@ from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.settings import Settings, cached_kinds, read_settings
+from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.specs import Spec
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
@@ -272,6 +273,8 @@ def _check_ranks(model: ModelSpec, request: Request) -> None:
             f"ep {request.ep} is not tp x dp: vLLM deals experts out over all {request.tp * request.dp} ranks.",
             hint=f"Use --ep {request.tp * request.dp}, or leave it out.",
         )
+    if request.ep == 1 and request.tp * request.dp > 1:
+        check_experts(model, request.tp * request.dp)
     if request.dcp == 1:
         return
     if request.tp % request.dcp:

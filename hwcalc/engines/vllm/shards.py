@@ -12,10 +12,11 @@ from typing import ClassVar, Final
 
 from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines import widths
-from hwcalc.engines.shards import Rank, module_of
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, module_of
+from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
 
-__all__ = ["VllmRank", "encoder_width", "layer_width"]
+__all__ = ["VllmRank", "check_experts", "encoder_width", "layer_width"]
 
 _REPLICATED: Final = Rank.replicated | {
     "fc1_latent_proj",
@@ -54,6 +55,27 @@ def layer_width(model: ModelSpec, *, tp: int = 1, dp: int = 1, ep: int = 1) -> i
 def encoder_width(model: ModelSpec, *, tp: int = 1) -> int | None:
     """:func:`hwcalc.engines.widths.encoder_width` as vLLM cuts the model."""
     return widths.encoder_width(model, VllmRank(model, tp=tp))
+
+
+def check_experts(model: ModelSpec, ranks: int) -> None:
+    """Without expert parallelism all ranks of tp and dp share the inside of each expert: vLLM takes only what divides.
+
+    Raises :class:`~hwcalc.errors.UsageError`; FusedMoE asserts it when the model is built.
+    """
+    blocks = () if model.counted is None else model.counted.blocks
+    widths = {
+        weight.shape[-1]
+        for block in blocks
+        if block.part is Part.LANGUAGE
+        for weight in block.weights
+        if weight.copies > 1 and len(weight.shape) > 1 and module_of(weight) in ROW_PARALLEL
+    }
+    uneven = sorted(width for width in widths if width % ranks)
+    if uneven:
+        raise UsageError(
+            f"vLLM cannot split experts of an inner width of {uneven[0]:,} over tp x dp = {ranks:,} ranks.",
+            hint=f"Deal them out whole: --ep {ranks}.",
+        )
 
 
 class VllmRank(Rank):
