@@ -35,7 +35,7 @@ def recommendation_text(
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
     if tight:
-        blocks.append("Tight: fits by the expected value, not at the high end of the estimates.\n")
+        blocks.append("Tight: enough by the expected value, not at the high end of the estimates.\n")
         blocks.append(_table(tight, format_=format_, color=color, width=width))
     if not found.offers:
         blocks += _nothing(found, format_=format_, color=color, width=width)
