@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import clean, percent, plural
+from hwcalc.report.text import clean, how_many, percent, plural
 from hwcalc.units import GIB
 
 __all__ = ["layout_words", "left_out", "recommendation_csv", "recommendation_text"]
@@ -107,9 +107,9 @@ def _row(offer: Offer, *, instances: bool) -> list[str]:
         _used(offer),
         _gib(offer.usable_bytes),
         _headroom(offer),
-        _count(offer.max_batch),
+        how_many(offer.max_batch),
     ]
-    return [*row, *([] if instances else [_count(offer.max_seq)]), _rate(offer.decode_tokens_per_s_bound)]
+    return [*row, *([] if instances else [how_many(offer.max_seq)]), _rate(offer.decode_tokens_per_s_bound)]
 
 
 def _used(offer: Offer) -> str:
@@ -126,10 +126,6 @@ def _headroom(offer: Offer) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / GIB:,.2f}"
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
 
 
 def _rate(tokens: float | None) -> str:
