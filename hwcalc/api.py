@@ -36,9 +36,10 @@ def load_model(
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source knows it and :class:`~hwcalc.errors.ConfigError` (or a
     subclass) if its config cannot be understood; :class:`~hwcalc.errors.HubError` if the Hub is needed and does not give it.
     """
-    for name, value in {"revision": revision, "assume": assume}.items():
+    for name, value in {"revision": revision, "assume": assume, "token": token, "endpoint": endpoint}.items():
         if value is not None and not isinstance(value, str):
-            raise UsageError(f"{name} must be a string (got {value!r:.60}).")
+            shown = type(value).__name__ if name == "token" else f"{value!r:.60}"
+            raise UsageError(f"{name} must be a string (got {shown}).")
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, Mapping):

@@ -34,9 +34,10 @@ class Growth:
 
 @frozen
 class Baseline:
-    """One earlier plan: the check's name (``None`` for a single plan), what was asked, and its figures."""
+    """One earlier plan: the check's name and file (``None`` for a single plan), what was asked, and its figures."""
 
     name: str | None
+    file: str | None
     model: str
     seq: int
     batch: int
@@ -79,6 +80,7 @@ def _of_check(item: Mapping[str, Any]) -> Baseline:
         raise TypeError
     return Baseline(
         name=item["name"],
+        file=str(item["file"]),
         model=str(item["model"]),
         seq=_count(plan["seq"]),
         batch=_count(plan["batch"]),
@@ -96,6 +98,7 @@ def _of_plan(document: Mapping[str, Any]) -> Baseline:
     }
     return Baseline(
         name=None,
+        file=None,
         model=str(document["model"]["id"]),
         seq=_count(request["seq"]),
         batch=_count(request["batch"]),
@@ -110,18 +113,21 @@ def _count(value: Any) -> int:
 
 
 def compare(
-    baselines: Sequence[Baseline], name: str, models: tuple[str, ...], figures: Figures, growth: Growth
+    baselines: Sequence[Baseline], name: str, file: str, models: tuple[str, ...], figures: Figures, growth: Growth
 ) -> tuple[Judged, ...] | None:
     """Each figure against the same check of earlier runs; ``None`` if no baseline has it.
 
-    A check is the same by its name; a single plan is, if model, ``seq`` and ``batch`` are the same. ``models`` are the ways in which
-    the model may be named. Where several baselines have it, the smallest figure of each counts.
+    A check is the same by its name, of several in the same ``file`` if one is; a single plan is, if model, ``seq`` and ``batch`` are
+    the same. ``models`` are the ways in which the model may be named. Where several baselines have it, the smallest figure of each
+    counts.
     """
-    same = [
+    named = [item for item in baselines if item.name == name]
+    # Two files may each have a check of that name; a file that has moved since is still known by the name alone.
+    same = [item for item in named if item.file == file] or named
+    same += [
         item
         for item in baselines
-        if item.name == name
-        or (item.name is None and item.model in models and (item.seq, item.batch) == (figures.seq, figures.batch))
+        if item.name is None and item.model in models and (item.seq, item.batch) == (figures.seq, figures.batch)
     ]
     if not same:
         return None

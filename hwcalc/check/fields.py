@@ -55,6 +55,10 @@ def _tokens(node: Node, key: str) -> int:
     return parse_tokens(_plain(node, key, (int, str), "a whole number from 1, such as 32768 or 32k"), key)
 
 
+def _number_of(node: Node, key: str) -> int:
+    return parse_tokens(_plain(node, key, (int, str), "a whole number from 1"), key)
+
+
 def _tokens_from_zero(node: Node, key: str) -> int:
     return parse_tokens(_plain(node, key, (int, str), "a whole number from 0, such as 1500 or 32k"), key, minimum=0)
 
@@ -116,18 +120,18 @@ _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "
 
 OPTIONS: Final[Mapping[str, Field]] = {
     "seq": Field(_tokens, "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.", _COUNT),
-    "batch": Field(_tokens, "Sequences alive at once; concurrency is the same. Default: 1.", _COUNT),
+    "batch": Field(_number_of, "Sequences alive at once; concurrency is the same. Default: 1.", _COUNT),
     "dtype": Field(_text, "KV-cache dtype: fp8, bf16, q8_0; K:V for two.", _TEXT),
     "weights": Field(_text, "Weight format: bf16, fp8, awq, ... Default: as published.", _TEXT),
     "engine": Field(_text, "Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.", _TEXT),
     "gpu": Field(_text, "Accelerator: l4, h100-sxm5-80gb.", _TEXT),
-    "gpus": Field(_tokens, "How many.", _COUNT),
+    "gpus": Field(_number_of, "How many.", _COUNT),
     "instance": Field(_text, "A cloud instance type, instead of gpu and gpus.", _TEXT),
-    "tp": Field(_tokens, "Tensor parallel size.", _COUNT),
-    "pp": Field(_tokens, "Pipeline parallel size.", _COUNT),
-    "dp": Field(_tokens, "Data parallel size.", _COUNT),
-    "dcp": Field(_tokens, "Decode context parallel size.", _COUNT),
-    "ep": Field(_tokens, "Expert parallel size.", _COUNT),
+    "tp": Field(_number_of, "Tensor parallel size.", _COUNT),
+    "pp": Field(_number_of, "Pipeline parallel size.", _COUNT),
+    "dp": Field(_number_of, "Data parallel size.", _COUNT),
+    "dcp": Field(_number_of, "Decode context parallel size.", _COUNT),
+    "ep": Field(_number_of, "Expert parallel size.", _COUNT),
     "memory_utilization": Field(_share, "Share of the GPU that the engine may use.", _SHARE),
     "kv_memory": Field(_bytes, "Bytes per GPU for the cache, given directly: 60GiB.", _SIZE),
     "encoder_seq": Field(_tokens_from_zero, "Encoder tokens for cross attention.", _FROM_ZERO),
@@ -149,9 +153,9 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
     "max_weights": Field(_bytes, "Most bytes of weights.", _SIZE),
     "max_total": Field(_bytes, "Most bytes of everything that is planned, all GPUs together.", _SIZE),
     "max_bytes_per_token": Field(_bytes, "Most bytes that one more token takes.", _SIZE),
-    "min_concurrency": Field(_tokens, "Fewest sequences of seq tokens that must fit at once.", _COUNT),
+    "min_concurrency": Field(_number_of, "Fewest sequences of seq tokens that must fit at once.", _COUNT),
     "min_seq": Field(_tokens, "Shortest acceptable longest sequence.", _COUNT),
-    "max_gpus": Field(_tokens, "Most GPUs that it may take to fit.", _COUNT),
+    "max_gpus": Field(_number_of, "Most GPUs that it may take to fit.", _COUNT),
     "min_decode_tokens_per_s": Field(
         _number, "Lowest acceptable upper bound of decoding speed.", {"type": "number", "exclusiveMinimum": 0}
     ),

@@ -137,6 +137,8 @@ class _Reader:
         if model == "-":
             raise self.error(merged["model"], "a check's model cannot be standard input", "Give an id or a path.")
         options = {key: self.read(merged[key], key, field) for key, field in OPTIONS.items() if key in merged}
+        if options.get("draft") == "-":
+            raise self.error(merged["draft"], "a check's draft cannot be standard input", "Give an id or a path.")
         required = {key: self.read(merged[key], key, field) for key, field in REQUIREMENTS.items() if key in merged}
         self.sensible(node, merged, required, asked=_fit_is_open(own, defaults))
         return Check(
@@ -163,6 +165,16 @@ class _Reader:
                     raise self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
         elif asked:
             required.setdefault("fits", True)
+        if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
+            raise self.error(
+                merged["min_decode_tokens_per_s"],
+                "min_decode_tokens_per_s needs an accelerator",
+                "Add gpu: NAME or instance: NAME.",
+            )
+        if "kv_memory" in merged and "max_gpus" in required:
+            raise self.error(
+                merged["max_gpus"], "kv_memory is of this number of GPUs alone, and max_gpus asks for others", "Give one of them."
+            )
         if required.get("fits") is False and "headroom" in required:
             raise self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
         if not required:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from hwcalc.check.fields import Headroom
 from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
-from hwcalc.check.verdict import TIGHT, figures_of, in_words
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.check.verdict import FITS, TIGHT, figures_of, in_words
+from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.planner.result import UNLIMITED, Plan
+from hwcalc.planner.solve import MOST_GPUS, NODE, counts
 from hwcalc.units import human_bytes
 
 __all__ = ["judge", "measured"]
@@ -140,11 +142,30 @@ def _max_gpus(item: Required, figures: Figures, plan: Plan, again: Again) -> Jud
     if fit.gpu is None:
         _known(item, None, figures)
     if fit.min_gpus is not None:
-        certain = plan.fit is not None and plan.fit.verdict != TIGHT
         count = fit.min_gpus
-        return _compared(item, "GPUs", count, count, count, holds=count <= item.limit, certain=certain)
+        holds = count <= item.limit
+        exact = fit.needed_low_bytes == fit.needed_high_bytes
+        certain = not holds or exact or _held_for_certain(fit, count, item.limit, plan, again)
+        return _compared(item, "GPUs", count, count, count, holds=holds, certain=certain)
     message = f"no number of {fit.gpu} that was tried holds it, at most {item.limit:,} required"
     return Judged(name=item.name, unit="GPUs", limit=item.limit, got=None, holds=False, certain=True, message=message)
+
+
+def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, again: Again) -> bool:
+    """Whether some layout of ``least`` to ``most`` GPUs holds the sequences at the high end of the estimate as well."""
+    if plan.fit is not None and plan.fit.verdict == FITS and fit.gpus <= most:
+        return True
+    for count in counts(min(most, MOST_GPUS)):
+        for tp in range(min(count, NODE), 0, -1) if count >= least else ():
+            for pp in range(1, count // tp + 1):
+                if count % (tp * pp):
+                    continue
+                shared = {"tp": tp, "pp": pp, "dp": count // tp // pp, "dcp": 1, "ep": 1}
+                with suppress(KvplanError):  # a layout that the model or the engine cannot be split into
+                    found = again(gpu=fit.gpu, gpus=None, instance=None, **shared).fit
+                    if found is not None and found.verdict == FITS:
+                        return True
+    return False
 
 
 def _decode(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:

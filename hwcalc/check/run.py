@@ -122,13 +122,13 @@ def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) 
         "notes": (),
     }
     try:
-        return Checked(**known | _judged(check, models, settings))
+        return Checked(**known | _judged(check, known["file"], models, settings))
     except KvplanError as error:
         failure = CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
         return Checked(**known | {"error": failure})
 
 
-def _judged(check: Check, models: Models, settings: Settings) -> dict[str, Any]:
+def _judged(check: Check, file: str, models: Models, settings: Settings) -> dict[str, Any]:
     revision, assume = check.options.get("revision"), check.options.get("assume")
     spec = models.spec(check.model, revision, assume)
     options = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
@@ -143,7 +143,7 @@ def _judged(check: Check, models: Models, settings: Settings) -> dict[str, Any]:
         if lock is not None:
             judged.append(lock)
     if settings.baselines is not None:
-        grown = compare(settings.baselines, check.name, (check.model, spec.id), figures, settings.growth)
+        grown = compare(settings.baselines, check.name, file, (check.model, spec.id), figures, settings.growth)
         if grown is None:
             warnings.append(Note(code="no-baseline", message="No baseline has this check: nothing to compare its bytes with."))
         judged += grown or ()

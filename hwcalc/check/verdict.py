@@ -6,8 +6,9 @@ from hwcalc.check.result import Figures, Fit
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
-__all__ = ["TIGHT", "figures_of", "in_words", "verdict_of"]
+__all__ = ["FITS", "TIGHT", "figures_of", "in_words", "verdict_of"]
 
+FITS = "fits"
 TIGHT = "tight"
 
 

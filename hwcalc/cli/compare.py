@@ -22,7 +22,14 @@ _LISTS: Final = {
     "tp": "Tensor parallel sizes: 1,2,4. Default: 1.",
 }
 OPTIONS: Final = (
-    Option("models", (), "MODEL...", "Ids, folders, config.json files, or patterns of catalog ids.", "list", complete="models"),
+    Option(
+        "models",
+        (),
+        "MODEL...",
+        "Ids, folders or config.json files, patterns of catalog ids ('Qwen/*'), or @FILE with one model on each line.",
+        "list",
+        complete="models",
+    ),
     *listed_options(_LISTS),
     *OUTPUT,
 )

@@ -120,8 +120,8 @@ class Budget:
     def of(cls, memory: VisibleMemory, share: float, margin: Fraction, parts: tuple[BudgetPart, ...]) -> Budget:
         """The difference, at both ends and in between. ``share`` and ``margin`` are of the memory that programs see."""
         sizes = (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-        # In floating point, as engines reckon their share; the margin is exact.
-        low, expected, high = (ceil(size * share) - ceil(size * margin) for size in sizes)
+        # In floating point, as engines reckon their share; the margin is exact, and may be more than that share.
+        low, expected, high = (max(0, ceil(size * share) - ceil(size * margin)) for size in sizes)
         return cls(
             total_bytes=memory.expected_bytes,
             requested_bytes=expected,

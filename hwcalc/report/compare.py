@@ -8,7 +8,7 @@ from dataclasses import fields
 from hwcalc.report.compare_records import Comparison, Variant
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
-from hwcalc.report.text import clean
+from hwcalc.report.text import clean, how_many
 from hwcalc.units import human_bytes
 
 __all__ = ["comparison_csv", "comparison_text"]
@@ -125,8 +125,8 @@ def _verdict(variant: Variant) -> Sequence[str]:
         _size(variant.total_per_gpu_bytes),
         _size(variant.usable_bytes),
         variant.verdict or _UNKNOWN,
-        "" if variant.max_seq is None else f"{variant.max_seq:,}",
-        "" if variant.max_batch is None else f"{variant.max_batch:,}",
+        how_many(variant.max_seq),
+        how_many(variant.max_batch),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import clean, percent, plural
+from hwcalc.report.text import clean, how_many, percent, plural
 from hwcalc.units import GIB
 
 __all__ = ["layout_words", "left_out", "recommendation_csv", "recommendation_text"]
@@ -35,7 +35,7 @@ def recommendation_text(
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
     if tight:
-        blocks.append("Tight: fits by the expected value, not at the high end of the estimates.\n")
+        blocks.append("Tight: enough by the expected value, not at the high end of the estimates.\n")
         blocks.append(_table(tight, format_=format_, color=color, width=width))
     if not found.offers:
         blocks += _nothing(found, format_=format_, color=color, width=width)
@@ -107,9 +107,9 @@ def _row(offer: Offer, *, instances: bool) -> list[str]:
         _used(offer),
         _gib(offer.usable_bytes),
         _headroom(offer),
-        _count(offer.max_batch),
+        how_many(offer.max_batch),
     ]
-    return [*row, *([] if instances else [_count(offer.max_seq)]), _rate(offer.decode_tokens_per_s_bound)]
+    return [*row, *([] if instances else [how_many(offer.max_seq)]), _rate(offer.decode_tokens_per_s_bound)]
 
 
 def _used(offer: Offer) -> str:
@@ -126,10 +126,6 @@ def _headroom(offer: Offer) -> str:
 
 def _gib(size: int) -> str:
     return f"{size / GIB:,.2f}"
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
 
 
 def _rate(tokens: float | None) -> str:

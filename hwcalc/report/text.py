@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
-__all__ = ["TIMES", "abbreviated", "both", "clean", "exact", "indices", "layer_words", "parameters", "percent", "plural"]
+__all__ = [
+    "TIMES",
+    "abbreviated",
+    "both",
+    "clean",
+    "exact",
+    "how_many",
+    "indices",
+    "layer_words",
+    "parameters",
+    "percent",
+    "plural",
+]
 
 TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
@@ -42,6 +55,15 @@ def both(count: int) -> str:
 def plural(count: int, word: str) -> str:
     """``plural(2, "layer")`` is ``"2 layers"``."""
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def how_many(count: int | None) -> str:
+    """A cell with a solver's answer: nothing where it is not planned, ``any`` where nothing limits it.
+
+    >>> how_many(None), how_many(4096), how_many(UNLIMITED)
+    ('', '4,096', 'any')
+    """
+    return "" if count is None else f"{count:,}" if count < UNLIMITED else "any"
 
 
 def parameters(count: int) -> str:

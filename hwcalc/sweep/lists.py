@@ -77,7 +77,7 @@ def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
         found.update(dict.fromkeys(_catalog()))
     if not found:
         raise UsageError(
-            "no model is given.", hint="Give ids or folders, a pattern such as 'Qwen/*', @FILE with one on each line, or --all."
+            "no model is given.", hint="Give ids or folders, a pattern such as 'Qwen/*', or @FILE with one on each line."
         )
     return tuple(found)
 

@@ -36,7 +36,7 @@ def compared(models: Iterable[ModelSpec], axes: Mapping[str, tuple[Any, ...]], o
     every = list(product(*lists))
     if len(every) > MOST_VARIANTS:
         raise UsageError(
-            f"that are {len(every):,} variants, and a comparison has at most {MOST_VARIANTS}.",
+            f"those are {len(every):,} variants, and a comparison has at most {MOST_VARIANTS}.",
             hint="Leave some out, or write them all as rows: kvplan sweep",
         )
     found: list[Variant] = []

@@ -103,3 +103,12 @@ def test_what_is_no_model(model: object) -> None:
     """Anything else is an error that says what a model may be."""
     with pytest.raises(KvplanError):
         load_model(model)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["revision", "assume", "token", "endpoint"])
+def test_words_must_be_words(name: str) -> None:
+    """A token is not repeated."""
+    with pytest.raises(UsageError, match=f"{name} must be a string") as caught:
+        plan("Qwen/Qwen3-8B", seq=1, **{name: 12345})  # type: ignore[arg-type]
+
+    assert ("12345" in str(caught.value)) is (name != "token")

@@ -309,3 +309,12 @@ def test_every_gpu_plans() -> None:
         assert fit_of(made).usable_bytes > 0
         assert fit_of(made).min_gpus is not None
     assert runtime_profile().margin == Fraction(1, 20)
+
+
+def test_a_margin_beyond_the_engines_share_leaves_nothing() -> None:
+    """Never less than nothing: 92 % of the GPU less 99.9 %."""
+    found = fit_of(plan(LLAMA, seq=8192, gpu="l4", engine="vllm", margin="99.9%"))
+
+    assert found.usable_bytes == 0
+    assert found.verdict == "does not fit"
+    assert found.headroom_bytes == -found.needed_bytes

@@ -142,3 +142,19 @@ def test_shares_that_are_none(text: str) -> None:
 def test_shares(share: str, before: int, limit: int) -> None:
     """Without rounding up: 0.1 % of 999 is no byte."""
     assert parse_growth(share).limit(before) == limit
+
+
+def test_two_files_may_have_a_check_of_the_same_name(tmp_path: Path) -> None:
+    """Each is compared with its own; in a file that has moved, with the smallest of that name."""
+    small = check_file(tmp_path / "a", CHECK)
+    large = check_file(tmp_path / "b", {**CHECK, "seq": 2000})
+    files = [read_check_file(path) for path in (small, large)]
+    baseline = read_baseline(str(write(tmp_path / "baseline.json", run_checks(files, Settings()).to_dict())))
+
+    same = run_checks(files, Settings(baselines=baseline)).checks
+    (moved,) = run_checks(
+        [read_check_file(check_file(tmp_path / "c", {**CHECK, "seq": 2000}))], Settings(baselines=baseline)
+    ).checks
+
+    assert [check.status for check in same] == ["pass", "pass"]
+    assert grown(moved)["growth.cache_bytes"] == (2000 * PER_TOKEN, False)

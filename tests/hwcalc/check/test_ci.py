@@ -57,14 +57,22 @@ def act(folder: Path, **inputs: str) -> tuple[subprocess.CompletedProcess[str], 
     return done, {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 
+def parts(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
+    """What the runner takes as plain text, between a stop of its commands and the end of that, and what it reads for commands."""
+    found = re.fullmatch(r"::stop-commands::([0-9a-f]{32})\n(.*)^::\1::\n(.*)", done.stdout, re.DOTALL | re.MULTILINE)
+
+    assert found is not None, done.stdout
+    return found[2], found[3]
+
+
 def test_the_action_passes(tmp_path: Path) -> None:
     """Table in the log, a summary behind what was there, the exit status as an output."""
     check_file(tmp_path, CHECK)
     done, written = act(tmp_path, sarif="out.sarif", junit="out/junit.xml", strict="true", offline="true")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("ok     one")
-    assert "::notice title=kvplan check::1 check: 1 holds" in done.stdout
+    assert parts(done)[0].startswith("ok     one")
+    assert "::notice title=kvplan check::1 check: 1 holds" in parts(done)[1]
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=0\n"
     assert written["GITHUB_STEP_SUMMARY"].startswith("before\n### kvplan check: 1 check: 1 holds")
     assert (tmp_path / "out.sarif").is_file()
@@ -78,9 +86,9 @@ def test_the_action_fails_where_the_check_does(tmp_path: Path) -> None:
     quiet, silent = act(tmp_path, annotations="false", summary="false")
 
     assert done.returncode == quiet.returncode == 1
-    assert "::error file=kvplan.yaml,line=1,col=" in done.stdout
+    assert "::error file=kvplan.yaml,line=1,col=" in parts(done)[1]
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=1\n"
-    assert "::" not in quiet.stdout
+    assert parts(quiet)[1] == ""
     assert silent["GITHUB_STEP_SUMMARY"] == "before\n"
 
 
@@ -90,7 +98,7 @@ def test_several_files_and_baselines_of_any_name(tmp_path: Path) -> None:
     for index, name in enumerate(names):
         check_file(tmp_path, {**CHECK, "name": str(index)}, name=name)
     first, _ = act(tmp_path, file="a b.yaml", junit="", format="json", annotations="false")
-    (tmp_path / "base line.json").write_text(first.stdout, encoding="utf-8")
+    (tmp_path / "base line.json").write_text(parts(first)[0], encoding="utf-8")
     done, _ = act(tmp_path, file="\n".join(names), baseline="base line.json\n", max_growth="5%")
 
     assert done.returncode == 0, done.stderr
@@ -106,8 +114,19 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
     assert done.returncode == 3
     assert "there is no file gone.yaml" in done.stderr
-    assert "notice" not in done.stdout
+    assert parts(done)[1] == "::error title=kvplan check::Nothing was checked (exit status 3). The reason is in the log.\n"
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=3\n"
+
+
+def test_a_check_file_gives_the_runner_no_commands(tmp_path: Path) -> None:
+    """A name that wraps to ``::error ...`` at the start of a line stays text; its own annotation is escaped."""
+    check_file(tmp_path, {**CHECK, "name": f"{90 * 'x'} ::error file=a::b", "max_cache": 1})
+    done, _ = act(tmp_path)
+    text, commands = parts(done)
+
+    assert any(line.strip().startswith("::error file=a::b") for line in text.splitlines())
+    assert [line.partition(" ")[0] for line in commands.splitlines()] == ["::error", "::notice"]
+    assert "file=a::" not in commands
 
 
 def test_every_flag_of_the_action_exists() -> None:

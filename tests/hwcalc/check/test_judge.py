@@ -231,3 +231,32 @@ def test_an_estimate_of_weights_has_ends() -> None:
     assert not judged(f"max_total: {of.memory.total_bytes}", of).certain
     assert judged(f"max_total: {high}", of).certain
     assert judged(f"max_total: {low - 1}", of).certain
+
+
+def planned_with(required: str, **options: Any) -> Judged:
+    """One requirement of a real plan, with the real way to plan again."""
+    options = {"seq": "100k", "batch": 2, "gpu": "l4", **options}
+    return judged(
+        required, plan("meta-llama/Llama-3.1-8B", **options), lambda **change: plan("meta-llama/Llama-3.1-8B", **options | change)
+    )
+
+
+@pytest.mark.parametrize(("limit", "certain"), [(2, False), (3, True)])
+def test_max_gpus_speaks_of_the_number_that_it_takes(limit: int, certain: bool) -> None:
+    """On one l4 it surely does not fit, on two it is tight, on three it fits: two are uncertain, whatever one is."""
+    found = planned_with(f"max_gpus: {limit}")
+
+    assert (found.got, found.holds, found.certain) == (2, True, certain)
+    assert [planned("tight", tp=2), planned("fits", tp=1, pp=3)] == [True, True]
+
+
+def planned(verdict: str, **layout: int) -> bool:
+    """Whether that layout has this verdict."""
+    made = plan("meta-llama/Llama-3.1-8B", seq="100k", batch=2, gpu="l4", **layout)  # type: ignore[arg-type]
+    return made.fit is not None and made.fit.verdict == verdict
+
+
+def test_more_gpus_than_the_tight_one_are_certain() -> None:
+    """What is tight on one GPU and fits on two holds for certain where eight are allowed, and is open where one is."""
+    assert planned_with("max_gpus: 8", seq="40k", batch=1).certain
+    assert not planned_with("max_gpus: 1", seq="40k", batch=1).certain

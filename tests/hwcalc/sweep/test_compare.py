@@ -167,3 +167,10 @@ def test_models_without_a_length(capsys: Capture) -> None:
     assert run(capsys, "compare", mamba)[:2] == (2, "")
     short, long = variants(capsys, mamba, "--seq", "8,800")
     assert short["cache_total_bytes"] == long["cache_total_bytes"] == 24 * 1536 * (16 + 3) * 4
+
+
+def test_a_state_space_model_holds_any_length(capsys: Capture) -> None:
+    """Nothing of it grows with length: no number is the longest."""
+    _, out, _ = run(capsys, "compare", "state-spaces/mamba-1.4b-hf", "--seq", "1k", "--gpu", "l4")
+
+    assert out.splitlines()[-1].split()[-2] == "any"
