@@ -91,19 +91,13 @@ def measurements(gpu: str, kind: str, notes: list[Note]) -> Calibration | None:
 
     Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
     """
-    from profiles.calibration import SWITCH, enabled, load_calibration
-    from profiles.catalog import ProfileError
+    from hwcalc.hardware import profile_errors
+    from profiles.calibration import SWITCH, calibration_path, enabled, load_calibration
 
     if not enabled():
-        from profiles.calibration import calibration_path
-
         path = calibration_path(gpu, kind)
         if path is not None and path.exists():
             notes.append(Note(code="calibration-off", message=f"{SWITCH} is set: what was measured on {gpu} is left out."))
         return None
-    try:
+    with profile_errors():
         return load_calibration(gpu, kind)
-    except ProfileError as error:
-        from hwcalc.hardware import broken
-
-        raise broken(error) from error

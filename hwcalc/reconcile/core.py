@@ -266,9 +266,8 @@ def _inputs(
     for name, word in {**stated_options, **options}.items():
         fact = facts.last(name)
         by_log = name not in options
-        out.append(
-            Input(name=name, value=word, source="log" if by_log else "option", line=fact.line if by_log and fact else None)
-        )
+        line = fact.line if by_log and fact is not None else None
+        out.append(Input(name=f"engine_options.{name}", value=word, source="log" if by_log else "option", line=line))
     return tuple(out)
 
 
@@ -291,10 +290,9 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
     from pathlib import Path
 
     from hwcalc.engines.calibration import conditions
-    from hwcalc.hardware import broken
+    from hwcalc.hardware import profile_errors
     from hwcalc.sources.wanted import printable
     from profiles.calibration import Measured, Reading, overheads_kind, save_reading
-    from profiles.catalog import ProfileError
 
     gpu = context.request.gpu
     assert gpu is not None
@@ -309,8 +307,6 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
     source = f"{read.engine}{version}, {printable(Path(log_name(log)).name)[:80]}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
     reading = Reading(values=values, measured=measured, conditions=conditions(context, tokens=tokens, rows=rows))
-    try:
+    with profile_errors():
         path = save_reading(gpu.id, overheads_kind(read.engine), reading)
-    except ProfileError as error:
-        raise broken(error) from error
     return Saved(path=str(path), values=values)

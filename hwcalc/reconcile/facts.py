@@ -22,8 +22,8 @@ _FEWEST_DECIMALS: Final = 2
 # What stands between a name and its number, and the number: each part is bounded and starts with other characters than the one
 # before may end with.
 _GAP = re.compile(r"[ :=~]{0,12}[(`'\"]?")
-_DIGITS = re.compile(r"-?[0-9]{1,3}(?:[,_'\u00a0\u202f][0-9]{3}){1,6}(?![0-9])|-?[0-9]{1,18}", re.ASCII)
-_FRACTION = re.compile(r"\.([0-9]{1,12})", re.ASCII)
+_DIGITS = re.compile(r"-?[0-9]{1,3}(?:[,_'\u00a0\u202f][0-9]{3}){1,6}(?![0-9])|-?[0-9]{1,18}(?![0-9])", re.ASCII)
+_FRACTION = re.compile(r"\.([0-9]{1,20})", re.ASCII)
 _UNIT = re.compile(r"[ ]{0,2}(GiB|GB|MiB|MB|KiB|KB|bytes|B|%|x|tokens)(?![A-Za-z])")
 
 
@@ -218,10 +218,11 @@ def byte_range(found: Found, factor: int) -> tuple[int, int, int]:
     (424128021, 434865438)
     """
     scale = 10**found.decimals
-    value = round(found.digits * factor / scale) if found.decimals else found.digits * factor
+    value = (2 * found.digits * factor + scale) // (2 * scale)
     if factor == 1:
         return value, value, value
     fine = 10 ** max(found.decimals, _FEWEST_DECIMALS)
     steps = found.digits * (fine // scale)
     # Half a step either way: (2 x steps +- 1) / (2 x fine) units.
-    return value, -(-(2 * steps - 1) * factor // (2 * fine)), (2 * steps + 1) * factor // (2 * fine)
+    low, high = -(-(2 * steps - 1) * factor // (2 * fine)), (2 * steps + 1) * factor // (2 * fine)
+    return value, min(low, value), max(value, high)

@@ -7,12 +7,12 @@ from typing import Final
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import clean
+from hwcalc.report.text import clean, plural
 from hwcalc.units import human_bytes
 
 __all__ = ["reconcile_csv", "reconcile_text", "verdict"]
 
-_HEADER: Final = ("figure", "predicted", "range", "reported", "difference", "%", "is", "")
+_HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
 _CSV: Final = (
     "name", "unit", "definition", "predicted", "low", "high", "reported", "reported_low", "reported_high", "difference", "percent",
     "distance_percent", "within", "rank", "line", "meaning",
@@ -33,9 +33,9 @@ def verdict(found: Reconciliation) -> str:
 def reconcile_text(found: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
     """A table or Markdown."""
     version = f" {found.engine_version}" if found.engine_version else ""
-    title = f"{found.model} beside {found.log} ({found.engine}{version}, {found.lines:,} lines)"
+    title = f"{found.model} beside {found.log} ({found.engine}{version}, {plural(found.lines, 'line')})"
     rows = [_cells(row) for row in found.rows]
-    figures = listing(_HEADER, rows, format_=format_, right=(1, 2, 3, 4, 5), color=color, width=width)
+    figures = listing(_HEADER, rows, format_=format_, right=(2, 3, 4, 5, 6), color=color, width=width)
     head = (
         f"### {clean(title)}\n\n**{clean(verdict(found))}**\n\n"
         if format_ == "markdown"
@@ -59,6 +59,7 @@ def _cells(row: Row) -> list[str]:
         span = f"{start if unit and high.endswith(f' {unit}') else low} to {high}"
     apart = abs(row.difference) >= _NOT_SHARED
     return [
+        "" if row.within else "!",
         row.name,
         _shown(row.predicted, row.unit),
         span,
@@ -66,7 +67,6 @@ def _cells(row: Row) -> list[str]:
         _shown(row.difference, row.unit, sign=True) if apart else "0",
         "" if row.percent is None or not apart else f"{row.percent:+.2f}",
         row.definition,
-        "" if row.within else "differs",
     ]
 
 

@@ -23,7 +23,7 @@ SOUGHT: Final = (
     "memory footprint: 15.01 GB",
     "KV cache: 4294967296 bytes",
     "max_memory_allocated: 17.06 GiB",
-    "CUDA out of memory.",
+    "CUDA out of memory",
 )
 
 _DECIMAL: Final = {"GB": 10**9, "MB": 10**6, "KB": 10**3}

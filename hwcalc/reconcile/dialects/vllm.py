@@ -41,6 +41,7 @@ _SIZES: Final = (
     ),
     ("total_bytes", ("total_gpu_memory",)),
     ("torch_peak_bytes", ("peak_torch_memory",)),
+    ("requested_bytes", ("the current vLLM instance can use",)),
     ("graphs_estimated_bytes", ("Estimated CUDA graph memory",)),
     ("graphs_bytes", ("CUDA graph pool memory",)),
     ("pool_bytes", ("Current kv cache memory in use is",)),

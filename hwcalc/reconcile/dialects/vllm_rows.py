@@ -12,6 +12,7 @@ from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.vllm.memory import graphs_subtracted, rotary_parts
 from hwcalc.engines.vllm.settings import read_settings
 from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
+from hwcalc.engines.vllm.versions import GROUP_AWARE_LOG_SINCE, minor
 from hwcalc.model import Note
 from hwcalc.planner.result import PoolGroup, PoolInfo
 from hwcalc.reconcile.facts import Fact, Facts
@@ -47,7 +48,10 @@ class Pools:
 def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) -> tuple[list[Row], list[Note]]:
     """Every figure that both sides have, and what could not be compared."""
     budget = engine.budget(context) if context.request.gpu is not None else None
-    rows = _equation(facts, engine, context, budget, tolerance)
+    rows = [
+        *_equation(facts, engine, context, budget, tolerance),
+        *_layout_rows(facts, engine, context, tolerance),
+    ]
     notes: list[Note] = []
     pools = _pools(facts, engine, context, budget)
     if pools is None:
@@ -55,7 +59,7 @@ def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) ->
             message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
             notes.append(Note(code="budget-unknown", message=message))
         return rows, notes
-    rows += _pool_rows(facts, engine, context, pools, tolerance)
+    rows += _pool_rows(facts, context, pools, tolerance)
     if context.request.gpu is None and "available_bytes" in facts:
         message = (
             "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
@@ -138,10 +142,21 @@ def _pools(facts: Facts, engine: Engine, context: Context, budget: Budget | None
         ends, base = (size, size, size), "blocks"
     elif budget is not None:
         ends, base = (max(0, budget.low), max(0, budget.expected), max(0, budget.high)), "equation"
+    elif (counted := facts.smallest("tokens")) is not None:
+        size = _blocks_of_tokens(int(counted.value), engine, context) * (_pool(engine, context, 0).bytes_per_block or 0)
+        ends, base = (size, size, size), "tokens"
     if ends is None:
         return None
     least, expected, most = (_pool(engine, context, size) for size in ends)
     return Pools(low=least, expected=expected, high=most, base=base)
+
+
+def _blocks_of_tokens(tokens: int, engine: Engine, context: Context) -> int:
+    """The fewest blocks that the log would count as so many tokens."""
+    if minor(context.version) >= GROUP_AWARE_LOG_SINCE:
+        return -(-tokens * (_pool(engine, context, 0).blocks_per_request or 0) // context.tokens)
+    groups = engine.groups(_quiet(context))
+    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * context.request.dcp)
 
 
 def _ends(fact: Fact) -> tuple[int, int, int]:
@@ -155,42 +170,40 @@ def _pool(engine: Engine, context: Context, size: int) -> PoolInfo:
     return pool
 
 
-def _pool_rows(facts: Facts, engine: Engine, context: Context, pools: Pools, tolerance: float) -> list[Row]:
+def _layout_rows(facts: Facts, engine: Engine, context: Context, tolerance: float) -> list[Row]:
+    """What does not depend on the budget: block sizes, the padding of states, what one request needs."""
+    rows: list[Row] = []
+
+    def row(name: str, fact: Fact | None, held: Number | None, meaning: str) -> None:
+        known = None if held is None else spread(held)
+        rows.extend(compared(name, fact, known, tolerance, definition="engine", meaning=meaning))
+
+    groups, pool = engine.groups(_quiet(context)), _pool(engine, context, 0)
+    least = min((group.block_size for group in groups), default=None)
+    row("block size", facts.smallest("smallest_block_tokens"), least, "tokens of the smallest block of any group")
+    row("attention block", facts.smallest("attention_block_tokens"), pool.block_size, "tokens: its page is at least a state's")
+    row("state padding", facts.smallest("mamba_padding_percent"), _padding(context, groups), "of a state's bytes, to fill a page")
+    row("needed", facts.largest("needed_bytes"), pool.needed_bytes, "the cache of one longest request")
+    return rows
+
+
+def _pool_rows(facts: Facts, context: Context, pools: Pools, tolerance: float) -> list[Row]:
     """Blocks, tokens, concurrency, and what a refusal says."""
     definition = "estimate" if pools.base == "equation" else "engine"
     rows: list[Row] = []
 
-    def row(name: str, fact: Fact | None, held: Range | None, meaning: str, what: str = definition) -> None:
-        rows.extend(compared(name, fact, held, tolerance, definition=what, meaning=meaning))
+    def row(name: str, fact: Fact | None, held: Range | None, meaning: str) -> None:
+        rows.extend(compared(name, fact, held, tolerance, definition=definition, meaning=meaning))
 
-    if pools.base != "blocks":
-        row(
-            "blocks",
-            facts.smallest("blocks"),
-            pools.range(lambda pool: pool.blocks),
-            "budget / bytes of a block, the least of all ranks",
-        )
-    starts = pools.expected.fits
-    tokens = pools.range(lambda pool: pool.tokens) if starts else spread(0)
-    row("tokens", facts.smallest("tokens"), tokens, "the log's count: concurrency x longest request since 0.21")
+    if pools.base not in ("blocks", "tokens"):
+        blocks = pools.range(lambda pool: pool.blocks)
+        row("blocks", facts.smallest("blocks"), blocks, "budget / bytes of a block, the least of all ranks")
+    if pools.base != "tokens":
+        tokens = pools.range(lambda pool: pool.tokens) if pools.expected.fits else spread(0)
+        row("tokens", facts.smallest("tokens"), tokens, "the log's count: concurrency x longest request since 0.21")
     row("concurrency", facts.smallest("concurrency"), pools.range(_concurrency), "blocks / blocks of one longest request")
-    groups = engine.groups(_quiet(context))
     stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
     row("tokens stored", facts.smallest("stored_tokens"), stored, "blocks x tokens of a block")
-    least = min((group.block_size for group in groups), default=None)
-    shown = None if least is None else spread(least)
-    row("block size", facts.smallest("smallest_block_tokens"), shown, "tokens of the smallest block of any group", "engine")
-    held = None if pools.expected.block_size is None else spread(pools.expected.block_size)
-    row("attention block", facts.smallest("attention_block_tokens"), held, "tokens: its page is at least a state's", "engine")
-    row(
-        "state padding",
-        facts.smallest("mamba_padding_percent"),
-        _padding(context, groups),
-        "of a state's bytes, to fill a page",
-        "engine",
-    )
-    need = None if pools.expected.needed_bytes is None else spread(pools.expected.needed_bytes)
-    row("needed", facts.largest("needed_bytes"), need, "the cache of one longest request", "engine")
     longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, context.tokens))
     row("longest request", facts.smallest("longest_tokens"), longest, "tokens of the longest request that would fit")
     return rows
@@ -202,7 +215,7 @@ def _concurrency(pool: PoolInfo) -> Number | None:
     return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None
 
 
-def _padding(context: Context, groups: tuple[PoolGroup, ...]) -> Range | None:
+def _padding(context: Context, groups: tuple[PoolGroup, ...]) -> Number | None:
     """How much longer a state's page is than the state, in percent; ``None`` without states or pages of one size."""
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
     kinds = [group.kind for group in context.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
@@ -219,7 +232,7 @@ def _padding(context: Context, groups: tuple[PoolGroup, ...]) -> Range | None:
         )
         for kind in kinds
     )
-    return spread(100 * (page - largest) / largest)
+    return 100 * (page - largest) / largest
 
 
 def _sum(parts: list[BudgetPart]) -> Range:
