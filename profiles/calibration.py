@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import field
@@ -260,6 +259,8 @@ def _plain(reading: Reading) -> dict[str, Any]:
 
 def _replace(path: Path, text: str) -> None:
     """Write beside the file and put it in its place."""
+    import tempfile
+
     waiting: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

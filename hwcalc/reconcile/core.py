@@ -148,10 +148,15 @@ def reconcile(
         )
     if told is None:
         name = _versioned(facts, rules.name, rules.versions, notes)
-    context, shown = _opened(spec, name, stated | wanted, stated_options | options, notes, by_hand=bool(wanted or options))
+    try:
+        context, shown = _opened(spec, name, stated | wanted, stated_options | options, notes)
+        rows, more = read.compare(facts, find_engine(name)[0], context, float(allowed))
+    except UsageError as error:
+        # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.
+        _opened(spec, name, wanted, options, [])
+        raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
     inputs = _inputs(facts, wanted, stated, stated_options, options, shown)
     _same_model(facts, spec, notes)
-    rows, more = read.compare(facts, find_engine(name)[0], context, float(allowed))
     notes += more
     if not rows:
         message = "; ".join(note.message for note in more)
@@ -229,15 +234,10 @@ def _order(version: str) -> int:
 
 
 def _opened(
-    spec: ModelSpec, engine: str, wanted: dict[str, Any], options: dict[str, str], notes: list[Note], *, by_hand: bool
+    spec: ModelSpec, engine: str, wanted: dict[str, Any], options: dict[str, str], notes: list[Note]
 ) -> tuple[Context, dict[str, Any]]:
-    """The request as it is planned. What a log states and no plan takes is the log's fault, not the user's."""
-    try:
-        _, context = open_request(spec, notes, engine=engine, engine_options=options, **wanted)
-    except UsageError as error:
-        if by_hand:
-            raise
-        raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
+    """The request as it is planned, and what of it is shown."""
+    _, context = open_request(spec, notes, engine=engine, engine_options=options, **wanted)
     request = replace(context.request, calibrated=False)
     shown = {name: getattr(request, name, None) for name in _SHOWN}
     shown["gpu"] = None if request.gpu is None else request.gpu.id

@@ -98,6 +98,9 @@ def _foot(found: Reconciliation, *, format_: str, color: bool, width: int) -> st
     inputs = [f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in found.inputs]
     lines = [("planned with", ", ".join(inputs))]
     lines += [(row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})") for row in found.rows]
+    for fact in found.facts:
+        if fact.name == "usage_share" and not isinstance(fact.value, str):
+            lines.append(("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})"))
     if found.saved is not None:
         sizes = ", ".join(
             f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}" for name, size in found.saved.values.items()

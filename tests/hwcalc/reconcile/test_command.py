@@ -37,7 +37,8 @@ def test_a_log_that_agrees(capsys: Capture) -> None:
     assert lines[3].split() == ["figure", "predicted", "range", "reported", "difference", "%", "is"]
     assert next(line for line in lines if "blocks" in line).split() == ["blocks", "1,950", "1,952", "+2", "+0.10", "engine"]
     assert "seq 20000 (line 1)" in out
-    assert max(map(len, lines)) <= 100
+    # The first line has the name of the log, as long as it is.
+    assert max(map(len, lines[1:])) <= 100
 
 
 def test_a_log_that_differs(capsys: Capture) -> None:
