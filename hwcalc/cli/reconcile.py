@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, PLANNING, Option, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, PLANNING, Option, engine_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
 
@@ -38,7 +38,6 @@ OPTIONS = (
 
 def run(*, model: str, log: str | None, engine_option: Sequence[str] | None, **options: Any) -> Answer:
     """Compare an engine's start-up log, or its metrics, with the plan of the same thing. Exit status 1: they differ."""
-    from hwcalc.cli.options import engine_options
     from hwcalc.reconcile import reconcile
 
     view = view_of(**{option.name: options.pop(option.name) for option in OUTPUT})
@@ -48,7 +47,9 @@ def run(*, model: str, log: str | None, engine_option: Sequence[str] | None, **o
         raise UsageError(
             "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
         )
-    found = reconcile(model, _opened(log), engine_options=engine_options(engine_option or ()), **options)
+    knobs = engine_options(engine_option or ())
+    with reading(model):
+        found = reconcile(model, _opened(log), engine_options=knobs, **options)
     status = 0 if found.within else 1
     if view.format == "json":
         return Answer(text=answer(found.to_dict()).text, json=True, status=status)
