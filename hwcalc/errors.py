@@ -13,6 +13,7 @@ __all__ = [
     "HubError",
     "HubUnreachableError",
     "KvplanError",
+    "LogError",
     "ModelNotFoundError",
     "UnknownArchitectureError",
     "UnreadKeysError",
@@ -54,6 +55,13 @@ class ConfigError(KvplanError, ValueError):
 
     exit_code = 3
     type = "bad-config"
+
+
+class LogError(KvplanError, ValueError):
+    """An engine's log that cannot be read, or that states nothing that a plan can be compared with: exit 3."""
+
+    exit_code = 3
+    type = "bad-log"
 
 
 class UnknownArchitectureError(ConfigError):

@@ -12,10 +12,12 @@ __all__ = [
     "check_files",
     "check_formats",
     "clouds",
+    "dialects",
     "dtypes",
     "emitters",
     "engine_options",
     "engines",
+    "files",
     "formats",
     "gpus",
     "instances",
@@ -58,6 +60,18 @@ def engines(incomplete: str) -> list[str]:
     from hwcalc.engines import ENGINES
 
     return _starting(ENGINES, incomplete)
+
+
+def files(incomplete: str) -> list[str]:
+    """Files and folders."""
+    return _paths(incomplete if "/" in incomplete else f"./{incomplete}")
+
+
+def dialects(incomplete: str) -> list[str]:
+    """Dialects of logs."""
+    from hwcalc.reconcile.dialects import DIALECTS
+
+    return _starting((dialect.name for dialect in DIALECTS), incomplete)
 
 
 def dtypes(incomplete: str) -> list[str]:

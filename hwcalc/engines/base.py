@@ -67,6 +67,8 @@ class Request:
     lora: Lora | None = None
     draft: ModelSpec | None = None
     """A small model whose guesses the planned one checks; it is loaded beside it."""
+    calibrated: bool = True
+    """Whether what the user measured stands in for estimates."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -90,7 +92,10 @@ class Section(enum.StrEnum):
 
 @frozen
 class BudgetPart:
-    """One term of the memory equation, in bytes per GPU: low, expected, high, and where it comes from."""
+    """One term of the memory equation, in bytes per GPU: low, expected, high, and where it comes from.
+
+    ``definition`` is ``exact``, ``estimate`` or ``measured``.
+    """
 
     name: str
     section: Section
@@ -98,6 +103,7 @@ class BudgetPart:
     expected: int
     high: int
     source: str
+    definition: str = "estimate"
 
 
 @frozen

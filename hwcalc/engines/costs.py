@@ -52,7 +52,7 @@ def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -
 
 def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
     """A term that is known."""
-    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source)
+    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source, definition="exact")
 
 
 def ranked(name: str, section: Section, found: RankBytes) -> BudgetPart:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
+from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, remembered, workspaces
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.rank_weights import PLAIN, rank_weight_bytes
@@ -35,15 +36,17 @@ def plan_equation(engine: Engine, context: Context) -> Budget | None:
         return None
     share, wanted = request.memory_utilization, format_name(request.weights)
     plain = wanted if wanted in PLAIN else None
+    tokens = engine.forward_tokens(context)
     parts = (
         *weights,
         *beside(engine, context),
-        forward(engine.weight_rules(), context, engine.forward_tokens(context), request.replica_batch, plain=plain),
+        forward(engine.weight_rules(), context, tokens, request.replica_batch, plain=plain),
         *engine.working(context),
         device_context(gpu),
         workspaces(gpu),
         *communication(request, gpu),
     )
+    parts = calibrated(engine.name, context, parts, tokens=tokens[1], rows=request.replica_batch)
     return Budget.of(memory, 1.0 if share is None else share, _margin(context), parts)
 
 

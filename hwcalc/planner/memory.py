@@ -77,13 +77,17 @@ def _of(budget: BudgetInfo, section: Section) -> tuple[BudgetPartInfo, ...]:
 def _activations(budget: BudgetInfo, gpus: int) -> Share:
     parts = _of(budget, Section.ACTIVATIONS)
     low, expected, high = (gpus * sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
-    return Share(bytes=expected, low=low, high=high, definition="estimate")
+    return Share(bytes=expected, low=low, high=high, definition=_definition(parts))
 
 
 def _overhead(budget: BudgetInfo, gpus: int) -> OverheadInfo:
     parts = _of(budget, Section.OVERHEAD)
     low, expected, high = (gpus * sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
-    return OverheadInfo(bytes=expected, low=low, high=high, definition="estimate", parts=parts)
+    return OverheadInfo(bytes=expected, low=low, high=high, definition=_definition(parts), parts=parts)
+
+
+def _definition(parts: tuple[BudgetPartInfo, ...]) -> str:
+    return "measured" if parts and all(part.definition == "measured" for part in parts) else "estimate"
 
 
 def _per_gpu(engine: Engine, context: Context, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:

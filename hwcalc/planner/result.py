@@ -270,7 +270,8 @@ class PoolInfo:
 class BudgetPartInfo:
     """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from.
 
-    ``section`` is the line of the sum that it belongs to: weights, activations or overhead.
+    ``section`` is the line of the sum that it belongs to: weights, activations or overhead; ``definition`` is exact, estimate or
+    measured.
     """
 
     name: str
@@ -279,6 +280,7 @@ class BudgetPartInfo:
     expected: int
     high: int
     source: str
+    definition: str
 
 
 @frozen
@@ -350,6 +352,8 @@ class SpeedInfo:
     which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt of ``seq`` tokens. ``bound_by`` is
     ``memory bandwidth`` or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
     weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
+    ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
+    ``unknown``.
     """
 
     definition: str

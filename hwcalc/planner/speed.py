@@ -19,11 +19,13 @@ from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 
 if TYPE_CHECKING:
     from formulas import DType, LayerKind, Stack
+    from profiles.calibration import Reading
     from profiles.gpus import Gpu
 
 __all__ = ["cache_bytes_read", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
+_MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
 _SIXTEEN: Final = ("bf16", "fp16")
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp32": ("tf32", "fp32"),
@@ -76,8 +78,10 @@ def speed_bound(
       with favourites touches fewer.
     """
     told = [] if notes is None else notes
+    measured = _measured(gpu, told)
     shares = weight_shares(model, weights, dtype) if shares is None else shares
-    bandwidth = None if gpu.memory_bandwidth_gbps is None else gpu.memory_bandwidth_gbps * 1e9
+    rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
+    bandwidth = None if rate is None else rate * 1e9
     if shares is None:
         told.append(Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted."))
         return _nothing()
@@ -102,9 +106,9 @@ def speed_bound(
     work = sum(count * prefill_flops(kind, seq, encoder_tokens, selected=selected) for count, kind in kinds)
     prompt[attention] = prompt.get(attention, 0) + work
     prefill, prefill_by = _longer(prompt_bytes, prompt, gpu, bandwidth)
-    told += _unknown(gpu, {*flops, *prompt})
+    told += _unknown(gpu, {*flops, *prompt}, bandwidth)
     return SpeedInfo(
-        definition="bound",
+        definition="bound" if measured is None else "measured",
         decode_tokens_per_s_bound=None if step is None else batch / step,
         decode_step_s_bound=step,
         bound_by=bound_by,
@@ -114,8 +118,25 @@ def speed_bound(
         cache_bytes_per_step=int(cache_bytes),
         flops_per_step=int(sum(flops.values())),
         prefill_flops=int(sum(prompt.values())),
-        source=_SOURCE,
+        source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
     )
+
+
+def _measured(gpu: Gpu, notes: list[Note]) -> Reading | None:
+    """What the user measured of this accelerator's memory, if anything; ``notes`` says so."""
+    from hwcalc.engines.calibration import measurements
+    from profiles.calibration import BANDWIDTH
+
+    found = measurements(gpu.id, BANDWIDTH, notes)
+    reading = None if found is None else found.latest("read_gbps")
+    if reading is not None:
+        peak = "" if gpu.memory_bandwidth_gbps is None else f" instead of the peak of {gpu.memory_bandwidth_gbps:,g}"
+        message = (
+            f"Speed by the bandwidth measured on {reading.measured.date}: {reading.values['read_gbps']:,g} GB/s{peak}. "
+            "Without: KVPLAN_NO_CALIBRATION=1."
+        )
+        notes.append(Note(code="calibrated", message=message))
+    return reading
 
 
 def cache_bytes_read(
@@ -214,8 +235,8 @@ def _longer(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tup
     return computing, "compute"
 
 
-def _unknown(gpu: Gpu, wanted: Iterable[tuple[str, ...]]) -> list[Note]:
-    missing = [] if gpu.memory_bandwidth_gbps is not None else ["memory bandwidth"]
+def _unknown(gpu: Gpu, wanted: Iterable[tuple[str, ...]], bandwidth: float | None) -> list[Note]:
+    missing = [] if bandwidth is not None else ["memory bandwidth"]
     if any(_rate(gpu, rates) is None for rates in wanted):
         missing.append("compute rate")
     if not missing:

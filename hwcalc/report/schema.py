@@ -17,6 +17,7 @@ DOCUMENTS = (
     "recommend",
     "check",
     "check-file",
+    "reconcile",
     "models",
     "engines",
     "gpus",
@@ -39,6 +40,7 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
+    from hwcalc.reconcile.result import Reconciliation
     from hwcalc.report import compare_records, explain, hardware, records
 
     classes: dict[str, type] = {
@@ -49,6 +51,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "compare": compare_records.Comparison,
         "sweep": compare_records.SweepDocument,
         "check": CheckDocument,
+        "reconcile": Reconciliation,
         "models": records.ModelsDocument,
         "engines": records.EnginesDocument,
         "gpus": hardware.GpusDocument,

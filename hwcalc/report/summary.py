@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from formulas import KINDS, Role, ranges
 from hwcalc.engines import find_engine
-from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, PoolInfo, TensorInfo
+from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, PoolInfo, TensorInfo
+from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.text import TIMES, both, clean, indices, parameters, plural
 from hwcalc.units import human_bytes
 
@@ -170,7 +171,7 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted")]
     out = [
-        Figure(name=name, bytes=part.bytes, meaning=f"estimate: {human_bytes(part.low)} to {human_bytes(part.high)}")
+        Figure(name=name, bytes=part.bytes, meaning=_meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
     if memory.per_gpu.total is not None:
@@ -178,6 +179,13 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
         meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
         out.append(Figure(name="per GPU", bytes=memory.per_gpu.total, meaning=meaning))
     return out
+
+
+def _meaning(part: ActivationShare | OverheadInfo) -> str:
+    """A range, unless all of it was measured."""
+    if part.definition == "measured":
+        return "measured on this machine"
+    return f"{part.definition}: {human_bytes(part.low)} to {human_bytes(part.high)}"
 
 
 def _growth(plan: Plan) -> str:

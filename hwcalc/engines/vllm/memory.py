@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from formulas import Role
 from hwcalc.engines.base import Budget, BudgetPart, Context, Request, Section
+from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, ranked, remembered, workspaces
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.rank_weights import RankBytes
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     from hwcalc.engines.vllm.settings import Speculation
     from profiles.gpus import Gpu
 
-__all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "plan_budget", "total_bytes", "weight_parts"]
+__all__ = [
+    "batch_defaults",
+    "default_utilization",
+    "graphs_subtracted",
+    "plan_budget",
+    "rotary_parts",
+    "total_bytes",
+    "weight_parts",
+]
 
 
 def plan_budget(
@@ -51,7 +60,7 @@ def plan_budget(
     parts = [
         *weights,
         *_beside(context, speculation, batched_tokens),
-        *_rotary(context.model),
+        *rotary_parts(context.model),
         _activation(context, sequences, batched_tokens),
         *_encoder(context, batched_tokens),
         estimated("non-torch", Section.OVERHEAD, profile.estimate("non_torch.process")),
@@ -61,7 +70,8 @@ def plan_budget(
     if graphs_subtracted(context.version):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
         parts.append(_graphs(context, left))
-    budget = Budget.of(memory, share, margin, tuple(parts))
+    measured = calibrated("vllm", context, tuple(parts), tokens=batched_tokens, rows=sequences)
+    budget = Budget.of(memory, share, margin, measured)
     _check_free(context, budget)
     return budget
 
@@ -218,7 +228,7 @@ def _from_files(context: Context, published: int | None, stages: tuple[int, ...]
     )
 
 
-def _rotary(model: ModelSpec) -> tuple[BudgetPart, ...]:
+def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     """The table of rotary embeddings: positions x rotated dimensions, which is 131,072 x 128 for Llama-3.1."""
     dims = [group.kind.dims() for group in model.stack.groups]
     widths = [one.get("qk_rope_head_dim", one.get("head_dim", 0)) for one in dims if "num_attention_heads" in one]

@@ -1,0 +1,73 @@
+"""``kvplan reconcile``: an engine's own log beside the plan."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import IO, Any, Final
+
+from hwcalc.cli.options import MODEL, OUTPUT, PLANNING, Option, engine_options, reading, view_of
+from hwcalc.cli.output import Answer, answer
+from hwcalc.errors import UsageError
+
+__all__ = ["OPTIONS", "run"]
+
+_LEFT_OUT: Final = ("model", "margin", "batch", "engine", *(option.name for option in OUTPUT))
+OPTIONS = (
+    MODEL,
+    Option(
+        "log", ("--log",), "FILE", "The engine's start-up log or its /metrics text, or - for standard input.", complete="files"
+    ),
+    Option(
+        "dialect",
+        ("--dialect",),
+        "D",
+        "How to read it: vllm, prometheus, transformers. Default: by its lines.",
+        complete="dialects",
+    ),
+    Option("tolerance", ("--tolerance",), "F", "How far apart the figures may lie: 1%. Default: 1%.", default="1%"),
+    Option(
+        "calibrate", ("--calibrate",), "", "Keep the overheads of the log for later plans with this engine and --gpu.", "flag"
+    ),
+    Option("engine", ("--engine",), "E", "Engine and version, where the log does not state it: vllm@0.11.", complete="engines"),
+    Option("batch", ("--batch", "--concurrency"), "N", "Sequences alive at once, where the log does not state it. Default: 1."),
+    *(option for option in PLANNING if option.name not in _LEFT_OUT),
+    *OUTPUT,
+)
+
+
+def run(*, model: str, log: str | None, engine_option: Sequence[str] | None, **options: Any) -> Answer:
+    """Compare an engine's start-up log, or its metrics, with the plan of the same thing. Exit status 1: they differ."""
+    from hwcalc.reconcile import reconcile
+
+    view = view_of(**{option.name: options.pop(option.name) for option in OUTPUT})
+    if log is None:
+        raise UsageError("no log is named.", hint="Write: kvplan reconcile MODEL --log FILE, or --log - for standard input.")
+    if log == model == "-":
+        raise UsageError(
+            "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
+        )
+    knobs = engine_options(engine_option or ())
+    with reading(model):
+        found = reconcile(model, _opened(log), engine_options=knobs, **options)
+    status = 0 if found.within else 1
+    if view.format == "json":
+        return Answer(text=answer(found.to_dict()).text, json=True, status=status)
+    from hwcalc.report.reconcile import reconcile_csv, reconcile_text, verdict
+
+    if view.format == "csv":
+        remarks = () if found.within else (verdict(found),)
+        return Answer(text=reconcile_csv(found), status=status, remarks=remarks)
+    text = reconcile_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status)
+
+
+def _opened(log: str) -> Any:
+    from pathlib import Path
+
+    if log != "-":
+        return Path(log)
+    stream: IO[bytes] | IO[str] | None = getattr(sys.stdin, "buffer", sys.stdin)
+    if stream is None:
+        raise UsageError("standard input is closed.", hint="Name a file: --log FILE")
+    return stream

@@ -1,0 +1,103 @@
+"""What the user measured on an accelerator, in place of the estimates of the memory equation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.base import BudgetPart, Context
+from hwcalc.model import Note
+
+if TYPE_CHECKING:
+    from profiles.calibration import Calibration
+
+__all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measurements"]
+
+NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
+"""Parts of an equation that an engine counts as memory outside of torch."""
+ACTIVATION: Final = ("activations", "encoder profile", "workspaces")
+"""Parts that are in the peak of torch's allocator: cuBLAS takes its workspaces from there."""
+GRAPHS: Final = ("CUDA graphs",)
+CONTEXT: Final = ("context",)
+_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "non_torch_bytes": NON_TORCH,
+    "activation_bytes": ACTIVATION,
+    "graphs_bytes": GRAPHS,
+    "context_bytes": CONTEXT,
+}
+_DEPENDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "non_torch_bytes": ("tp", "pp", "ep"),
+    "activation_bytes": ("model", "tp", "pp", "ep", "tokens", "rows"),
+    "graphs_bytes": ("model", "tp", "pp", "ep", "rows"),
+    "context_bytes": (),
+}
+"""What must be the same for a measurement to hold again."""
+
+
+def conditions(context: Context, *, tokens: int, rows: int) -> dict[str, int | str]:
+    """What overheads depend on: the model, its ranks, and the largest forward pass."""
+    request = context.request
+    return {
+        "model": context.model.id,
+        "tp": request.tp,
+        "pp": request.pp,
+        "ep": request.ep,
+        "tokens": tokens,
+        "rows": rows,
+    }
+
+
+def calibrated(engine: str, context: Context, parts: tuple[BudgetPart, ...], *, tokens: int, rows: int) -> tuple[BudgetPart, ...]:
+    """The parts of a memory equation, with what was measured of them on this accelerator in the place of the estimates.
+
+    A measurement stands in where it was taken under the same conditions: a peak of activations for the same model, ranks and
+    batch, memory outside of torch for the same ranks. ``tokens`` are those of one forward pass, ``rows`` the sequences whose
+    logits it makes. What was taken is said in the context's notes.
+    """
+    from profiles.calibration import overheads_kind
+
+    gpu = context.request.gpu
+    if gpu is None or not context.request.calibrated:
+        return parts
+    found = measurements(gpu.id, overheads_kind(engine), context.notes)
+    if found is None:
+        return parts
+    here, used = conditions(context, tokens=tokens, rows=rows), []
+    for value, names in _PARTS.items():
+        reading = found.latest(value, {name: here[name] for name in _DEPENDS[value]})
+        first = next((part for part in parts if part.name in names), None)
+        if reading is None or first is None:
+            continue
+        size, measured = int(reading.values[value]), reading.measured
+        part = BudgetPart(
+            name=first.name,
+            section=first.section,
+            low=size,
+            expected=size,
+            high=size,
+            source=f"measured on {measured.device}, {measured.date}: {measured.source}",
+            definition="measured",
+        )
+        parts = tuple(part if one is first else one for one in parts if one is first or one.name not in names)
+        used.append(f"{first.name} ({measured.date})")
+    if used:
+        message = f"Measured on this machine instead of estimated: {', '.join(used)}. Without: KVPLAN_NO_CALIBRATION=1."
+        context.notes.append(Note(code="calibrated", message=message))
+    return parts
+
+
+def measurements(gpu: str, kind: str, notes: list[Note]) -> Calibration | None:
+    """The user's file of this kind, unless it is switched off, which is said in ``notes``.
+
+    Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
+    """
+    from hwcalc.hardware import profile_errors
+    from profiles.calibration import SWITCH, calibration_path, enabled, load_calibration
+
+    if not enabled():
+        path = calibration_path(gpu, kind)
+        if path is not None and path.exists():
+            notes.append(Note(code="calibration-off", message=f"{SWITCH} is set: what was measured on {gpu} is left out."))
+        return None
+    with profile_errors():
+        return load_calibration(gpu, kind)

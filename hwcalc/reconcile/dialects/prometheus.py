@@ -1,0 +1,130 @@
+"""The ``/metrics`` text of a running vLLM server: its cache configuration, block counts, and how much is in use.
+
+Since its second core the label ``block_size`` is the smallest block of any group (vLLM issue 51163).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.reconcile.dialects.vllm_settings import NUMBERS, WORDS, set_word
+from hwcalc.reconcile.dialects.vllm_settings import plan_inputs as stated_inputs
+from hwcalc.reconcile.facts import Facts, number_at
+
+__all__ = ["NAME", "SOUGHT", "TITLE", "Parser", "labels", "plan_inputs"]
+
+NAME: Final = "prometheus"
+TITLE: Final = "the /metrics text of a vLLM server"
+SOUGHT: Final = ("vllm:cache_config_info", "vllm:vllm_config_info", "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+
+_CONFIGS: Final = ("vllm:cache_config_info{", "vllm:vllm_config_info{")
+_USAGE: Final = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+_SECTIONS: Final = ("cache_config_", "model_config_", "parallel_config_", "scheduler_config_")
+_OWN: Final = {
+    "num_gpu_blocks": ("blocks", "blocks"),
+    "kv_cache_size_tokens": ("tokens", "tokens"),
+    "block_size": ("smallest_block_tokens", "tokens"),
+}
+_RENAMED: Final = {"cache_dtype": "kv_cache_dtype"}
+_MOST_LABELS: Final = 1000
+_LONGEST_LABEL: Final = 4096
+
+
+class Parser:
+    """Takes the text line by line."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.starts = 1
+
+    def feed(self, number: int, text: str) -> None:
+        """One line."""
+        if not text.startswith("vllm:"):
+            return
+        if text.startswith(_CONFIGS):
+            found = labels(text)
+            engine = found.get("engine") or found.get("engine_index")
+            rank = f"engine {engine}" if engine is not None and engine.isdecimal() and len(engine) < 6 else None
+            for name, value in found.items():
+                self._label(_short(name), value, rank, number, text)
+        elif text.startswith(_USAGE):
+            used = number_at(text, text.rfind(" "))
+            if used is not None and 0 <= used.value <= 1:
+                rank = labels(text).get("engine")
+                named = f"engine {rank[:6]}" if rank else None
+                self.facts.add("usage_share", float(used.value), line=number, text=text, unit="share", rank=named)
+
+    def _label(self, name: str, value: str, rank: str | None, number: int, text: str) -> None:
+        facts = self.facts
+        found = number_at(value, 0)
+        whole = found is not None and found.decimals == 0 and found.end == len(value) and found.digits > 0
+        if name in _OWN:
+            fact, unit = _OWN[name]
+            if whole and found is not None:
+                facts.add(fact, found.digits, line=number, text=text, unit=unit, rank=rank)
+        elif name == "kv_cache_max_concurrency":
+            if found is not None and found.digits > 0:
+                facts.add("concurrency", float(found.value), line=number, text=text, unit="x", rank=rank)
+        elif name == "gpu_memory_utilization":
+            if found is not None and 0 < found.value <= 1:
+                facts.add(name, float(found.value), line=number, text=text, unit="share")
+        elif name in NUMBERS:
+            if whole and found is not None:
+                facts.add(NUMBERS[name], found.digits, line=number, text=text)
+        elif name in WORDS or name in _RENAMED:
+            set_word(facts, _RENAMED.get(name) or WORDS[name], value, number, text)
+
+
+def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
+    """Those of the log; the longest request is tokens / concurrency, where the server gives both and not itself."""
+    stated, options = stated_inputs(facts)
+    tokens, concurrency = facts.smallest("tokens"), facts.smallest("concurrency")
+    if "seq" not in stated and tokens is not None and concurrency is not None and tokens.rank == concurrency.rank:
+        stated["seq"] = round(float(tokens.value) / float(concurrency.value))
+    return stated, options
+
+
+def _short(name: str) -> str:
+    for section in _SECTIONS:
+        if name.startswith(section):
+            return name[len(section) :]
+    return name
+
+
+def labels(text: str) -> dict[str, str]:
+    r"""Labels of one sample; a text that is cut gives those that are whole.
+
+    >>> labels('vllm:cache_config_info{block_size="16",note="a\\"b",num_gpu_blocks="24') == {"block_size": "16", "note": 'a"b'}
+    True
+    """
+    out: dict[str, str] = {}
+    place = text.find("{") + 1
+    while place and len(out) < _MOST_LABELS:
+        equals = text.find('="', place)
+        if equals < 0:
+            break
+        name = text[place:equals].strip(" ,")
+        value, place = _quoted(text, equals + 2)
+        if place < 0:
+            break
+        if len(name) <= _LONGEST_LABEL and len(value) <= _LONGEST_LABEL:
+            out[name] = value
+        if text[place : place + 1] == "}":
+            break
+    return out
+
+
+def _quoted(text: str, start: int) -> tuple[str, int]:
+    """What stands up to the closing quote, and the place behind it; -1 if it is never closed."""
+    letters: list[str] = []
+    place = start
+    while place < len(text):
+        letter = text[place]
+        if letter == '"':
+            return "".join(letters), place + 1
+        if letter == "\\" and place + 1 < len(text):
+            place += 1
+            letter = {"n": "\n"}.get(text[place], text[place])
+        letters.append(letter)
+        place += 1
+    return "", -1

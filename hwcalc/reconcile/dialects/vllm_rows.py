@@ -1,0 +1,290 @@
+"""vLLM's figures beside the plan's: the pool by the log's own budget, and the memory equation where the GPU is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from formulas.frozen import frozen
+from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
+from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
+from hwcalc.engines.vllm.memory import graphs_subtracted, rotary_parts
+from hwcalc.engines.vllm.settings import read_settings
+from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
+from hwcalc.engines.vllm.versions import GROUP_AWARE_LOG_SINCE, minor
+from hwcalc.model import Note
+from hwcalc.planner.result import PoolGroup, PoolInfo
+from hwcalc.reconcile.facts import Fact, Facts
+from hwcalc.reconcile.rows import Number, Range, Row, compared, spread
+
+__all__ = ["batch_shape", "compare", "overheads"]
+
+_BYTES_OF: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
+_WEIGHTS: Final = ("rotary table",)
+"""Overheads that vLLM makes while it loads the model, and counts with the weights."""
+
+
+@frozen
+class Pools:
+    """The pool at both ends of the budget's rounding and in between, and what the budget was read from."""
+
+    low: PoolInfo
+    expected: PoolInfo
+    high: PoolInfo
+    base: str
+    """The name of the fact that gave the budget: no row compares a figure with itself."""
+
+    def range(self, read: Callable[[PoolInfo], Number | None]) -> Range | None:
+        """One figure of all three; ``None`` where the engine has none, 0 at an end where it would not start."""
+        middle = read(self.expected)
+        if middle is None:
+            return None
+        ends = [read(pool) for pool in (self.low, self.high)]
+        known = [end for end in ends if end is not None]
+        return Range(low=min([middle, *known]), expected=middle, high=max([middle, *known]))
+
+
+def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) -> tuple[list[Row], list[Note]]:
+    """Every figure that both sides have, and what could not be compared."""
+    budget = engine.budget(context) if context.request.gpu is not None else None
+    rows = [
+        *_equation(facts, engine, context, budget, tolerance),
+        *_layout_rows(facts, engine, context, tolerance),
+    ]
+    notes: list[Note] = []
+    pools = _pools(facts, engine, context, budget)
+    if pools is None:
+        if any(name in facts for name in ("tokens", "blocks", "concurrency", "needed_bytes")):
+            message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
+            notes.append(Note(code="budget-unknown", message=message))
+        return rows, notes
+    rows += _pool_rows(facts, context, pools, tolerance)
+    if context.request.gpu is None and "available_bytes" in facts:
+        message = (
+            "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
+        )
+        notes.append(Note(code="no-gpu", message=message))
+    if context.request.pp > 1:
+        message = "The pool is that of the rank with the smallest budget; the pipeline stage with the widest blocks is planned."
+        notes.append(Note(code="smallest-rank", message=message))
+    return rows, notes
+
+
+def _equation(facts: Facts, engine: Engine, context: Context, budget: Budget | None, tolerance: float) -> list[Row]:
+    """What is not cache: weights always, the rest where the GPU is known."""
+    parts = (*(engine.weight_parts(_quiet(context)) or ()), *rotary_parts(context.model)) if budget is None else budget.parts
+    rows: list[Row] = []
+
+    def row(name: str, fact: Fact | None, held: Range | None, definition: str, meaning: str) -> None:
+        rows.extend(compared(name, fact, held, tolerance, definition=definition, meaning=meaning))
+
+    known = any(part.section is Section.WEIGHTS for part in parts)
+    weights = [part for part in parts if part.section is Section.WEIGHTS or part.name in _WEIGHTS]
+    exact = all(part.low == part.expected == part.high for part in weights)
+    meaning = "weights of the fullest rank, and the tables made beside them"
+    row("weights", facts.largest("weights_bytes"), _sum(weights) if known else None, "exact" if exact else "estimate", meaning)
+    if budget is None:
+        return rows
+    memory = _visible(context)
+    row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
+    asked = spread(budget.requested_bytes)
+    if memory is not None and budget.total_bytes:
+        share = budget.requested_bytes / budget.total_bytes
+        asked = Range(low=int(memory.low * share), expected=budget.requested_bytes, high=int(memory.high * share))
+    row("requested", facts.smallest("requested_bytes"), asked, "engine", "the share of it that vLLM asks for")
+    peak = _named(parts, ACTIVATION)
+    row("activation peak", facts.largest("activation_bytes"), peak, "estimate", "peak of the profile run above the weights")
+    outside = _named(parts, NON_TORCH)
+    row("non-torch", facts.largest("non_torch_bytes"), outside, "estimate", "kernels, handles and communication outside of torch")
+    consumed = _sum([*weights, *(part for part in parts if part.name in NON_TORCH)]) if known else None
+    row("consumed", facts.largest("consumed_bytes"), consumed, "estimate", "weights and what is outside of torch")
+    reached = _sum([*weights, *(part for part in parts if part.name in ACTIVATION)]) if known else None
+    row(
+        "torch peak",
+        facts.largest("torch_peak_bytes"),
+        reached,
+        "estimate",
+        "weights and activations: what torch allocates at most",
+    )
+    graphs = _named(parts, GRAPHS)
+    name = "graphs_estimated_bytes" if "graphs_estimated_bytes" in facts else "graphs_bytes"
+    row("CUDA graphs", facts.largest(name), graphs, "estimate", "the pool of CUDA graphs, as vLLM estimates it beforehand")
+    left = Range(low=max(0, budget.low), expected=max(0, budget.expected), high=max(0, budget.high))
+    row("available", _budget_fact(facts), left, "estimate", "what the equation leaves for the cache")
+    return rows
+
+
+def _budget_fact(facts: Facts) -> Fact | None:
+    exact = facts.smallest("pool_bytes")
+    return exact if exact is not None and exact.low == exact.high else facts.smallest("available_bytes") or exact
+
+
+def _pools(facts: Facts, engine: Engine, context: Context, budget: Budget | None) -> Pools | None:
+    """The pool of the best budget there is: given, stated in bytes or rounded, as blocks, or by the equation."""
+    ends: tuple[int, int, int] | None = None
+    base = ""
+    given, stated, refused = context.request.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
+    told = facts.number("kv_cache_memory_bytes")
+    if given is not None or told is not None:
+        size = int(given if given is not None else told or 0)
+        ends, base = (size, size, size), "kv_memory"
+    elif stated is not None:
+        ends, base = _ends(stated), "available_bytes"
+    elif refused is not None:
+        # What a refusal calls available is without the null block.
+        block = _pool(engine, context, _ends(refused)[1]).bytes_per_block or 0
+        low, middle, high = _ends(refused)
+        ends, base = (low + block, middle + block, high + block), "refused_bytes"
+    elif (blocks := facts.smallest("blocks")) is not None:
+        block = _pool(engine, context, 0).bytes_per_block or 0
+        size = int(blocks.value) * block
+        ends, base = (size, size, size), "blocks"
+    elif budget is not None:
+        ends, base = (max(0, budget.low), max(0, budget.expected), max(0, budget.high)), "equation"
+    elif (counted := facts.smallest("tokens")) is not None:
+        size = _blocks_of_tokens(int(counted.value), engine, context) * (_pool(engine, context, 0).bytes_per_block or 0)
+        ends, base = (size, size, size), "tokens"
+    if ends is None:
+        return None
+    least, expected, most = (_pool(engine, context, size) for size in ends)
+    return Pools(low=least, expected=expected, high=most, base=base)
+
+
+def _blocks_of_tokens(tokens: int, engine: Engine, context: Context) -> int:
+    """The fewest blocks that the log would count as so many tokens."""
+    if minor(context.version) >= GROUP_AWARE_LOG_SINCE:
+        return -(-tokens * (_pool(engine, context, 0).blocks_per_request or 0) // context.tokens)
+    groups = engine.groups(_quiet(context))
+    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * context.request.dcp)
+
+
+def _ends(fact: Fact) -> tuple[int, int, int]:
+    low, high = (fact.value if end is None else end for end in (fact.low, fact.high))
+    return max(0, int(low)), max(0, int(fact.value)), max(0, int(high))
+
+
+def _pool(engine: Engine, context: Context, size: int) -> PoolInfo:
+    pool = engine.pool(_quiet(context), size)
+    assert pool is not None
+    return pool
+
+
+def _layout_rows(facts: Facts, engine: Engine, context: Context, tolerance: float) -> list[Row]:
+    """What does not depend on the budget: block sizes, the padding of states, what one request needs."""
+    rows: list[Row] = []
+
+    def row(name: str, fact: Fact | None, held: Number | None, meaning: str) -> None:
+        known = None if held is None else spread(held)
+        rows.extend(compared(name, fact, known, tolerance, definition="engine", meaning=meaning))
+
+    groups, pool = engine.groups(_quiet(context)), _pool(engine, context, 0)
+    least = min((group.block_size for group in groups), default=None)
+    row("block size", facts.smallest("smallest_block_tokens"), least, "tokens of the smallest block of any group")
+    row("attention block", facts.smallest("attention_block_tokens"), pool.block_size, "tokens: its page is at least a state's")
+    row("state padding", facts.smallest("mamba_padding_percent"), _padding(context, groups), "of a state's bytes, to fill a page")
+    row("needed", facts.largest("needed_bytes"), pool.needed_bytes, "the cache of one longest request")
+    return rows
+
+
+def _pool_rows(facts: Facts, context: Context, pools: Pools, tolerance: float) -> list[Row]:
+    """Blocks, tokens, concurrency, and what a refusal says."""
+    definition = "estimate" if pools.base == "equation" else "engine"
+    rows: list[Row] = []
+
+    def row(name: str, fact: Fact | None, held: Range | None, meaning: str) -> None:
+        rows.extend(compared(name, fact, held, tolerance, definition=definition, meaning=meaning))
+
+    if pools.base not in ("blocks", "tokens"):
+        blocks = pools.range(lambda pool: pool.blocks)
+        row("blocks", facts.smallest("blocks"), blocks, "budget / bytes of a block, the least of all ranks")
+    if pools.base != "tokens":
+        tokens = pools.range(lambda pool: pool.tokens) if pools.expected.fits else spread(0)
+        row("tokens", facts.smallest("tokens"), tokens, "the log's count: concurrency x longest request since 0.21")
+    row("concurrency", facts.smallest("concurrency"), pools.range(_concurrency), "blocks / blocks of one longest request")
+    stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
+    row("tokens stored", facts.smallest("stored_tokens"), stored, "blocks x tokens of a block")
+    longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, context.tokens))
+    row("longest request", facts.smallest("longest_tokens"), longest, "tokens of the longest request that would fit")
+    return rows
+
+
+def _concurrency(pool: PoolInfo) -> Number | None:
+    if pool.max_concurrency is not None:
+        return pool.max_concurrency
+    return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None
+
+
+def _padding(context: Context, groups: tuple[PoolGroup, ...]) -> Number | None:
+    """How much longer a state's page is than the state, in percent; ``None`` without states or pages of one size."""
+    page = next((group.page_bytes for group in groups if group.kind == "state"), None)
+    kinds = [group.kind for group in context.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
+    if not page or not kinds:
+        return None
+    settings = read_settings(context.model, context.request, context.version)
+    largest = max(
+        state_bytes(
+            kind,
+            tp=settings.tp,
+            speculated=settings.speculated,
+            conv_bytes=_BYTES_OF[settings.conv],
+            ssm_bytes=_BYTES_OF[settings.state],
+        )
+        for kind in kinds
+    )
+    return 100 * (page - largest) / largest
+
+
+def _sum(parts: list[BudgetPart]) -> Range:
+    low, expected, high = (sum(getattr(part, end) for part in parts) for end in ("low", "expected", "high"))
+    return Range(low=low, expected=expected, high=high)
+
+
+def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | None:
+    found = [part for part in parts if part.name in names]
+    return _sum(found) if found else None
+
+
+def _visible(context: Context) -> Range | None:
+    from profiles.gpus import visible_memory
+
+    memory = None if context.request.gpu is None else visible_memory(context.request.gpu)
+    if memory is None:
+        return None
+    return Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)
+
+
+def _quiet(context: Context) -> Context:
+    """Notes of questions asked on the way are nobody's business."""
+    return replace(context, notes=[])
+
+
+def batch_shape(context: Context) -> tuple[int, int]:
+    """Tokens of one forward pass and rows of logits: ``max_num_batched_tokens`` and ``max_num_seqs``."""
+    settings = read_settings(context.model, context.request, context.version)
+    return settings.batched_tokens, settings.sequences
+
+
+def overheads(facts: Facts, context: Context) -> dict[str, int]:
+    """What the log measured beside weights and cache, as a calibration keeps it: bytes of the fullest rank."""
+    out: dict[str, int] = {}
+    graphs = (
+        "graphs_estimated_bytes" if graphs_subtracted(context.version) and "graphs_estimated_bytes" in facts else "graphs_bytes"
+    )
+    for value, name in (
+        ("non_torch_bytes", "non_torch_bytes"),
+        ("activation_bytes", "activation_bytes"),
+        ("graphs_bytes", graphs),
+    ):
+        fact = facts.largest(name)
+        if fact is not None and not isinstance(fact.value, str) and fact.value >= 0:
+            out[value] = int(fact.value)
+    consumed, weights = facts.largest("consumed_bytes"), facts.largest("weights_bytes")
+    if "non_torch_bytes" not in out and consumed is not None and weights is not None:
+        rest = int(consumed.value) - int(weights.value)
+        if rest >= 0:
+            out["non_torch_bytes"] = rest
+    total, free = facts.last("total_bytes"), facts.last("free_bytes")
+    if total is not None and free is not None and total.rank == free.rank and int(total.value) >= int(free.value):
+        out["context_bytes"] = int(total.value) - int(free.value)
+    return out

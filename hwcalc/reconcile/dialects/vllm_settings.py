@@ -1,0 +1,200 @@
+"""What vLLM says it was told: its configuration in one line, as a dict, a Namespace or an engine's own text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.reconcile.facts import Facts, number_at
+
+__all__ = ["NUMBERS", "WORDS", "plan_inputs", "read_arguments", "set_word"]
+
+NUMBERS: Final[Mapping[str, str]] = {
+    "max_model_len": "max_model_len",
+    "max_seq_len": "max_model_len",
+    "tensor_parallel_size": "tensor_parallel_size",
+    "pipeline_parallel_size": "pipeline_parallel_size",
+    "data_parallel_size": "data_parallel_size",
+    "decode_context_parallel_size": "decode_context_parallel_size",
+    "max_num_batched_tokens": "max_num_batched_tokens",
+    "max_num_seqs": "max_num_seqs",
+    "block_size": "block_size",
+    "num_gpu_blocks_override": "num_gpu_blocks_override",
+    "kv_cache_memory_bytes": "kv_cache_memory_bytes",
+}
+"""Names in the line -> facts that are whole numbers."""
+WORDS: Final[Mapping[str, str]] = {
+    "model": "model",
+    "model_tag": "model",
+    "kv_cache_dtype": "kv_cache_dtype",
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "enable_prefix_caching": "enable_prefix_caching",
+    "async_scheduling": "async_scheduling",
+    "disable_hybrid_kv_cache_manager": "disable_hybrid_kv_cache_manager",
+    "enable_expert_parallel": "enable_expert_parallel",
+    "chunked_prefill_enabled": "chunked_prefill_enabled",
+    "mamba_cache_dtype": "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
+}
+"""The same for words."""
+_PLAIN_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
+_OPTIONS: Final = (
+    "block_size",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "num_gpu_blocks_override",
+    "enable_prefix_caching",
+    "async_scheduling",
+    "disable_hybrid_kv_cache_manager",
+    "mamba_cache_dtype",
+    "mamba_ssm_cache_dtype",
+    "dtype",
+    "speculative",
+)
+_ONLINE: Final = {"fp8": "fp8", "bitsandbytes": "bnb4"}
+"""Formats that vLLM can make of plain weights while it loads them."""
+_SMALLEST_BATCH: Final = 2048
+_LONGEST_WORD: Final = 300
+
+
+def read_arguments(facts: Facts, number: int, text: str) -> None:
+    """Every setting that this line names and that a plan depends on."""
+    for name, fact in NUMBERS.items():
+        found = None if (place := _place(text, name)) < 0 else number_at(text, place)
+        if found is not None and found.decimals == 0 and found.digits > 0:
+            facts.add(fact, found.digits, line=number, text=text)
+    place = _place(text, "gpu_memory_utilization")
+    share = None if place < 0 else number_at(text, place)
+    if share is not None and 0 < share.value <= 1:
+        facts.add("gpu_memory_utilization", float(share.value), line=number, text=text, unit="share")
+    for name, fact in WORDS.items():
+        word = _word(text, name)
+        if word:
+            set_word(facts, fact, word, number, text)
+    _speculation(facts, number, text)
+    version = _version(text)
+    if version:
+        facts.add("version", version, line=number, text=text)
+
+
+def set_word(facts: Facts, name: str, word: str, line: int, text: str) -> None:
+    """A word as options spell it; what says nothing is left out."""
+    plain = word.removeprefix("torch.")
+    lowered = plain.lower()
+    if lowered in ("none", "null", ""):
+        return
+    value = plain if name == "model" else lowered
+    facts.add(name, value, line=line, text=text)
+
+
+def _place(text: str, name: str) -> int:
+    """Where the value of ``name=``, ``'name':`` or ``"name":`` begins; -1 where it does not stand."""
+    for written in (f"{name}=", f"'{name}':", f'"{name}":'):
+        place = text.find(written)
+        while place >= 0:
+            before = text[place - 1] if place else " "
+            if not (before.isalnum() or before in "_."):
+                return place + len(written)
+            place = text.find(written, place + 1)
+    return -1
+
+
+def _word(text: str, name: str) -> str:
+    place = _place(text, name)
+    if place < 0:
+        return ""
+    rest = text[place : place + _LONGEST_WORD].lstrip()
+    if rest[:1] in ("'", '"'):
+        return rest[1:].partition(rest[0])[0]
+    for index, letter in enumerate(rest):
+        if letter in ",)}] ;":
+            return rest[:index]
+    return rest
+
+
+def _version(text: str) -> str:
+    """``0.11.1`` of ``engine (v0.11.1rc2.dev141+g38f225c2a)`` and ``API server version 0.8.5``."""
+    for written in (" engine (v", "API server version v", "API server version "):
+        place = text.find(written)
+        if place < 0:
+            continue
+        rest = text[place + len(written) : place + len(written) + 40]
+        parts = rest.split(".")
+        minor = "".join(_leading_digits(parts[1])) if len(parts) > 1 else ""
+        if parts[0].isdecimal() and len(parts[0]) < 4 and minor and len(minor) < 4:
+            return f"{int(parts[0])}.{int(minor)}"
+    return ""
+
+
+def _leading_digits(text: str) -> str:
+    out = ""
+    for letter in text:
+        if not letter.isascii() or not letter.isdecimal():
+            break
+        out += letter
+    return out
+
+
+def _speculation(facts: Facts, number: int, text: str) -> None:
+    """``speculative_config`` as an engine option: the method and how many tokens it drafts."""
+    place = _place(text, "speculative_config")
+    if place < 0 or text[place : place + 6].strip().startswith("None"):
+        return
+    part = text[place : place + 2000]
+    method = _word(part, "method").lower()
+    count = -1
+    for name in ("num_speculative_tokens", "num_spec_tokens"):
+        where = _place(part, name)
+        found = None if where < 0 else number_at(part, where)
+        if found is not None and not found.decimals and found.digits > 0:
+            count = found.digits
+            break
+    if count < 0 or not method:
+        return
+    draft = _word(part, "model")
+    if method == "ngram" or method.endswith("mtp"):
+        facts.add("speculative", f"{'ngram' if method == 'ngram' else 'mtp'}:{count}", line=number, text=text)
+    elif draft and draft.lower() != "none":
+        facts.add("speculative", f"{'eagle' if method.startswith('eagle') else 'draft'}:{draft}:{count}", line=number, text=text)
+
+
+def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
+    """Keywords of a plan that the log states, and the engine options."""
+    names = {
+        "seq": "max_model_len",
+        "tp": "tensor_parallel_size",
+        "pp": "pipeline_parallel_size",
+        "dp": "data_parallel_size",
+        "dcp": "decode_context_parallel_size",
+        "memory_utilization": "gpu_memory_utilization",
+    }
+    stated: dict[str, object] = {}
+    for keyword, name in names.items():
+        value = facts.number(name)
+        if value is None and name == "max_model_len":
+            value = facts.number("concurrency_tokens")
+        if value is not None:
+            stated[keyword] = value
+    word = facts.word("kv_cache_dtype")
+    if word is not None and word != "auto":
+        stated["dtype"] = word
+    if facts.word("enable_expert_parallel") == "true":
+        ranks = int(facts.number("tensor_parallel_size") or 1) * int(facts.number("data_parallel_size") or 1)
+        if ranks > 1:
+            stated["ep"] = ranks
+    options: dict[str, str] = {}
+    for name in _OPTIONS:
+        fact = facts.last(name)
+        if fact is None or (name == "dtype" and fact.value not in _PLAIN_DTYPES):
+            continue
+        options[name] = str(fact.value)
+    if facts.word("chunked_prefill_enabled") == "false" and "max_num_batched_tokens" not in options and "seq" in stated:
+        # A prompt goes in one piece, so that a batch holds the longest.
+        options["max_num_batched_tokens"] = str(max(_SMALLEST_BATCH, int(str(stated["seq"]))))
+    return stated, options
+
+
+def online_format(facts: Facts) -> str | None:
+    """The weight format that vLLM was told to make of plain weights."""
+    return _ONLINE.get(facts.word("quantization") or "")

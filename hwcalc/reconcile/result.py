@@ -1,0 +1,60 @@
+"""The answer of ``kvplan reconcile``: one frozen object whose fields are the JSON document."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from formulas.frozen import frozen
+from hwcalc.model import Note
+from hwcalc.reconcile.facts import Fact
+from hwcalc.reconcile.rows import Row
+
+__all__ = ["Input", "Reconciliation", "Saved"]
+
+
+@frozen
+class Input:
+    """What was planned with, and who said so: ``log`` with its line, ``option``, or ``default``."""
+
+    name: str
+    value: str
+    source: str
+    line: int | None
+
+
+@frozen
+class Saved:
+    """Where ``--calibrate`` wrote what it took from the log: bytes by name."""
+
+    path: str
+    values: dict[str, int]
+
+
+@frozen
+class Reconciliation:
+    """A log beside a plan of the same thing.
+
+    ``rows`` are the figures that both have, ``facts`` everything that the log states, ``within`` whether no row lies further apart than
+    ``tolerance`` (a share). ``dialect`` is how the log was read.
+    """
+
+    schema_version: str
+    kvplan_version: str
+    model: str
+    engine: str
+    engine_version: str | None
+    dialect: str
+    log: str
+    lines: int
+    tolerance: float
+    within: bool
+    inputs: tuple[Input, ...]
+    rows: tuple[Row, ...]
+    facts: tuple[Fact, ...]
+    saved: Saved | None
+    notes: tuple[Note, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document, as plain dicts and lists."""
+        return asdict(self)

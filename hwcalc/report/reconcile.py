@@ -1,0 +1,122 @@
+"""A reconciliation as text: verdict, figures side by side, what was planned with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.reconcile.result import Reconciliation
+from hwcalc.reconcile.rows import Number, Row
+from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.text import clean, plural
+from hwcalc.units import human_bytes
+
+__all__ = ["reconcile_csv", "reconcile_text", "verdict"]
+
+_HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
+_CSV: Final = (
+    "name", "unit", "definition", "predicted", "low", "high", "reported", "reported_low", "reported_high", "difference", "percent",
+    "distance_percent", "within", "rank", "line", "meaning",
+)  # fmt: skip
+_NOT_SHARED: Final = 0.005
+
+
+def verdict(found: Reconciliation) -> str:
+    """One line: how many figures agree, and which do not."""
+    agree, whole = sum(row.within for row in found.rows), len(found.rows)
+    allowed = f"{100 * found.tolerance:g} %"
+    if found.within:
+        return f"agrees: {agree} of {whole} figures within {allowed}"
+    names = ", ".join(row.name for row in found.rows if not row.within)
+    return f"differs: {names} further apart than {allowed} ({agree} of {whole} figures agree)"
+
+
+def reconcile_text(found: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
+    """A table or Markdown."""
+    version = f" {found.engine_version}" if found.engine_version else ""
+    title = f"{found.model} beside {found.log} ({found.engine}{version}, {plural(found.lines, 'line')})"
+    rows = [_cells(row) for row in found.rows]
+    figures = listing(_HEADER, rows, format_=format_, right=(2, 3, 4, 5, 6), color=color, width=width)
+    head = (
+        f"### {clean(title)}\n\n**{clean(verdict(found))}**\n\n"
+        if format_ == "markdown"
+        else f"{clean(title)}\n{verdict(found)}\n\n"
+    )
+    ranks = _ranks(found, format_=format_, color=color, width=width)
+    return f"{head}{figures}{ranks}{'' if quiet else _foot(found, format_=format_, color=color, width=width)}"
+
+
+def reconcile_csv(found: Reconciliation) -> str:
+    """One row for each figure, as plain numbers."""
+    return csv_text(_CSV, [[_plain(getattr(row, name)) for name in _CSV] for row in found.rows])
+
+
+def _cells(row: Row) -> list[str]:
+    span = ""
+    if row.definition in ("estimate", "profile") and row.low != row.high:
+        low, high = _shown(row.low, row.unit), _shown(row.high, row.unit)
+        # One unit is enough where both have it.
+        start, _, unit = low.rpartition(" ")
+        span = f"{start if unit and high.endswith(f' {unit}') else low} to {high}"
+    apart = abs(row.difference) >= _NOT_SHARED
+    return [
+        "" if row.within else "!",
+        row.name,
+        _shown(row.predicted, row.unit),
+        span,
+        _shown(row.reported, row.unit),
+        _shown(row.difference, row.unit, sign=True) if apart else "0",
+        "" if row.percent is None or not apart else f"{row.percent:+.2f}",
+        row.definition,
+    ]
+
+
+def _shown(value: Number, unit: str, *, sign: bool = False) -> str:
+    if unit == "bytes":
+        text = human_bytes(int(value))
+    elif unit in ("%", "x", "share"):
+        text = f"{value:,.2f}{ {'%': ' %', 'x': 'x', 'share': ''}[unit] }"
+    else:
+        text = f"{value:,}"
+    return f"+{text}" if sign and value > 0 else text
+
+
+def _ranks(found: Reconciliation, *, format_: str, color: bool, width: int) -> str:
+    """What each process said, where several did."""
+    named = [fact for fact in found.facts if fact.rank is not None and fact.unit == "bytes"]
+    processes = sorted({fact.rank for fact in named if fact.rank is not None})
+    if len(processes) < 2:
+        return ""
+    names = sorted({fact.name for fact in named})
+    shown = {(fact.rank, fact.name): human_bytes(int(fact.value)) for fact in named if not isinstance(fact.value, str)}
+    rows = [[rank, *(shown.get((rank, name), "") for name in names)] for rank in processes[:64]]
+    titles = ("process", *(name.removesuffix("_bytes").replace("_", " ") for name in names))
+    return "\n" + listing(titles, rows, format_=format_, right=range(1, len(titles)), color=color, width=width)
+
+
+def _foot(found: Reconciliation, *, format_: str, color: bool, width: int) -> str:
+    """What was planned with, what the figures are, notes."""
+    inputs = [f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in found.inputs]
+    lines = [("planned with", ", ".join(inputs))]
+    lines += [(row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})") for row in found.rows]
+    for fact in found.facts:
+        if fact.name == "usage_share" and not isinstance(fact.value, str):
+            lines.append(("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})"))
+    if found.saved is not None:
+        sizes = ", ".join(
+            f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}" for name, size in found.saved.values.items()
+        )
+        lines.append(("kept", f"{sizes}: {found.saved.path}"))
+    lines += [("note", note.message) for note in found.notes]
+    if format_ == "markdown":
+        from hwcalc.report.markdown import escaped
+
+        return "\n" + "".join(f"- {escaped(label)}: {escaped(text)}\n" for label, text in lines)
+    from hwcalc.report.table import hanging, rendered
+
+    return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
+
+
+def _plain(value: object) -> object:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else value

@@ -1,0 +1,1 @@
+"""Tests of what an engine's log says beside the plan."""

@@ -1,0 +1,169 @@
+"""What a user of ``kvplan reconcile`` sees: formats, exit statuses, errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+import jsonschema
+import pytest
+
+from hwcalc.cli import completion
+from tests.hwcalc.command import Capture, python, run
+
+LOGS: Final = Path(__file__).parents[2] / "logs"
+GOOD: Final = str(LOGS / "vllm/v0-0.7-llama-3.1-8b-20k.log")
+MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nobody's profiles."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_log_that_agrees(capsys: Capture) -> None:
+    """The verdict first, then the figures, then what was planned with; exit status 0."""
+    status, out, err = run(capsys, "reconcile", MODEL, "--log", GOOD)
+    lines = out.splitlines()
+
+    assert (status, err) == (0, "")
+    assert lines[1] == "agrees: 3 of 3 figures within 1 %"
+    assert lines[3].split() == ["figure", "predicted", "range", "reported", "difference", "%", "is"]
+    assert next(line for line in lines if "blocks" in line).split() == ["blocks", "1,950", "1,952", "+2", "+0.10", "engine"]
+    assert "seq 20000 (line 1)" in out
+    # The first line has the name of the log, as long as it is.
+    assert max(map(len, lines[1:])) <= 100
+
+
+def test_a_log_that_differs(capsys: Capture) -> None:
+    """Exit status 1, the figure is marked and named."""
+    status, out, _ = run(capsys, "reconcile", "meta-llama/Llama-3.2-1B", "--log", GOOD, "-q")
+
+    assert status == 1
+    assert "differs: weights, blocks, concurrency further apart than 1 %" in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("!")] == ["weights", "blocks", "concurrency"]
+    assert "planned with" not in out
+
+
+def test_json(capsys: Capture) -> None:
+    """One document, as its schema says, whether it agrees or not."""
+    schema = json.loads(run(capsys, "schema", "reconcile")[1])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    for model, expected in ((MODEL, 0), ("meta-llama/Llama-3.2-1B", 1)):
+        status, out, err = run(capsys, "reconcile", model, "--log", GOOD, "--gpu", "rtx-3090", "--json")
+        document = json.loads(out)
+        jsonschema.validate(document, schema)
+        assert (status, err, document["within"]) == (expected, "", expected == 0)
+        assert all(row["within"] for row in document["rows"]) is document["within"]
+        blocks = next(row for row in document["rows"] if row["name"] == "blocks")
+        assert blocks["difference"] == blocks["reported"] - blocks["predicted"]
+        assert {"name": "blocks", "value": 1952, "line": 4}.items() <= next(
+            fact for fact in document["facts"] if fact["name"] == "blocks"
+        ).items()
+
+
+def test_csv_and_markdown(capsys: Capture) -> None:
+    """Plain numbers for programs, a table for a pull request."""
+    status, out, err = run(capsys, "reconcile", MODEL, "--log", GOOD, "--format", "csv")
+    rows = {row["name"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert (status, err) == (0, "")
+    assert (rows["blocks"]["reported"], rows["blocks"]["within"], rows["blocks"]["line"]) == ("1952", "true", "4")
+
+    status, out, err = run(capsys, "reconcile", "meta-llama/Llama-3.2-1B", "--log", GOOD, "--format", "csv")
+    assert status == 1
+    assert "differs" in err
+
+    status, out, _ = run(capsys, "reconcile", MODEL, "--log", GOOD, "--format", "markdown")
+    assert status == 0
+    assert "| blocks | 1,950 |" in out
+    assert "**agrees: 3 of 3 figures within 1 %**" in out
+
+
+def test_several_processes(capsys: Capture) -> None:
+    """A row for each, beside the figures."""
+    log = str(LOGS / "vllm/v0-0.8-workers-24gb.log")
+    _, out, _ = run(capsys, "reconcile", MODEL, "--log", log, "--tolerance", "99%")
+
+    assert "VllmWorkerProcess 507" in out
+    assert "1.52 GiB" in out
+
+
+def test_standard_input() -> None:
+    """The log is piped in."""
+    done = python(
+        "-m", "hwcalc", "reconcile", MODEL, "--log", "-", "--format", "csv", input=Path(GOOD).read_text(encoding="utf-8")
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "blocks" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "part"),
+    [
+        ((MODEL,), 2, "no log is named"),
+        (("--log", GOOD), 2, "MODEL"),
+        (("-", "--log", "-"), 2, "standard input can be only one"),
+        ((MODEL, "--log", GOOD, "--dialect", "sglang"), 2, "Known: vllm, prometheus, transformers"),
+        ((MODEL, "--log", GOOD, "--tolerance", "many"), 2, "tolerance"),
+        ((MODEL, "--log", GOOD, "--calibrate"), 2, "--gpu"),
+        ((MODEL, "--log", GOOD, "--gpu", "h1000000"), 2, "h1000000"),
+        ((MODEL, "--log", "no-such.log"), 3, "cannot be read"),
+        ((MODEL, "--log", str(LOGS)), 3, "cannot be read"),
+        ((MODEL, "--log", os.devnull), 3, "is empty"),
+        ((MODEL, "--log", str(LOGS / "vllm/bad-lines.log")), 3, "GPU KV cache size"),
+        ((MODEL, "--log", str(LOGS / "transformers/gpt2.log"), "--dialect", "vllm"), 3, "no line that is known"),
+        (("no/such-model", "--log", GOOD), 3, "no/such-model"),
+    ],
+)
+def test_errors(capsys: Capture, words: tuple[str, ...], status: int, part: str) -> None:
+    """A message and a hint on standard error, and the same as one JSON document."""
+    code, out, err = run(capsys, "reconcile", *words)
+    assert (code, out) == (status, "")
+    assert part in err
+
+    code, out, err = run(capsys, "reconcile", *words, "--json")
+    assert (code, json.loads(out)["error"]["code"], err) == (status, status, "")
+
+
+def test_calibrate(capsys: Capture, own_folder: Path) -> None:
+    """What was kept and where is said, and ``kvplan gpus`` says the same as before."""
+    log = str(LOGS / "vllm/v0-0.6-llama-3-8b-a100.log")
+    before = run(capsys, "gpus", "a100-pcie-40gb")
+    words = ("reconcile", "meta-llama/Meta-Llama-3-8B", "--log", log, "--gpu", "a100-pcie-40gb", "--calibrate", "--json")
+    status, out, _ = run(capsys, *words)
+
+    assert status == 1
+    path = own_folder / "kvplan/profiles/calibration/a100-pcie-40gb.overheads-vllm.json"
+    assert json.loads(out)["saved"]["path"] == str(path)
+    reading = json.loads(path.read_text(encoding="utf-8"))["readings"][0]
+    assert reading["values"] == {"non_torch_bytes": 107_374_182, "activation_bytes": 10_060_960_891}
+    assert reading["conditions"]["model"] == "meta-llama/Meta-Llama-3-8B"
+    # The log's own name, and not where it lies.
+    assert reading["measured"]["source"] == "vllm 0.7, v0-0.6-llama-3-8b-a100.log"
+    assert run(capsys, "gpus", "a100-pcie-40gb") == before
+
+
+def test_hostile_names_are_shown_clean(capsys: Capture) -> None:
+    """Nothing of a log moves the terminal's cursor."""
+    text = "Initializing a V1 LLM engine (v0.33.0) with config: model='a\x1b]0;x\x07\u202eb', max_seq_len=4096\n# GPU blocks: 9\n"
+    text += "Available KV cache memory: 8.00 GiB\n"
+    done = python("-m", "hwcalc", "reconcile", MODEL, "--log", "-", input=text)
+
+    assert done.returncode == 1
+    assert not {"\x1b", "\x07", "\u202e"} & set(done.stdout + done.stderr)
+
+
+def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dialects, and files of the folder."""
+    assert completion.dialects("") == ["vllm", "prometheus", "transformers"]
+    assert completion.dialects("pro") == ["prometheus"]
+    (tmp_path / "server.log").touch()
+    monkeypatch.chdir(tmp_path)
+    assert completion.files("ser") == ["./server.log"]
+    assert completion.files(f"{tmp_path}/ser") == [f"{tmp_path}/server.log"]
