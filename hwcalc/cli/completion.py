@@ -21,6 +21,7 @@ __all__ = [
     "instances",
     "models",
     "paths",
+    "probe_devices",
     "schemas",
     "sweep_formats",
     "vendors",
@@ -171,6 +172,11 @@ def sweep_formats(incomplete: str) -> list[str]:
     from hwcalc.cli.sweep import FORMATS
 
     return _starting(FORMATS, incomplete)
+
+
+def probe_devices(incomplete: str) -> list[str]:
+    """Devices that a probe may be of; whether they are there is asked only when it runs."""
+    return _starting(("cpu", "cuda:0", "mps"), incomplete)
 
 
 def schemas(incomplete: str) -> list[str]:

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "sweep": "hwcalc.cli.sweep",
     "recommend": "hwcalc.cli.recommend",
     "check": "hwcalc.cli.check",
+    "probe": "hwcalc.cli.probe",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "gpus": "hwcalc.cli.gpus",

@@ -16,7 +16,7 @@ from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Comparison, Ra
 from hwcalc.probe.settings import AllocatorSettings
 from hwcalc.units import MIB, human_bytes
 
-__all__ = ["holding", "measure", "scaled"]
+__all__ = ["holding", "measure", "rebuilt", "scaled"]
 
 _CHUNK_BYTES: Final = 64 * MIB
 _PATTERNS: Final = 251
@@ -66,6 +66,13 @@ def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[t
         least = next(iter(sizes.values()))
         raise UsageError(f"{most_bytes:,} bytes hold no layer: the first takes {least:,}.", hint=f"Use: --max-bytes {least}")
     return tuple(one for one in allocations if one.layer in kept), f"{len(kept):,} of {len(sizes):,} layers"
+
+
+def rebuilt(allocations: Sequence[Allocation], most_bytes: int | None, pool: Sequence[int]) -> tuple[Allocation, ...]:
+    """The allocations of a probe that was scaled to ``most_bytes``; of a pool as many blocks as it had then (``pool``)."""
+    if pool and allocations and all(one.blocks is not None for one in allocations):
+        return tuple(_with_blocks(one, pool[0]) for one in allocations)
+    return scaled(allocations, most_bytes)[0]
 
 
 def _with_blocks(one: Allocation, blocks: int) -> Allocation:

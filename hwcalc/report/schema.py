@@ -22,6 +22,9 @@ DOCUMENTS = (
     "gpus",
     "instances",
     "dtypes",
+    "probe",
+    "receipt",
+    "verify",
     "error",
 )
 
@@ -39,7 +42,8 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
-    from hwcalc.report import compare_records, explain, hardware, records
+    from hwcalc.probe import receipt
+    from hwcalc.report import compare_records, explain, hardware, probe, records
 
     classes: dict[str, type] = {
         "plan": Plan,
@@ -54,6 +58,9 @@ def json_schema(document: str) -> dict[str, Any]:
         "gpus": hardware.GpusDocument,
         "instances": hardware.InstancesDocument,
         "dtypes": records.DTypesDocument,
+        "probe": probe.ProbeDocument,
+        "receipt": receipt.Receipt,
+        "verify": receipt.Verified,
         "error": records.ErrorDocument,
     }
     schema = _of(classes[document])
@@ -86,6 +93,7 @@ _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
     "Offer": frozenset({"headroom_bytes"}),
     "Fit": frozenset({"headroom_bytes"}),
+    "Comparison": frozenset({"difference_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""
