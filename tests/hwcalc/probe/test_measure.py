@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from formulas import KINDS
+from formulas import (
+    KINDS,
+    ExpandedLatentAttention,
+    LayerKind,
+    MatrixLSTM,
+    RealGatedLRU,
+    Rwkv4,
+    SinkAttention,
+    Stack,
+)
 from hwcalc.api import load_model
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.base import Context, Engine
@@ -79,10 +89,28 @@ def test_every_layer_kind_on_the_cpu_to_the_byte() -> None:
             assert all(one.predicted_bytes == one.measured_bytes for one in only(result).tensors), (name, engine)
             layouts |= {(engine, kind) for kind in kinds}
     without = {"no_cache", "shared_cache"}
-    # Kinds that no model of the catalogue has.
-    assert {"full_attention", "sliding_attention", "latent_attention", "mamba2", "gated_delta_net"} <= seen
-    assert seen <= set(KINDS)
     assert {kind for engine, kind in layouts if engine == "reference"} >= seen - without
+    assert seen | {kind.name for kind in RARE} == set(KINDS)
+
+
+RARE: tuple[LayerKind, ...] = (
+    Rwkv4(hidden_size=64, attention_hidden_size=96),
+    SinkAttention(num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=16, sink=4, window=60),
+    MatrixLSTM(num_heads=4, qk_head_dim=8, v_head_dim=16),
+    RealGatedLRU(lru_width=96, d_conv=4),
+    ExpandedLatentAttention(num_attention_heads=4, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16),
+)
+"""Kinds that no model of the catalogue has."""
+
+
+@pytest.mark.parametrize("kind", RARE, ids=lambda kind: kind.name)
+def test_rare_layer_kinds_on_the_cpu_to_the_byte(kind: LayerKind) -> None:
+    """Those of models that are not in the catalogue."""
+    model = replace(load_model(LLAMA), stack=Stack(((kind,), (kind,))))
+    result = probed(model, ProbeOptions(device="cpu", fill=True), seq=70, batch=2)
+
+    assert result.agrees
+    assert {one.layer for one in only(result).tensors} == {0, 1}
 
 
 @pytest.mark.parametrize(
