@@ -53,7 +53,9 @@ def run(
     view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
     if verify is not None:
         if model is not None or receipt is not None:
-            raise UsageError("--verify takes a receipt alone: no MODEL, no --receipt.", hint="Write: kvplan probe --verify F.json")
+            raise UsageError(
+                "--verify takes a receipt alone: no MODEL, no --receipt.", hint="Write: kvplan probe --verify F.json"
+            )
         return _verified(verify, view)
     if model is None:
         raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")

@@ -49,7 +49,8 @@ def layer_allocations(engine: Engine, context: Context, stage: int) -> tuple[All
         raise UnsupportedError(f"pp {request.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
     local = context.on_a_replica()
     known = {
-        kind: tuple(engine.tensors(kind.shard(request.tp), local)) for kind in dict.fromkeys(kind for layer in layers for kind in layer)
+        kind: tuple(engine.tensors(kind.shard(request.tp), local))
+        for kind in dict.fromkeys(kind for layer in layers for kind in layer)
     }
     out: list[Allocation] = []
     for number in pipeline_stages(len(layers), request.pp)[stage]:

@@ -212,8 +212,10 @@ class Allocator:
         rest = size - rounded
         if pool.small or self.settings.expandable_segments:
             return rest >= BLOCK_BYTES
-        limit = self.settings.max_split_bytes
-        return (limit is None or rounded < limit) and rest > SMALL_BYTES
+        return self._splittable(rounded) and rest > SMALL_BYTES
+
+    def _splittable(self, rounded: int) -> bool:
+        return self.settings.max_split_bytes is None or rounded < self.settings.max_split_bytes
 
     def _free_block(self, pool: _Pool, rounded: int) -> _Block | None:
         """The smallest free block that is large enough, out of its pool."""
@@ -227,10 +229,10 @@ class Allocator:
                 place += 1
                 block = pool.blocks[pool.free[place][1]]
         limit = self.settings.max_split_bytes
-        if limit is not None:
-            oversize = block.size >= limit
-            if oversize and (rounded < limit or block.size >= rounded + self.settings.max_non_split_rounding_bytes):
-                return None
+        # A large block that may not be split goes only to a request of nearly its size.
+        oversize = limit is not None and block.size >= limit
+        if oversize and (self._splittable(rounded) or block.size >= rounded + self.settings.max_non_split_rounding_bytes):
+            return None
         pool.remove(block)
         return block
 

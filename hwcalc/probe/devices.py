@@ -206,5 +206,3 @@ def is_out_of_memory(error: BaseException, torch: Any) -> bool:
     """Whether an exception of torch's says that there is no memory: it has a class on some devices and only words on others."""
     classes = tuple(getattr(module, "OutOfMemoryError", MemoryError) for module in (torch, torch.cuda))
     return isinstance(error, (MemoryError, *classes)) or (isinstance(error, RuntimeError) and "memory" in str(error).lower())
-
-

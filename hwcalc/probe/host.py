@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,8 @@ _UNLIMITED: Final = 2**60
 def total_bytes(root: Path = _ROOT) -> int | None:
     """Physical memory, or the limit of the process's control group where that is less."""
     sizes = [limit for limit, _ in _limits(root)]
-    try:
+    with suppress(AttributeError, ValueError, OSError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    except (AttributeError, ValueError, OSError):
-        pass
     return min(sizes, default=None)
 
 

@@ -115,9 +115,7 @@ def measure(
     refusal = _refusal(device, asked, settings, free, reserve_bytes, sharing, given=most_bytes is not None)
     if refusal:
         tensors = tuple(_result(one, None) for one in asked)
-        return RankResult(
-            **common, outcome=REFUSED, message=refusal, filled=None, tensors=tensors, comparisons=(), agrees=False
-        )
+        return RankResult(**common, outcome=REFUSED, message=refusal, filled=None, tensors=tensors, comparisons=(), agrees=False)
     measured: list[int] = []
     filled: bool | None = None
     message = ""

@@ -59,7 +59,9 @@ def world_of(environment: Mapping[str, str]) -> World | None:
     for name, default in zip(names, defaults, strict=True):
         text = environment.get(name, default) or ""
         if not (text.isascii() and text.isdecimal() and len(text) < 6):
-            raise UsageError(f"{name}={text[:20]!r} is not a number.", hint="Start it with torchrun, or unset RANK and WORLD_SIZE.")
+            raise UsageError(
+                f"{name}={text[:20]!r} is not a number.", hint="Start it with torchrun, or unset RANK and WORLD_SIZE."
+            )
         numbers.append(int(text))
     rank, size, local_rank, local_size = numbers
     if not (rank < size <= _MOST and local_rank < max(local_size, 1) and 0 < local_size <= size):
@@ -86,7 +88,7 @@ def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
 
     Each rank calls it once, an error of its own in place of a result: none waits for one that has given up.
     """
-    import torch.distributed as distributed
+    from torch import distributed
 
     if device.kind == "cuda":
         device.torch.cuda.set_device(device.label)

@@ -132,7 +132,9 @@ def read_receipt(path: str) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path[:80]!r} could not be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path[:80]!r} is not a receipt: no JSON document.", hint="Make one: kvplan probe MODEL --receipt F") from error
+        raise ConfigError(
+            f"{path[:80]!r} is not a receipt: no JSON document.", hint="Make one: kvplan probe MODEL --receipt F"
+        ) from error
     kinds: dict[str, type] = {"model_id": str, "model_config": dict, "arguments": dict, "probe": dict, "kvplan_version": str}
     for name, kind in kinds.items():
         _member(document, name, kind)
@@ -143,17 +145,23 @@ def read_receipt(path: str) -> dict[str, Any]:
 
 def verify(document: Mapping[str, Any], name: str) -> Verified:
     """Plan it again and compare. Raises :class:`~hwcalc.errors.ConfigError` for what cannot be planned."""
+    try:
+        return _verify(document, name)
+    except ConfigError:
+        raise
+    except KvplanError as error:
+        raise ConfigError(f"the receipt cannot be planned: {error.message}", hint=error.hint) from error
+
+
+def _verify(document: Mapping[str, Any], name: str) -> Verified:
     from hwcalc.api import opened
     from hwcalc.parsers import parse
     from hwcalc.planner.context import open_request
 
     arguments = {key: value for key, value in document["arguments"].items() if key in _ARGUMENTS}
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
-    try:
-        _, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
-        engine, context = open_request(_, [], **request)
-    except KvplanError as error:
-        raise ConfigError(f"the receipt cannot be planned: {error.message}", hint=error.hint) from error
+    model, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
+    engine, context = open_request(model, [], **request)
     comparisons: list[Comparison] = []
     drift: list[str] = []
     ranks = _member(document["probe"], "ranks", list)
@@ -229,7 +237,7 @@ def _differences(planned: list[_Tensor], measured: list[_Tensor]) -> list[str]:
 
 def _member(document: Any, name: str, kind: type) -> Any:
     value = document.get(name) if isinstance(document, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and value < 0):
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
         raise ConfigError(f"the receipt has no {name}, or not of the kind that it should be.", hint="See: kvplan schema receipt")
     return value
 

@@ -87,7 +87,9 @@ def _alone(context: Context, stage: int) -> list[Note]:
     if gpus == 1:
         return []
     where = f" (pipeline stage {stage})" if context.request.pp > 1 else ""
-    message = f"One of {gpus:,} ranks was measured, one that holds most{where}. All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"
+    message = (
+        f"One of {gpus:,} ranks was measured, one that holds most{where}. All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"
+    )
     return [Note(code="one-rank", message=message)]
 
 

@@ -100,11 +100,15 @@ def _head(probed: Probed) -> str:
     for rank in probed.ranks:
         prefix = f"rank {rank.rank}: " if len(probed.ranks) > 1 else ""
         if rank.scaled:
-            lines.append(f"{prefix}scaled down: {rank.scaled}, {human_bytes(rank.asked_bytes)} of {human_bytes(rank.planned_bytes)}")
+            lines.append(
+                f"{prefix}scaled down: {rank.scaled}, {human_bytes(rank.asked_bytes)} of {human_bytes(rank.planned_bytes)}"
+            )
         if rank.message:
             lines.append(f"{prefix}{rank.outcome}: {rank.message}")
         if rank.filled is not None:
-            lines.append(f"{prefix}every byte written and read back" if rank.filled else f"{prefix}WHAT WAS READ IS NOT WHAT WAS WRITTEN")
+            lines.append(
+                f"{prefix}every byte written and read back" if rank.filled else f"{prefix}WHAT WAS READ IS NOT WHAT WAS WRITTEN"
+            )
     return "".join(f"{line}\n" for line in lines)
 
 

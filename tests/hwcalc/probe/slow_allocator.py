@@ -38,10 +38,8 @@ class SlowAllocator:
 
     def gaps(self, pool: str) -> list[tuple[int, int]]:
         """Free blocks as (size, start), smallest first."""
-        if self.expandable:
-            bounds = self.runs(pool)
-        else:
-            bounds = [(start, start + size) for start, size in self.segments[pool]]
+        segments = [(start, start + size) for start, size in self.segments[pool]]
+        bounds = self.runs(pool) if self.expandable else segments
         found = []
         for start, end in bounds:
             at = start
@@ -125,7 +123,9 @@ class SlowAllocator:
         page = self.page(pool)
         own = sorted((start, start + used[0]) for start, used in self.used.items() if used[2] == pool)
         starts = []
-        for candidate in sorted({self.place[pool], *(end for _, end in self.runs(pool)), *(page * (n + 1) for n in self.pages[pool])}):
+        for candidate in sorted(
+            {self.place[pool], *(end for _, end in self.runs(pool)), *(page * (n + 1) for n in self.pages[pool])}
+        ):
             if candidate // page in self.pages[pool]:
                 continue
             free = [start for room, start in self.gaps(pool) if start + room == candidate]
@@ -156,9 +156,7 @@ class SlowAllocator:
             held = [(start, start + used[0]) for start, used in self.used.items() if used[2] == pool]
             page = self.page(pool)
             self.segments[pool] = [
-                (start, size)
-                for start, size in self.segments[pool]
-                if any(start <= begin < start + size for begin, _ in held)
+                (start, size) for start, size in self.segments[pool] if any(start <= begin < start + size for begin, _ in held)
             ]
             self.pages[pool] = {
                 number

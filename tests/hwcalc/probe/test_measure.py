@@ -50,7 +50,9 @@ def opened(model: Any, **options: Any) -> tuple[Engine, Context]:
     return open_request(load_model(model), [], **options)
 
 
-def probed(model: Any, options: ProbeOptions, torch: Any = None, environment: dict[str, str] | None = None, **wanted: Any) -> Probed:
+def probed(
+    model: Any, options: ProbeOptions, torch: Any = None, environment: dict[str, str] | None = None, **wanted: Any
+) -> Probed:
     """The probe of one process, whatever the environment of the tests."""
     result = probe(*opened(model, **wanted), options, environment=environment or {}, torch=torch)
     assert result is not None
@@ -184,7 +186,9 @@ def test_memory_that_forgets_is_found() -> None:
 
 def test_settings_that_are_not_modelled_are_not_compared() -> None:
     """Another backend has other rules: bytes are shown, nothing is concluded, and a note says why."""
-    result = probed(LLAMA, ProbeOptions(reserve_bytes=0), FakeTorch(), {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, seq=100)
+    result = probed(
+        LLAMA, ProbeOptions(reserve_bytes=0), FakeTorch(), {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}, seq=100
+    )
     figures = {one.name: one for one in only(result).comparisons}
 
     assert figures["memory_reserved"].predicted_bytes is None
@@ -291,10 +295,15 @@ def test_a_limit_that_holds_everything_changes_nothing() -> None:
 
 
 def test_devices_by_name() -> None:
-    """cuda is cuda:0; a third of two, a Metal device without one and other words are refused, each with its own exit code."""
+    """No number is the first; a third of two, a Metal device without one and other words are refused, each with its own exit code."""
     torch: Any = FakeTorch()
 
-    assert [open_device(word, torch=torch).label for word in (None, "cuda", "CUDA:1", "cpu")] == ["cuda:0", "cuda:0", "cuda:1", "cpu"]
+    assert [open_device(word, torch=torch).label for word in (None, "cuda", "CUDA:1", "cpu")] == [
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+        "cpu",
+    ]
     for word in ("cuda:2", "mps"):
         with pytest.raises(NoDeviceError) as caught:
             open_device(word, torch=torch)
@@ -326,10 +335,18 @@ def test_holding_gives_back_after_an_error() -> None:
     """The list is empty and the cache is, too."""
     torch = FakeTorch()
     device = open_device("cuda", torch=torch)
-    with pytest.raises(ZeroDivisionError), holding(device) as held:
-        held.append(device.empty((MIB,), "int8"))
-        raise ZeroDivisionError
-    assert held == []
+    kept: list[Any] = []
+
+    def fails() -> None:
+        nonlocal kept
+        with holding(device) as kept:
+            kept.append(device.empty((MIB,), "int8"))
+            assert torch.allocator.allocated == MIB
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert kept == []
     assert torch.allocator.reserved == 0
 
 

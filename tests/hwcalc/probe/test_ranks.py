@@ -92,7 +92,7 @@ def test_a_latent_on_every_rank() -> None:
 
 
 def test_heads_divided_and_a_receipt_of_both(tmp_path: Any) -> None:
-    """vLLM's pages on tp 2 are half as wide; the receipt is written once and holds both ranks."""
+    """Pages of vLLM on tp 2 are half as wide; the receipt is written once and holds both ranks."""
     receipt = tmp_path / "receipt.json"
     words = ("--seq", "100", "--tp", "2", "--engine", "vllm", "--receipt", str(receipt))
     first, second = together(2, config(tmp_path), *words)
@@ -150,7 +150,7 @@ def test_variables_that_make_no_sense(environment: dict[str, str]) -> None:
 
 
 def test_the_stage_of_a_rank() -> None:
-    """tp 2 x pp 3 x dp 2: ranks 0 and 1 are the first stage, 4 and 5 the last, and 6 begins the second replica."""
+    """With tp 2 x pp 3 x dp 2: ranks 0 and 1 are the first stage, 4 and 5 the last, and 6 begins the second replica."""
     _, context = open_request(load_model(LLAMA), [], seq=10, tp=2, pp=3, dp=2)
 
     assert [stage_of(context.request, rank) for rank in range(12)] == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]
