@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from formulas import Role, pipeline_stages
+from formulas import Role
 from formulas.frozen import frozen
 from hwcalc.errors import UnsupportedError
 from profiles.dtypes import find_dtype
@@ -53,7 +53,7 @@ def layer_allocations(engine: Engine, context: Context, stage: int) -> tuple[All
         for kind in dict.fromkeys(kind for layer in layers for kind in layer)
     }
     out: list[Allocation] = []
-    for number in pipeline_stages(len(layers), request.pp)[stage]:
+    for number in engine.weight_rules().spans(len(layers), request.pp)[stage]:
         names: dict[str, int] = {}
         for kind in layers[number]:
             for tensor in known[kind]:

@@ -259,9 +259,8 @@ class Allocator:
     def _mapped(self, pool: _Pool, rounded: int) -> _Block | None:
         """The lowest free addresses that suffice, with pages behind those that have none yet."""
         block = self._room(pool, rounded)
-        if not block.mapped:
-            if not self._map(block, min(block.size, rounded)):
-                return None
+        if not block.mapped and not self._map(block, min(block.size, rounded)):
+            return None
         while block.size < rounded:
             rest = block.after
             assert rest is not None

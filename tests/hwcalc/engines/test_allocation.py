@@ -140,3 +140,11 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
             assert planned == max(map(total, made)), name
         checked += 1
     assert checked > 50
+
+
+def test_an_offloaded_cache_is_not_on_the_device() -> None:
+    """It is refused rather than measured as something that it is not."""
+    engine, context = opened(LLAMA, seq=100, engine="transformers", engine_options={"cache": "offloaded"})
+
+    with pytest.raises(KvplanError, match="host memory"):
+        engine.allocation(context, 0)
