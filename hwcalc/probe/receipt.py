@@ -21,6 +21,7 @@ from hwcalc.model import RawModel
 from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.measure import rebuilt
+from hwcalc.probe.more import More
 from hwcalc.probe.result import MEASURED, Comparison, Probed
 from hwcalc.probe.settings import parse_settings
 
@@ -42,6 +43,7 @@ class Receipt:
     model_config: dict[str, Any]
     arguments: dict[str, Any]
     probe: Probed
+    more: More | None
 
 
 @frozen
@@ -60,7 +62,7 @@ class Verified:
     agrees: bool
 
 
-def make_receipt(context: Context, probed: Probed) -> Receipt:
+def make_receipt(context: Context, probed: Probed, more: More | None = None) -> Receipt:
     """Everything that planning it again needs, beside what was measured."""
     model, request = context.model, context.request
     arguments: dict[str, Any] = {
@@ -89,6 +91,7 @@ def make_receipt(context: Context, probed: Probed) -> Receipt:
         model_config=_finite(model.config),
         arguments=arguments,
         probe=probed,
+        more=more,
     )
 
 

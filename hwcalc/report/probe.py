@@ -8,6 +8,8 @@ from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.planner.result import SCHEMA_VERSION
+from hwcalc.probe.live import NOT_RUN
+from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import MEASURED, Comparison, Probed, RankResult, TensorResult
 from hwcalc.report.rows import csv_text, listing
@@ -27,14 +29,15 @@ class ProbeDocument:
     schema_version: str
     kvplan_version: str
     probe: Probed
+    more: More | None
 
 
-def probe_document(probed: Probed) -> dict[str, Any]:
+def probe_document(probed: Probed, more: More | None = None) -> dict[str, Any]:
     """The JSON document."""
-    return asdict(ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed))
+    return asdict(ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed, more=more))
 
 
-def probe_text(probed: Probed, *, format_: str, color: bool, width: int, quiet: bool) -> str:
+def probe_text(probed: Probed, more: More | None = None, *, format_: str, color: bool, width: int, quiet: bool) -> str:
     """The verdict first, then the figures of every rank, then the tensors, equal ones together."""
     sections = [_head(probed)]
     shown = {"format_": format_, "color": color, "width": width}
@@ -47,11 +50,15 @@ def probe_text(probed: Probed, *, format_: str, color: bool, width: int, quiet: 
         header = ("tensors", "dtype", "shape", "bytes each", "bytes")
         header = ("rank", *header) if len(probed.ranks) > 1 else header
         sections.append(listing(header, rows, right=(len(header) - 2, len(header) - 1), **shown))  # type: ignore[arg-type]
-        sections += ["".join(f"note  {clean(note.message)}\n" for note in probed.notes)] if probed.notes else []
+    if more is not None:
+        sections += _more(more, shown)
+    notes = () if quiet else (*probed.notes, *(() if more is None else more.notes))
+    if notes:
+        sections.append("".join(f"note  {clean(note.message)}\n" for note in notes))
     return "\n".join(sections)
 
 
-def probe_csv(probed: Probed) -> str:
+def probe_csv(probed: Probed, more: More | None = None) -> str:
     """One row for each tensor and each figure of each rank."""
     rows: list[tuple[object, ...]] = []
     for rank in probed.ranks:
@@ -64,6 +71,8 @@ def probe_csv(probed: Probed) -> str:
         for figure in rank.comparisons:
             numbers = (figure.predicted_bytes, figure.measured_bytes, figure.difference_bytes, figure.tolerance_bytes)
             rows.append((rank.rank, "figure", figure.name, "", "", *("" if one is None else one for one in numbers)))
+    live = () if more is None or more.live is None else more.live.rows()
+    rows += (("", "live", name, "", "", predicted, measured, measured - predicted, 0) for name, predicted, measured in live)
     return csv_text(_CSV, rows)
 
 
@@ -85,6 +94,39 @@ def verify_csv(verified: Verified) -> str:
     ]
     rows += [("drift", line, "", "", "") for line in verified.drift]
     return csv_text(("what", "name", "predicted_bytes", "measured_bytes", "difference_bytes"), rows)
+
+
+def _more(more: More, shown: dict[str, Any]) -> list[str]:
+    """A paragraph for each of the other measurements."""
+    out = []
+    if more.live is not None:
+        live = more.live
+        head = f"live {live.model_type} on {live.device}: {live.status}"
+        if live.status == NOT_RUN:
+            out.append(f"{head}, {clean(live.reason)}\n")
+        else:
+            head += (
+                f"; {live.batch:,} x {live.prompt_tokens:,} + {live.decode_tokens:,} tokens, logits differ by "
+                f"{live.logits_difference:.1e} (allowed {live.tolerance:.0e}, without a cache {live.control_difference:.1e})\n"
+            )
+            rows = [_row(Comparison.of(*row)) for row in live.rows()]
+            out.append(head + listing(_COLUMNS, rows, right=(1, 2, 3), **shown))
+    if more.maximum is not None:
+        found = more.maximum
+        out.append(
+            f"largest {found.what}: {found.value:,} ({both(found.bytes)}), by the allocator's rules {found.expected:,}, by the solver "
+            f"{found.solver:,}; limited by: {found.limiting}\n"
+        )
+    if more.bandwidth is not None:
+        measured = [
+            (name, exact(size), f"{seconds:.6f} s", f"{rate:,.1f} GB/s", "" if share is None else f"{100 * share:.1f} %")
+            for name, size, seconds, rate, share in more.bandwidth.rows()
+        ]
+        header = ("bandwidth", "bytes", "time", "rate", "of peak")
+        out.append(listing(header, measured, right=(1, 2, 3, 4), **shown))
+        if more.bandwidth.attention is None:
+            out.append(f"no attention step: {clean(more.bandwidth.attention_message)}\n")
+    return out
 
 
 def _head(probed: Probed) -> str:
