@@ -47,13 +47,13 @@ def layer_allocations(engine: Engine, context: Context, stage: int) -> tuple[All
     request, layers = context.request, context.model.stack_for(engine.name).layers
     if request.pp > len(layers):
         raise UnsupportedError(f"pp {request.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local = context.on_a_replica()
+    local, rules = context.on_a_replica(), engine.weight_rules()
     known = {
-        kind: tuple(engine.tensors(kind.shard(request.tp), local))
+        kind: tuple(engine.tensors(rules.shard(context.model, kind, request.tp), local))
         for kind in dict.fromkeys(kind for layer in layers for kind in layer)
     }
     out: list[Allocation] = []
-    for number in engine.weight_rules().spans(len(layers), request.pp)[stage]:
+    for number in rules.spans(len(layers), request.pp)[stage]:
         names: dict[str, int] = {}
         for kind in layers[number]:
             for tensor in known[kind]:

@@ -12,7 +12,7 @@ from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.devices import Counters, Device, is_out_of_memory
-from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Comparison, RankResult, TensorResult
+from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Compared, RankResult, TensorResult
 from hwcalc.probe.settings import AllocatorSettings
 from hwcalc.units import MIB, human_bytes
 
@@ -201,23 +201,23 @@ def _comparisons(
     *,
     filled: bool,
     notes: list[Note],
-) -> tuple[Comparison, ...]:
+) -> tuple[Compared, ...]:
     total = sum(one.bytes for one in asked)
-    out = [Comparison.of("tensors", total, sum(measured))]
+    out = [Compared.of("tensors", total, sum(measured))]
     if before.free is not None:
         predicted = _allocator(asked, before, settings, notes)
         allocated, reserved = (None, None) if predicted is None else predicted
         out += [
-            Comparison.of("requested_bytes", total, _rise(before.requested, after.requested)),
-            Comparison.of("memory_allocated", allocated, _rise(before.allocated, after.allocated)),
-            Comparison.of("memory_reserved", reserved, _rise(before.reserved, after.reserved)),
-            Comparison.of("drop of mem_get_info", reserved, _rise(after.free, before.free), tolerance=_FREE_TOLERANCE),
+            Compared.of("requested_bytes", total, _rise(before.requested, after.requested)),
+            Compared.of("memory_allocated", allocated, _rise(before.allocated, after.allocated)),
+            Compared.of("memory_reserved", reserved, _rise(before.reserved, after.reserved)),
+            Compared.of("drop of mem_get_info", reserved, _rise(after.free, before.free), tolerance=_FREE_TOLERANCE),
         ]
     elif before.allocated is not None:
-        out.append(Comparison.of("allocated by the driver", total, _rise(before.reserved, after.reserved), tolerance=None))
+        out.append(Compared.of("allocated by the driver", total, _rise(before.reserved, after.reserved), tolerance=None))
     elif filled:
         # The interpreter's own pages come and go beside it.
-        out.append(Comparison.of("growth of the process", total, _rise(before.resident, after.resident), tolerance=None))
+        out.append(Compared.of("growth of the process", total, _rise(before.resident, after.resident), tolerance=None))
     return tuple(out)
 
 

@@ -22,7 +22,7 @@ from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More
-from hwcalc.probe.result import MEASURED, Comparison, Probed
+from hwcalc.probe.result import MEASURED, Compared, Probed
 from hwcalc.probe.settings import parse_settings
 
 __all__ = ["Receipt", "Verified", "check_path", "make_receipt", "read_receipt", "verify", "write_receipt"]
@@ -57,7 +57,7 @@ class Verified:
     model: str
     device: str
     date: str
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Compared, ...]
     drift: tuple[str, ...]
     agrees: bool
 
@@ -165,7 +165,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
     model, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
     engine, context = open_request(model, [], **request)
-    comparisons: list[Comparison] = []
+    comparisons: list[Compared] = []
     drift: list[str] = []
     ranks = _member(document["probe"], "ranks", list)
     for rank in ranks:
@@ -180,7 +180,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         most = rank.get("most_bytes")
         planned = rebuilt(allocations, most if isinstance(most, int) else None, measured[0][1][:1] if measured else ())
         where = f"rank {number}: " if len(ranks) > 1 else ""
-        comparisons.append(Comparison.of(f"{where}tensors", sum(one.bytes for one in planned), sum(one[2] for one in measured)))
+        comparisons.append(Compared.of(f"{where}tensors", sum(one.bytes for one in planned), sum(one[2] for one in measured)))
         drift += [where + line for line in _differences([(one.name, one.shape, one.bytes) for one in planned], measured)]
         settings = parse_settings(_member(_member(rank, "environment", dict), "allocator", str))
         counted = predict((one.bytes for one in planned), settings)
@@ -189,7 +189,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
             known = _member(figure, "name", str) in figures and isinstance(figure.get("tolerance_bytes"), int)
             if known and not settings.unmodelled:
                 now = figures[figure["name"]]
-                comparisons.append(Comparison.of(where + figure["name"], now, _member(figure, "measured_bytes", int)))
+                comparisons.append(Compared.of(where + figure["name"], now, _member(figure, "measured_bytes", int)))
     first = _member(ranks[0], "environment", dict) if ranks else {}
     return Verified(
         schema_version=SCHEMA_VERSION,

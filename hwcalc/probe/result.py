@@ -9,7 +9,7 @@ __all__ = [
     "MEASURED",
     "OUT_OF_MEMORY",
     "REFUSED",
-    "Comparison",
+    "Compared",
     "Environment",
     "Probed",
     "RankResult",
@@ -48,7 +48,7 @@ class TensorResult:
 
 
 @frozen
-class Comparison:
+class Compared:
     """One figure. A difference is measured minus predicted; beyond ``tolerance_bytes`` it is a disagreement.
 
     ``tolerance_bytes`` is null where the figure is for information: nothing is concluded from it.
@@ -61,7 +61,7 @@ class Comparison:
     tolerance_bytes: int | None
 
     @classmethod
-    def of(cls, name: str, predicted: int | None, measured: int | None, *, tolerance: int | None = 0) -> Comparison:
+    def of(cls, name: str, predicted: int | None, measured: int | None, *, tolerance: int | None = 0) -> Compared:
         """With its difference; without a prediction or a measurement there is none, and nothing to tolerate."""
         known = predicted is not None and measured is not None
         return cls(
@@ -102,7 +102,7 @@ class RankResult:
     reserve_bytes: int
     filled: bool | None
     tensors: tuple[TensorResult, ...]
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[Compared, ...]
     agrees: bool
 
 

@@ -11,7 +11,7 @@ from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
-from hwcalc.probe.result import MEASURED, Comparison, Probed, RankResult, TensorResult
+from hwcalc.probe.result import MEASURED, Compared, Probed, RankResult, TensorResult
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import both, clean, exact, plural
 from hwcalc.units import human_bytes
@@ -109,7 +109,7 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
                 f"; {live.batch:,} x {live.prompt_tokens:,} + {live.decode_tokens:,} tokens, logits differ by "
                 f"{live.logits_difference:.1e} (allowed {live.tolerance:.0e}, without a cache {live.control_difference:.1e})\n"
             )
-            rows = [_row(Comparison.of(*row)) for row in live.rows()]
+            rows = [_row(Compared.of(*row)) for row in live.rows()]
             out.append(head + listing(_COLUMNS, rows, right=(1, 2, 3), **shown))
     if more.maximum is not None:
         found = more.maximum
@@ -170,7 +170,7 @@ def _figures(rank: RankResult, *, several: bool) -> list[tuple[str, ...]]:
     return [((str(rank.rank),) if several else ()) + _row(one) for one in rank.comparisons]
 
 
-def _row(one: Comparison) -> tuple[str, ...]:
+def _row(one: Compared) -> tuple[str, ...]:
     numbers = ("unknown" if value is None else exact(value) for value in (one.predicted_bytes, one.measured_bytes))
     difference = "" if one.difference_bytes is None else "0" if not one.difference_bytes else f"{one.difference_bytes:+,} B"
     word = "for information" if one.tolerance_bytes is None else "agrees" if one.agrees else "DIFFERS"

@@ -93,7 +93,7 @@ _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
     "Offer": frozenset({"headroom_bytes"}),
     "Fit": frozenset({"headroom_bytes"}),
-    "Comparison": frozenset({"difference_bytes"}),
+    "Compared": frozenset({"difference_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""
