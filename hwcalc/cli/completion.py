@@ -23,6 +23,8 @@ __all__ = [
     "instances",
     "models",
     "paths",
+    "probe_devices",
+    "probe_searches",
     "schemas",
     "sweep_formats",
     "vendors",
@@ -185,6 +187,16 @@ def sweep_formats(incomplete: str) -> list[str]:
     from hwcalc.cli.sweep import FORMATS
 
     return _starting(FORMATS, incomplete)
+
+
+def probe_devices(incomplete: str) -> list[str]:
+    """Devices that a probe may be of; whether they are there is asked only when it runs."""
+    return _starting(("cpu", "cuda:0", "mps"), incomplete)
+
+
+def probe_searches(incomplete: str) -> list[str]:
+    """What ``--find-max`` takes."""
+    return _starting(("batch", "seq"), incomplete)
 
 
 def schemas(incomplete: str) -> list[str]:

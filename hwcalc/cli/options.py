@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "recommend": "hwcalc.cli.recommend",
     "check": "hwcalc.cli.check",
     "reconcile": "hwcalc.cli.reconcile",
+    "probe": "hwcalc.cli.probe",
     "models": "hwcalc.cli.models",
     "engines": "hwcalc.cli.engines",
     "gpus": "hwcalc.cli.gpus",

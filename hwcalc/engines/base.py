@@ -20,6 +20,7 @@ from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 if TYPE_CHECKING:
     from fractions import Fraction
 
+    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.lora import Lora
     from hwcalc.engines.rank_weights import RankBytes, Rules
     from hwcalc.planner.result import Plan
@@ -346,6 +347,12 @@ class Engine(ABC):
         from hwcalc.engines.ranks import fullest_rank_bytes
 
         return total_bytes if context.request.gpus == context.request.dcp == 1 else fullest_rank_bytes(self, context)
+
+    def allocation(self, context: Context, stage: int) -> tuple[Allocation, ...]:
+        """The tensors that a rank of pipeline stage ``stage`` asks its device for, in the engine's order; none is empty."""
+        from hwcalc.engines.allocation import layer_allocations
+
+        return layer_allocations(self, context, stage)
 
     def groups(self, context: Context) -> tuple[PoolGroup, ...]:
         """Layers that share a block table; none where every layer has memory of its own."""

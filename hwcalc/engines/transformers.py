@@ -49,6 +49,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.rank_weights import Rules
 
 __all__ = ["Transformers"]
@@ -227,6 +228,14 @@ class Transformers(Engine):
         return offloaded_gpu_bytes(
             context.model, lambda kind: bytes_of(self.tensors(self.weight_rules().shard(context.model, kind, tp), local))
         )
+
+    def allocation(self, context: Context, stage: int) -> tuple[Allocation, ...]:
+        if cache_class(context) == "offloaded":
+            raise UnsupportedError(
+                "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
+                hint="Use: --engine-option cache=dynamic",
+            )
+        return super().allocation(context, stage)
 
     def forward_tokens(self, context: Context) -> tuple[int, int, int]:
         """``generate`` takes every prompt in one pass; a prompt may be all of a sequence but its last token."""

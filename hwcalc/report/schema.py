@@ -23,6 +23,9 @@ DOCUMENTS = (
     "gpus",
     "instances",
     "dtypes",
+    "probe",
+    "receipt",
+    "verify",
     "error",
 )
 
@@ -40,8 +43,9 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
+    from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
-    from hwcalc.report import compare_records, explain, hardware, records
+    from hwcalc.report import compare_records, explain, hardware, probe, records
 
     classes: dict[str, type] = {
         "plan": Plan,
@@ -57,6 +61,9 @@ def json_schema(document: str) -> dict[str, Any]:
         "gpus": hardware.GpusDocument,
         "instances": hardware.InstancesDocument,
         "dtypes": records.DTypesDocument,
+        "probe": probe.ProbeDocument,
+        "receipt": receipt.Receipt,
+        "verify": receipt.Verified,
         "error": records.ErrorDocument,
     }
     schema = _of(classes[document])
@@ -89,6 +96,7 @@ _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
     "Offer": frozenset({"headroom_bytes"}),
     "Fit": frozenset({"headroom_bytes"}),
+    "Compared": frozenset({"difference_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
 """What is below zero where the weights alone do not fit."""

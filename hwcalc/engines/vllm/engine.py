@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from formulas.attention import AttentionKind
@@ -36,6 +36,9 @@ from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import Plan, PoolGroup, PoolInfo
+
+if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
 
 __all__ = ["Vllm"]
 
@@ -165,6 +168,19 @@ class Vllm(Engine):
 
     def needed_bytes(self, context: Context) -> int:
         return self.rank_bytes(context, 0)
+
+    def allocation(self, context: Context, stage: int) -> tuple[Allocation, ...]:
+        """One raw buffer for each page of a block, which groups share; of as many blocks as the plan's budget holds.
+
+        Without a budget there are the blocks of the planned sequences, and the null block.
+        """
+        from hwcalc.engines.allocation import planned_blocks
+        from hwcalc.engines.vllm.buffers import pool_buffers
+
+        settings, layout, _ = self._plan(context)
+        needed = context.request.replica_batch * layout.total_blocks(context.tokens) + 1
+        blocks = settings.override or planned_blocks(self, context, needed)
+        return pool_buffers(layout, blocks, stage)
 
     def most_sequences(self, context: Context) -> tuple[int, str]:
         return self._plan(context)[0].sequences * context.request.dp, "max_num_seqs"

@@ -1,0 +1,135 @@
+"""``kvplan probe``: the planned cache on a real device, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hwcalc.cli.options import OUTPUT, PLANNING, Option, engine_options, reading, view_of
+from hwcalc.cli.output import Answer, View, answer
+from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.probe.more import More, Wanted
+    from hwcalc.probe.result import Probed
+    from hwcalc.probe.run import ProbeOptions
+
+__all__ = ["OPTIONS", "run"]
+
+OPTIONS = (
+    PLANNING[0]._replace(required=False),
+    *(option for option in PLANNING[1:] if option not in OUTPUT),
+    Option("device", ("--device",), "D", "cuda:0, mps or cpu. Default: the best there is.", complete="probe_devices"),
+    Option("reserve", ("--reserve",), "B", "Bytes of the device to leave free. Default: 1 GiB, or 5% where that is more."),
+    Option("scale", ("--scale",), "F", "Only this share of it: fewer layers, or a pool of fewer blocks. 0.1, 10%."),
+    Option("max_bytes", ("--max-bytes",), "B", "At most so many bytes on each device, made smaller in the same way: 8GiB."),
+    Option("fill", ("--fill",), "", "Write every byte and read it back, so that the pages are real.", "flag"),
+    Option("live", ("--live",), "", "Build a small model of this type, and compare its cache and its decoding.", "flag"),
+    Option("find_max", ("--find-max",), "WHAT", "Largest batch or seq that allocates.", complete="probe_searches"),
+    Option("bandwidth", ("--bandwidth",), "", "Time reading the cache; plans of this accelerator then use it.", "flag"),
+    Option("receipt", ("--receipt",), "F", "Keep plan, measurements and environment in this JSON file."),
+    Option("verify", ("--verify",), "F", "Plan a receipt again and report drift; needs no MODEL and no device."),
+    *OUTPUT,
+)
+
+
+def run(
+    *,
+    model: str | None,
+    engine_option: Sequence[str] | None,
+    device: str | None,
+    reserve: str | None,
+    scale: str | None,
+    max_bytes: str | None,
+    fill: bool,
+    live: bool,
+    find_max: str | None,
+    bandwidth: bool,
+    receipt: str | None,
+    verify: str | None,
+    json: bool,
+    format_: str | None,
+    quiet: bool,
+    no_color: bool,
+    **options: Any,
+) -> Answer:
+    """Allocate the cache of a plan on a real device and compare. Exit status 1: it does not fit or differs; 5: there is no device."""
+    from hwcalc.probe.more import Wanted, check_alone
+    from hwcalc.probe.run import ProbeOptions
+    from hwcalc.units import parse_bytes, parse_share
+
+    view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
+    if verify is not None:
+        if model is not None or receipt is not None:
+            raise UsageError(
+                "--verify takes a receipt alone: no MODEL, no --receipt.", hint="Write: kvplan probe --verify F.json"
+            )
+        return _verified(verify, view)
+    if model is None:
+        raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
+    more = Wanted(live=live, search=find_max, bandwidth=bandwidth)
+    check_alone(more)
+    wanted = ProbeOptions(
+        device=device,
+        reserve_bytes=None if reserve is None else parse_bytes(reserve, "reserve"),
+        scale=None if scale is None else parse_share(scale, "scale"),
+        max_bytes=None if max_bytes is None else parse_bytes(max_bytes, "max-bytes"),
+        fill=fill,
+    )
+    given = {name: value for name, value in options.items() if value is not None}
+    return _probed(model, given | {"engine_options": engine_options(engine_option or ())}, wanted, more, receipt, view)
+
+
+def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wanted, receipt: str | None, view: View) -> Answer:
+    from hwcalc.api import opened
+    from hwcalc.planner.context import open_request
+    from hwcalc.probe.more import measure_more
+    from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
+    from hwcalc.probe.run import interruptible, probe
+
+    if receipt is not None:
+        check_path(receipt)
+    with reading(model):
+        spec, request = opened(model, given)
+    engine, context = open_request(spec, list(spec.notes), **request)
+    with interruptible():
+        probed = probe(engine, context, wanted)
+        if probed is None:
+            # Another rank speaks for all.
+            return Answer(text="")
+        beside = measure_more(engine, context, wanted, more) if more.any else None
+    if receipt is not None:
+        write_receipt(make_receipt(context, probed, beside), receipt)
+    return _shown(probed, beside, view)
+
+
+def _shown(probed: Probed, more: More | None, view: View) -> Answer:
+    from dataclasses import replace
+
+    from hwcalc.report.probe import probe_csv, probe_document, probe_text
+
+    status = 0 if probed.agrees and (more is None or more.agrees) else 1
+    if view.format == "json":
+        return replace(answer(probe_document(probed, more)), status=status)
+    if view.format == "csv":
+        messages = tuple(rank.message for rank in probed.ranks if rank.message)
+        return Answer(text=probe_csv(probed, more), status=status, remarks=messages)
+    text = probe_text(probed, more, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    return Answer(text=text, status=status)
+
+
+def _verified(path: str, view: View) -> Answer:
+    from dataclasses import replace
+
+    from hwcalc.probe.receipt import read_receipt, verify
+
+    verified = verify(read_receipt(path), path)
+    status = 0 if verified.agrees else 1
+    if view.format == "json":
+        return replace(answer(asdict(verified)), status=status)
+    from hwcalc.report.probe import verified_text, verify_csv
+
+    if view.format == "csv":
+        return Answer(text=verify_csv(verified), status=status)
+    return Answer(text=verified_text(verified, format_=view.format, color=view.color, width=view.width), status=status)

@@ -1,0 +1,208 @@
+"""The device that is probed: what is free, what its allocator counts, and tensors on it. torch is imported when one is opened."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final
+
+from formulas.frozen import frozen
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
+from hwcalc.probe.result import Environment
+from hwcalc.probe.settings import VARIABLES
+from hwcalc.units import GIB
+
+__all__ = ["Counters", "Device", "NoDeviceError", "default_reserve", "is_out_of_memory", "load_torch", "open_device"]
+
+_NAME = re.compile(r"cpu|mps|cuda(?::([0-9]{1,3}))?", re.ASCII)
+_TORCH_NAMES: Final = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "int8": "int8",
+    "uint8": "uint8",
+    "int64": "int64",
+}
+_RESERVE_PER_CENT: Final = 5
+
+
+class NoDeviceError(KvplanError):
+    """There is nothing to measure on: no torch, or not the device that was asked for."""
+
+    exit_code: ClassVar[int] = 5
+    type: ClassVar[str] = "no-device"
+
+
+@frozen
+class Counters:
+    """Bytes as the device counts them; ``None`` where it does not."""
+
+    allocated: int | None = None
+    reserved: int | None = None
+    requested: int | None = None
+    free: int | None = None
+    resident: int | None = None
+
+
+class Device:
+    """A CPU's memory; the base of the others."""
+
+    kind: ClassVar[str] = "cpu"
+
+    def __init__(self, torch: Any, label: str) -> None:
+        self.torch = torch
+        self.label = label
+
+    @property
+    def name(self) -> str:
+        """What the device calls itself."""
+        return platform.processor() or platform.machine()
+
+    @property
+    def total_bytes(self) -> int | None:
+        """All of its memory."""
+        return total_bytes()
+
+    def free_bytes(self) -> int | None:
+        """What may still be allocated; ``None`` where nothing says."""
+        return available_bytes()
+
+    def warm_up(self) -> None:
+        """Whatever costs memory once, so that it is not measured."""
+
+    def counters(self) -> Counters:
+        """As they stand, with all work done."""
+        return Counters(resident=resident_bytes())
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """A tensor without values. Raises what torch raises where there is no memory."""
+        return self.torch.empty(shape, dtype=getattr(self.torch, _TORCH_NAMES[dtype]), device=self.label)
+
+    def release(self) -> None:
+        """Give back what no tensor holds any more."""
+
+    def environment(self) -> Environment:
+        """Versions and names, for the record."""
+        cuda = getattr(self.torch, "version", None)
+        return Environment(
+            device=self.label,
+            device_name=self.name,
+            total_bytes=self.total_bytes,
+            torch=str(self.torch.__version__),
+            cuda=(getattr(cuda, "cuda", None) or getattr(cuda, "hip", None)) if self.kind == "cuda" else None,
+            driver=driver_version() if self.kind == "cuda" else None,
+            python=platform.python_version(),
+            platform=f"{sys.platform} {platform.machine()}",
+            allocator=next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "") if self.kind == "cuda" else "",
+            date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        )
+
+
+class CudaDevice(Device):
+    """CUDA, or ROCm under the same names."""
+
+    kind: ClassVar[str] = "cuda"
+
+    @property
+    def name(self) -> str:
+        return str(self.torch.cuda.get_device_name(self.label))
+
+    @property
+    def total_bytes(self) -> int | None:
+        return int(self.torch.cuda.get_device_properties(self.label).total_memory)
+
+    def free_bytes(self) -> int | None:
+        return int(self.torch.cuda.mem_get_info(self.label)[0])
+
+    def warm_up(self) -> None:
+        """Create the context, and load the kernel that fills."""
+        self.torch.cuda.set_device(self.label)
+        self.torch.zeros(1, device=self.label)
+        self.release()
+
+    def counters(self) -> Counters:
+        cuda = self.torch.cuda
+        cuda.synchronize(self.label)
+        return Counters(
+            allocated=int(cuda.memory_allocated(self.label)),
+            reserved=int(cuda.memory_reserved(self.label)),
+            requested=int(cuda.memory_stats(self.label).get("requested_bytes.all.current", 0)),
+            free=int(cuda.mem_get_info(self.label)[0]),
+        )
+
+    def release(self) -> None:
+        self.torch.cuda.synchronize(self.label)
+        self.torch.cuda.empty_cache()
+
+
+class MpsDevice(Device):
+    """Metal: memory that it shares with the CPU."""
+
+    kind: ClassVar[str] = "mps"
+
+    @property
+    def total_bytes(self) -> int | None:
+        return int(self.torch.mps.recommended_max_memory())
+
+    def free_bytes(self) -> int | None:
+        return max(0, int(self.torch.mps.recommended_max_memory()) - int(self.torch.mps.driver_allocated_memory()))
+
+    def counters(self) -> Counters:
+        mps = self.torch.mps
+        mps.synchronize()
+        return Counters(allocated=int(mps.current_allocated_memory()), reserved=int(mps.driver_allocated_memory()))
+
+    def release(self) -> None:
+        self.torch.mps.empty_cache()
+
+
+def load_torch() -> Any:
+    """The module. Raises :class:`NoDeviceError` with the command that installs it."""
+    try:
+        import torch
+    except ImportError as error:
+        message = "the probe needs PyTorch, which is not installed here."
+        raise NoDeviceError(message, hint="Install it: pip install 'hwcalc[probe]'") from error
+    return torch
+
+
+def open_device(wanted: str | None, *, torch: Any = None) -> Device:
+    """``cuda:0``, ``cuda``, ``mps`` or ``cpu``; by default the best there is.
+
+    Raises :class:`~hwcalc.errors.UsageError` for another word and :class:`NoDeviceError` if it is not there.
+    """
+    match = None if wanted is None else _NAME.fullmatch(wanted.strip().lower())
+    if wanted is not None and match is None:
+        raise UsageError(f"--device {wanted[:40]!r} is not known.", hint="Allowed: cpu, cuda, cuda:0, mps.")
+    torch = torch or load_torch()
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    word = "cuda" if match is None and cuda else "mps" if match is None and mps else "cpu" if match is None else match[0]
+    if word.startswith("cuda"):
+        index = int(match[1]) if match is not None and match[1] else 0
+        count = torch.cuda.device_count() if cuda else 0
+        if index >= count:
+            found = f"{count} CUDA devices" if count else "no CUDA device"
+            raise NoDeviceError(f"--device {word}: torch {torch.__version__} finds {found}.", hint="Use: --device cpu")
+        return CudaDevice(torch, f"cuda:{index}")
+    if word == "mps":
+        if not mps:
+            raise NoDeviceError(f"--device mps: torch {torch.__version__} finds no Metal device.", hint="Use: --device cpu")
+        return MpsDevice(torch, "mps")
+    return Device(torch, "cpu")
+
+
+def default_reserve(device: Device) -> int:
+    """What is left alone: 1 GiB, or a twentieth of the device where that is more."""
+    return max(GIB, (device.total_bytes or 0) * _RESERVE_PER_CENT // 100)
+
+
+def is_out_of_memory(error: BaseException, torch: Any) -> bool:
+    """Whether an exception of torch's says that there is no memory: it has a class on some devices and only words on others."""
+    classes = tuple(getattr(module, "OutOfMemoryError", MemoryError) for module in (torch, torch.cuda))
+    return isinstance(error, (MemoryError, *classes)) or (isinstance(error, RuntimeError) and "memory" in str(error).lower())

@@ -1,0 +1,383 @@
+"""One real model, small: is its cache what was planned, and does decoding with it give what computing anew gives?
+
+The model is of the planned type, with one layer of each kind at least, the planned widths where they are affordable, random
+weights from a fixed seed, and windows so short that they close. Two things are compared: the bytes of the cache object with the
+plan for the small config, and the logits of the decoded tokens with those of the whole sequence computed without a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from formulas import Layer, Stack
+from formulas.frozen import frozen
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.model import ModelSpec, RawModel
+from hwcalc.probe.live_config import WINDOW, Change, Small, pick_layers, shrink
+
+__all__ = ["AGREES", "DIFFERS", "MOST_WEIGHT_BYTES", "NOT_RUN", "LiveLayer", "LiveResult", "run_live"]
+
+AGREES: Final = "agrees"
+DIFFERS: Final = "differs"
+NOT_RUN: Final = "not run"
+MOST_WEIGHT_BYTES: Final = 2**29
+"""Largest model that is built unless the caller allows more."""
+_FACTORS: Final = range(1, 65)
+_MOST_TOKENS: Final = 4096
+_TOLERANCE: Final = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
+"""Allowed difference of logits, as a share of the largest logit: some hundred roundings of the format."""
+
+
+@frozen
+class LiveLayer:
+    """Bytes of one layer's cache for the whole batch, planned and held."""
+
+    layer: int
+    """Its number in the planned model."""
+    kinds: tuple[str, ...]
+    predicted_bytes: int
+    measured_bytes: int
+
+
+@frozen
+class LiveResult:
+    """What was run, and how it compares. Where ``status`` is ``not run``, ``reason`` says why and the numbers are zero.
+
+    Bytes are of the small model for ``batch`` sequences of ``prompt_tokens + decode_tokens``. ``measured_bytes`` counts the elements
+    that the cache object's tensors show, ``storage_bytes`` the memory behind them. Differences of logits are shares of the largest logit;
+    ``control_difference`` is that of the last token computed with nothing before it, which a lost cache would show.
+    """
+
+    status: str
+    reason: str
+    model_type: str
+    device: str
+    dtype: str
+    attention: str
+    cache: str = "dynamic"
+    torch_version: str = ""
+    transformers_version: str = ""
+    engine_version: str = ""
+    seed: int = 0
+    batch: int = 0
+    prompt_tokens: int = 0
+    decode_tokens: int = 0
+    encoder_tokens: int = 0
+    weight_bytes: int = 0
+    factor: int = 1
+    changes: tuple[Change, ...] = ()
+    layers: tuple[LiveLayer, ...] = ()
+    predicted_bytes: int = 0
+    measured_bytes: int = 0
+    storage_bytes: int = 0
+    logits_difference: float = 0.0
+    control_difference: float = 0.0
+    tolerance: float = 0.0
+
+    @property
+    def difference_bytes(self) -> int:
+        """Measured minus predicted."""
+        return self.measured_bytes - self.predicted_bytes
+
+    @property
+    def cache_agrees(self) -> bool:
+        """Whether every byte that can be compared is as planned."""
+        same = all(layer.predicted_bytes == layer.measured_bytes for layer in self.layers)
+        return self.status != NOT_RUN and self.difference_bytes == 0 and same
+
+    @property
+    def logits_agree(self) -> bool:
+        """Whether decoding with the cache gives what computing anew gives, and a lost cache would have been seen."""
+        return self.status != NOT_RUN and self.logits_difference <= self.tolerance < self.control_difference
+
+    def rows(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, predicted and measured bytes: a row for each layer, and the whole cache."""
+        layers = (
+            (f"layer {layer.layer}: {' + '.join(layer.kinds)}", layer.predicted_bytes, layer.measured_bytes)
+            for layer in self.layers
+        )
+        return () if self.status == NOT_RUN else (*layers, ("cache", self.predicted_bytes, self.measured_bytes))
+
+
+def run_live(
+    model: ModelSpec,
+    device: str = "cpu",
+    *,
+    dtype: str = "fp32",
+    attention: str = "eager",
+    cache: str = "dynamic",
+    batch: int = 2,
+    prompt: int | None = None,
+    decode: int = 4,
+    encoder: int = 11,
+    seed: int = 0,
+    most_weight_bytes: int = MOST_WEIGHT_BYTES,
+) -> LiveResult:
+    """Build, run and compare. ``prompt`` is as long as it takes to close every window unless given.
+
+    ``dtype`` is ``fp32``, ``fp16`` or ``bf16``; ``cache`` is ``dynamic`` or ``static``. The memory is bounded: heads and channels are
+    divided by the smallest power of two with which the weights take at most ``most_weight_bytes``. A model that cannot be run gives a
+    result that says so. Raises :class:`~hwcalc.errors.UsageError` for arguments that are out of range.
+    """
+    _check(dtype, attention, cache, batch, prompt, decode, encoder, most_weight_bytes)
+    from hwcalc.probe.live_model import NotRun, library
+
+    common: dict[str, Any] = {
+        "model_type": model.model_type,
+        "device": device,
+        "dtype": dtype,
+        "attention": attention,
+        "cache": cache,
+        "seed": seed,
+    }
+    try:
+        common["torch_version"], common["transformers_version"] = library()
+        return _run(model, common, batch, prompt, decode, encoder, most_weight_bytes)
+    except NotRun as reason:
+        return LiveResult(status=NOT_RUN, reason=str(reason), **common)
+
+
+def _check(
+    dtype: str, attention: str, cache: str, batch: int, prompt: int | None, decode: int, encoder: int, most_weight_bytes: int
+) -> None:
+    for name, given, known in (
+        ("dtype", dtype, tuple(_TOLERANCE)),
+        ("attention", attention, ("eager", "sdpa")),
+        ("cache", cache, ("dynamic", "static")),
+    ):
+        if given not in known:
+            raise UsageError(f"{name} is {given!r:.40}.", hint=f"Allowed: {', '.join(known)}.")
+    numbers = {
+        "batch": (batch, 64),
+        "prompt": (prompt, _MOST_TOKENS),
+        "decode": (decode, 256),
+        "encoder": (encoder, _MOST_TOKENS),
+    }
+    for name, (number, most) in numbers.items():
+        if number is not None and not 1 <= number <= most:
+            raise UsageError(f"{name} is {number:,}.", hint=f"Allowed: 1 to {most:,}.")
+    if most_weight_bytes < 1:
+        raise UsageError(f"most_weight_bytes is {most_weight_bytes:,}.", hint="Allowed: 1 or more.")
+
+
+def _run(
+    model: ModelSpec, common: dict[str, Any], batch: int, prompt: int | None, decode: int, encoder: int, most: int
+) -> LiveResult:
+    import torch
+
+    from hwcalc.probe.live_model import NotRun, cache_layers, feed, full_config, make, tensor_bytes
+
+    torch_dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[common["dtype"]]
+    full = full_config(model)
+
+    def build(config: Any, where: str) -> Any:
+        return make(config, dtype=torch_dtype, device=where, attention=common["attention"], seed=common["seed"])
+
+    stack, planned = _spec(full).stack_for("transformers"), model.stack_for("transformers")
+    if not _alike([_shape(layer) for layer in stack.layers], [_shape(layer) for layer in planned.layers], 1):
+        raise NotRun("transformers reads other layers from this config than were planned")
+    small, factor, spec, weight_bytes = _smaller(full, stack, build, most)
+    windows = [tensor.span.positions(2**40) for layer in spec.stack for kind in layer for tensor in kind.tensors()]
+    closed = max((size for size in windows if 1 < size <= _MOST_TOKENS), default=0)
+    prompt = max(closed, WINDOW) + 7 if prompt is None else prompt
+    static = common["cache"] == "static"
+    engine, context = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
+    layers = _layers(engine, context, small)
+    predicted = _predicted(engine, context)
+    built = fed = None
+    try:
+        built = build(small.config, common["device"])
+        try:
+            fed = feed(
+                built,
+                batch=batch,
+                prompt=prompt,
+                decode=decode,
+                encoder=context.encoder_tokens or encoder,
+                seed=common["seed"],
+                static=static,
+            )
+        except NotRun:
+            raise
+        except Exception as error:
+            raise NotRun(f"it does not run on {common['device']}: {type(error).__name__}: {str(error)[:160]}") from error
+        held = [size for size in cache_layers(fed.cache) or () if size]
+        counted = [layer for layer in layers if layer.predicted_bytes]
+        paired = len(held) == len(counted)
+        scale = float(fed.anew.abs().max())
+        result = LiveResult(
+            status=AGREES,
+            reason="",
+            **common,
+            engine_version=context.version,
+            batch=batch,
+            prompt_tokens=prompt,
+            decode_tokens=decode,
+            encoder_tokens=context.encoder_tokens,
+            weight_bytes=weight_bytes,
+            factor=factor,
+            changes=small.changes,
+            layers=tuple(_with(layer, size) for layer, size in zip(counted, held, strict=True)) if paired else (),
+            predicted_bytes=predicted,
+            measured_bytes=tensor_bytes(fed.cache, set()),
+            storage_bytes=tensor_bytes(fed.cache, set(), storage=True),
+            logits_difference=_share(fed.cached - fed.anew, scale),
+            control_difference=_share(fed.alone - fed.anew[:, -1:], scale),
+            tolerance=_TOLERANCE[common["dtype"]],
+        )
+    finally:
+        # Nothing of it may stay on the device, whatever went wrong.
+        built = fed = None
+        _empty(common["device"])
+    return _judged(result)
+
+
+def _spec(config: Any) -> ModelSpec:
+    """The library's config as kvplan reads it."""
+    from hwcalc.parsers import parse
+    from hwcalc.probe.live_model import NotRun
+
+    try:
+        return parse(RawModel(id="small", config=config, source="python"))
+    except KvplanError as error:
+        raise NotRun(f"kvplan does not read the library's form of its config: {error.message}") from error
+
+
+def _smaller(
+    full: dict[str, Any], stack: Stack, build: Callable[[Any, str], Any], most: int
+) -> tuple[Small, int, ModelSpec, int]:
+    """The widest config within the limit that still has every kind of layer, its factor, how kvplan reads it, and its weight bytes."""
+    from hwcalc.probe.live_model import NotRun, size_of
+
+    layers = pick_layers(stack)
+    wanted = [_shape(stack.layers[number]) for number in layers]
+    why, least = "no smaller config keeps every kind of layer", None
+    # A few models have states as wide as their feed-forward networks; those keep them.
+    try:
+        narrow = _reads_alike(shrink(full, layers, len(stack)), wanted, 1) is not None
+    except NotRun:
+        narrow = False
+    for factor in _FACTORS:
+        small = shrink(full, layers, len(stack), factor=factor, narrow=narrow)
+        try:
+            spec = _reads_alike(small, wanted, factor)
+            if small is None or spec is None:
+                continue
+            size = size_of(build(small.config, "meta"))
+        except NotRun as reason:
+            why = str(reason)
+            continue
+        if size <= most:
+            return small, factor, spec, size
+        least = size if least is None else min(least, size)
+    if least is not None:
+        why = f"the smallest form of it has {least:,} bytes of weights, more than the {most:,} that are allowed"
+    raise NotRun(why)
+
+
+_Shape = tuple[tuple[str, dict[str, int]], ...]
+_SHORT: Final = ("window", "chunk")
+"""How far back a layer looks, which is what is made short."""
+
+
+def _shape(layer: Layer) -> _Shape:
+    """Kinds and widths of a layer."""
+    return tuple((kind.name, {name: size for name, size in kind.dims().items() if name not in _SHORT}) for kind in layer)
+
+
+def _reads_alike(small: Small | None, wanted: list[_Shape], factor: int) -> ModelSpec | None:
+    """How kvplan reads the small config, if that has the wanted layers."""
+    if small is None:
+        return None
+    spec = _spec(small.config)
+    return spec if _alike([_shape(layer) for layer in spec.stack_for("transformers").layers], wanted, factor) else None
+
+
+def _alike(found: list[_Shape], wanted: list[_Shape], factor: int) -> bool:
+    """Whether these are the same kinds, each of their numbers as it was or divided by ``factor``."""
+    if len(found) != len(wanted):
+        return False
+    for mine, theirs in zip(found, wanted, strict=True):
+        if [name for name, _ in mine] != [name for name, _ in theirs]:
+            return False
+        for (_, now), (_, was) in zip(mine, theirs, strict=True):
+            if now.keys() != was.keys() or any(was[name] not in (size, size * factor) for name, size in now.items()):
+                return False
+    return True
+
+
+def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> tuple[Engine, Context]:
+    """The plan of the small config by the rules of the installed library's version, or of the newest known one."""
+    from hwcalc.planner.context import open_request
+    from hwcalc.probe.live_model import NotRun
+
+    wanted: dict[str, Any] = {"seq": seq, "batch": batch, "dtype": common["dtype"], "encoder_seq": encoder}
+    wanted["engine_options"] = {"cache": common["cache"]}
+    version = ".".join(common["transformers_version"].split(".")[:2])
+    for engine in (f"transformers@{version}", "transformers"):
+        try:
+            return open_request(spec, [], engine=engine, **wanted)
+        except UsageError as error:
+            told = error.message
+        except KvplanError as error:
+            raise NotRun(error.message) from error
+    raise NotRun(told)
+
+
+def _layers(engine: Engine, context: Context, small: Small) -> list[LiveLayer]:
+    stack = context.model.stack_for(engine.name).layers
+    numbers = small.layers if len(small.layers) == len(stack) else range(len(stack))
+    return [
+        LiveLayer(
+            layer=number,
+            kinds=tuple(kind.name for kind in layer),
+            predicted_bytes=sum(tensor.bytes for kind in layer for tensor in engine.tensors(kind, context)),
+            measured_bytes=0,
+        )
+        for number, layer in zip(numbers, stack, strict=True)
+    ]
+
+
+def _predicted(engine: Engine, context: Context) -> int:
+    from hwcalc.engines.ranks import stored_bytes
+
+    return stored_bytes(engine, context)
+
+
+def _with(layer: LiveLayer, size: int) -> LiveLayer:
+    return LiveLayer(layer=layer.layer, kinds=layer.kinds, predicted_bytes=layer.predicted_bytes, measured_bytes=size)
+
+
+def _share(difference: Any, scale: float) -> float:
+    return float(difference.abs().max()) / scale if scale else 0.0
+
+
+def _judged(result: LiveResult) -> LiveResult:
+    """Agreement in words: everything that does not agree is said."""
+    wrong = []
+    if not result.cache_agrees:
+        wrong.append(f"the cache holds {result.measured_bytes:,} bytes, planned were {result.predicted_bytes:,}")
+    if not result.logits_difference <= result.tolerance:
+        wrong.append(
+            f"logits with the cache differ by {result.logits_difference:.2g} of the largest, allowed is {result.tolerance:g}"
+        )
+    elif not result.control_difference > result.tolerance:
+        wrong.append("a lost cache would not be seen in the logits")
+    from dataclasses import replace
+
+    return replace(result, status=DIFFERS, reason="; ".join(wrong)) if wrong else result
+
+
+def _empty(device: str) -> None:
+    """Give what the allocator keeps back to the driver."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    elif device.startswith("mps"):
+        torch.mps.empty_cache()

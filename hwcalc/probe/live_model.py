@@ -1,0 +1,210 @@
+"""A model that runs: the library's own class, few layers, random weights; fed with a prompt and tokens, its cache measured.
+
+Nothing is downloaded and no code of a repository is run: the class is the one that the installed transformers has for the type.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from hwcalc.model import ModelSpec
+from hwcalc.probe.live_config import clean
+
+__all__ = ["Fed", "NotRun", "cache_layers", "feed", "full_config", "library", "make", "own_class", "size_of", "tensor_bytes"]
+
+_COUNTERS: Final = frozenset({"cumulative_length", "indexer_cumulative_length", "_sliding_window_tensor"})
+"""Tensors of a cache layer that count positions; they are no cache."""
+
+
+class NotRun(Exception):  # noqa: N818 - a reason, not an error
+    """Why a model cannot be run here, in a sentence."""
+
+
+@frozen
+class Fed:
+    """What a run left behind: the cache object, and logits of the last tokens, cached and computed anew, ``[batch, tokens, vocabulary]``."""
+
+    cache: Any
+    cached: Any
+    anew: Any
+    alone: Any
+    """Logits of the last token without anything before it: what an empty cache would have given."""
+
+
+def library() -> tuple[str, str]:
+    """The versions of torch and transformers. Raises :class:`NotRun` where one is missing."""
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise NotRun(f"{error.name} is not installed; type: pip install torch transformers") from None
+    return str(torch.__version__), str(transformers.__version__)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the library prints about missing kernels and default values is no news here."""
+    import warnings
+
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def full_config(model: ModelSpec) -> dict[str, Any]:
+    """The config of the language model with every key filled in, as the installed library reads the file."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if model.model_type not in CONFIG_MAPPING:
+        raise NotRun(f"transformers has no model type {model.model_type!r}, and code of a repository is never run")
+    with _quiet():
+        try:
+            config = CONFIG_MAPPING[model.model_type](**clean(model.config))
+            text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
+            document = text.to_dict()
+        except Exception as error:
+            raise NotRun(f"transformers does not take this config: {_first(error)}") from error
+    if text.model_type not in CONFIG_MAPPING:
+        raise NotRun(f"transformers cannot build {text.model_type!r} by itself")
+    return {**clean(document), "model_type": text.model_type}
+
+
+def own_class(model_type: str, *, encoder_decoder: bool) -> Any:
+    """The class that generates text with models of this type; its decoder without the last layer, where it stands in another model."""
+    import transformers
+    from transformers.models.auto import modeling_auto as auto
+
+    causal: Mapping[str, str] = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    pairs: Mapping[str, str] = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    name = pairs.get(model_type) if encoder_decoder else causal.get(model_type) or auto.MODEL_MAPPING_NAMES.get(model_type)
+    if not isinstance(name, str):
+        raise NotRun(f"transformers has no class that generates text with {model_type!r}")
+    try:
+        return getattr(transformers, name)
+    except (AttributeError, ImportError) as error:
+        raise NotRun(f"transformers cannot load {name}: {_first(error)}") from error
+
+
+def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, seed: int) -> Any:
+    """The model with random weights, ready to run. On the device ``meta`` it takes no memory, and its size can be counted."""
+    import torch
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            made = CONFIG_MAPPING[config["model_type"]](**{key: value for key, value in config.items() if key != "model_type"})
+            kind = own_class(config["model_type"], encoder_decoder=bool(config.get("is_encoder_decoder")))
+            with torch.device("meta" if device == "meta" else "cpu"):
+                model = kind._from_config(made, dtype=dtype, attn_implementation=attention)  # noqa: SLF001 - the library's own way
+        except NotRun:
+            raise
+        except Exception as error:
+            raise NotRun(f"transformers does not build it: {_first(error)}") from error
+        return model.eval() if device == "meta" else model.eval().to(device)
+
+
+def size_of(model: Any) -> int:
+    """Bytes of all weights and buffers."""
+    return sum(item.numel() * item.element_size() for part in (model.parameters(), model.buffers()) for item in part)
+
+
+def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed: int, static: bool = False) -> Fed:
+    """Run a prompt of ``prompt`` tokens and ``decode`` single tokens with the cache, then all of it without."""
+    import torch
+
+    device = model.device
+    chooser = torch.Generator().manual_seed(seed)
+    vocabulary = model.config.vocab_size
+
+    def tokens(count: int) -> Any:
+        return torch.randint(3, vocabulary, (batch, count), generator=chooser).to(device)
+
+    ids, pair = tokens(prompt + decode), bool(model.config.is_encoder_decoder)
+    given = {"input_ids": tokens(encoder)} if pair else {}
+    name = "decoder_input_ids" if pair else "input_ids"
+    with _quiet(), torch.no_grad():
+        started = {}
+        if static:
+            from transformers import StaticCache
+
+            started = {"past_key_values": StaticCache(config=model.config, max_cache_len=prompt + decode)}
+        step = model(**given, **{name: ids[:, :prompt]}, use_cache=True, **started)
+        key, cache = _cache_of(step)
+        if pair:
+            given = {"encoder_outputs": (step.encoder_last_hidden_state,)}
+        logits = [_scores(step)[:, -1:]]
+        for at in range(prompt, prompt + decode):
+            step = model(**given, **{name: ids[:, at : at + 1], key: cache}, use_cache=True)
+            key, cache = _cache_of(step)
+            logits.append(_scores(step)[:, -1:])
+        anew = _scores(model(**given, **{name: ids}, use_cache=False))[:, -decode - 1 :]
+        alone = _scores(model(**given, **{name: ids[:, -1:]}, use_cache=False))
+    return Fed(cache=cache, cached=torch.cat(logits, 1), anew=anew, alone=alone)
+
+
+def _cache_of(output: Any) -> tuple[str, Any]:
+    for key in ("past_key_values", "cache_params", "state"):
+        cache = getattr(output, key, None)
+        if cache is not None:
+            return key, cache
+    raise NotRun("transformers gives back no cache for it")
+
+
+def _scores(output: Any) -> Any:
+    """Logits, or what they are computed from, where the class ends before them."""
+    logits = getattr(output, "logits", None)
+    return output.last_hidden_state if logits is None else logits
+
+
+def cache_layers(cache: Any) -> list[int] | None:
+    """Bytes of each layer of a cache object, where it has layers; of both halves of an encoder-decoder cache together."""
+    halves = [
+        half for name in ("self_attention_cache", "cross_attention_cache") if (half := getattr(cache, name, None)) is not None
+    ]
+    found = [getattr(half, "layers", None) for half in halves or [cache]]
+    if not all(isinstance(layers, list) for layers in found):
+        return None
+    lists = [[tensor_bytes(layer, set()) for layer in layers or ()] for layers in found]
+    return [sum(column) for column in zip(*lists, strict=True)] if len({len(each) for each in lists}) == 1 else None
+
+
+def tensor_bytes(thing: Any, seen: set[int], *, storage: bool = False) -> int:
+    """Bytes of every tensor that an object of the library holds, each once, counters left out.
+
+    ``storage`` asks for the memory behind them, each piece once: a view of a longer tensor keeps all of it alive.
+    """
+    import torch
+
+    if isinstance(thing, torch.Tensor):
+        mark = thing.untyped_storage().data_ptr() if storage else id(thing)
+        if mark in seen:
+            return 0
+        seen.add(mark)
+        return int(thing.untyped_storage().nbytes() if storage else thing.numel() * thing.element_size())
+    if id(thing) in seen:
+        return 0
+    seen.add(id(thing))
+    if isinstance(thing, dict):
+        return sum(tensor_bytes(value, seen, storage=storage) for key, value in thing.items() if key not in _COUNTERS)
+    if isinstance(thing, (list, tuple)):
+        return sum(tensor_bytes(value, seen, storage=storage) for value in thing)
+    if type(thing).__module__.startswith("transformers."):
+        return tensor_bytes(vars(thing), seen, storage=storage)
+    return 0
+
+
+def _first(error: BaseException) -> str:
+    """The first line of what went wrong, short."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:160] if lines else ''}"

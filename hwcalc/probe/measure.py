@@ -1,0 +1,253 @@
+"""Allocate, count, fill, read back, free; whatever happens, nothing stays behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from hwcalc.engines.allocation import Allocation
+from hwcalc.errors import UsageError
+from hwcalc.model import Note
+from hwcalc.probe.allocator import predict
+from hwcalc.probe.devices import Counters, Device, is_out_of_memory
+from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Compared, RankResult, TensorResult
+from hwcalc.probe.settings import AllocatorSettings
+from hwcalc.units import MIB, human_bytes
+
+__all__ = ["holding", "measure", "rebuilt", "scaled"]
+
+_CHUNK_BYTES: Final = 64 * MIB
+_PATTERNS: Final = 251
+_FREE_TOLERANCE: Final = 2 * MIB
+"""The driver's page: what else the runtime takes for itself is less."""
+
+
+@contextmanager
+def holding(device: Device) -> Iterator[list[Any]]:
+    """A list for tensors; at the end, however it comes, they are dropped and the device gets its memory back."""
+    held: list[Any] = []
+    try:
+        yield held
+    finally:
+        held.clear()
+        device.release()
+
+
+def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[tuple[Allocation, ...], str | None]:
+    """No more than ``most_bytes``: a pool of fewer blocks, or the first layers; and in words what was done.
+
+    Raises :class:`~hwcalc.errors.UsageError` where not even one block or layer is left.
+    """
+    total = sum(one.bytes for one in allocations)
+    if most_bytes is None or total <= most_bytes:
+        return tuple(allocations), None
+    blocks = {one.blocks for one in allocations}
+    if None not in blocks and len(blocks) == 1:
+        before = next(iter(blocks)) or 1
+        width = total // before
+        after = most_bytes // width
+        if not after:
+            raise UsageError(f"{most_bytes:,} bytes hold no block: one takes {width:,}.", hint=f"Use: --max-bytes {width}")
+        smaller = tuple(_with_blocks(one, after) for one in allocations)
+        return smaller, f"{after:,} of {before:,} blocks"
+    sizes: dict[int, int] = {}
+    for one in allocations:
+        sizes[one.layer] = sizes.get(one.layer, 0) + one.bytes
+    kept: set[int] = set()
+    used = 0
+    for layer, size in sizes.items():
+        if used + size > most_bytes:
+            break
+        kept.add(layer)
+        used += size
+    if not kept:
+        least = next(iter(sizes.values()))
+        raise UsageError(f"{most_bytes:,} bytes hold no layer: the first takes {least:,}.", hint=f"Use: --max-bytes {least}")
+    return tuple(one for one in allocations if one.layer in kept), f"{len(kept):,} of {len(sizes):,} layers"
+
+
+def rebuilt(allocations: Sequence[Allocation], most_bytes: int | None, pool: Sequence[int]) -> tuple[Allocation, ...]:
+    """The allocations of a probe that was scaled to ``most_bytes``; of a pool as many blocks as it had then (``pool``)."""
+    if pool and allocations and all(one.blocks is not None for one in allocations):
+        return tuple(_with_blocks(one, pool[0]) for one in allocations)
+    return scaled(allocations, most_bytes)[0]
+
+
+def _with_blocks(one: Allocation, blocks: int) -> Allocation:
+    size = one.bytes // (one.blocks or 1) * blocks
+    return replace(one, blocks=blocks, shape=(blocks, *one.shape[1:]), bytes=size)
+
+
+def measure(
+    allocations: Sequence[Allocation],
+    device: Device,
+    *,
+    rank: int = 0,
+    stage: int = 0,
+    settings: AllocatorSettings,
+    reserve_bytes: int,
+    most_bytes: int | None = None,
+    sharing: int = 1,
+    fill: bool = False,
+    notes: list[Note],
+) -> RankResult:
+    """Allocate the tensors of one rank and compare. ``sharing`` processes have the device's free memory together.
+
+    Out of memory is a result, not an error. Raises :class:`~hwcalc.errors.UsageError` if ``most_bytes`` holds nothing.
+    """
+    asked, words = scaled(allocations, most_bytes)
+    device.warm_up()
+    total = sum(one.bytes for one in asked)
+    free = device.free_bytes()
+    common: dict[str, Any] = {
+        "rank": rank,
+        "stage": stage,
+        "environment": device.environment(),
+        "planned_bytes": sum(one.bytes for one in allocations),
+        "asked_bytes": total,
+        "scaled": words,
+        "most_bytes": most_bytes,
+        "free_bytes": free,
+        "reserve_bytes": reserve_bytes,
+    }
+    refusal = _refusal(device, asked, settings, free, reserve_bytes, sharing, given=most_bytes is not None)
+    if refusal:
+        tensors = tuple(_result(one, None) for one in asked)
+        return RankResult(**common, outcome=REFUSED, message=refusal, filled=None, tensors=tensors, comparisons=(), agrees=False)
+    measured: list[int] = []
+    filled: bool | None = None
+    message = ""
+    with holding(device) as held:
+        before = device.counters()
+        try:
+            for one in asked:
+                tensor = device.empty(one.shape, one.dtype)
+                held.append(tensor)
+                measured.append(int(tensor.untyped_storage().nbytes()))
+                del tensor
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error, device.torch):
+                raise
+            message = (
+                f"out of memory after {len(held):,} of {len(asked):,} tensors, "
+                f"{human_bytes(sum(measured))} of {human_bytes(total)}."
+            )
+        after = device.counters()
+        if fill and not message:
+            filled = _fill(held, device)
+            if device.kind == "cpu":
+                after = replace(after, resident=device.counters().resident)
+    comparisons = _comparisons(asked, measured, before, after, settings, filled=filled is not None, notes=notes)
+    tensors = tuple(_result(one, size) for one, size in zip(asked, [*measured, *[None] * len(asked)], strict=False))
+    agrees = not message and filled is not False and all(one.agrees for one in comparisons)
+    agrees = agrees and all(tensor.predicted_bytes == tensor.measured_bytes for tensor in tensors)
+    return RankResult(
+        **common,
+        outcome=OUT_OF_MEMORY if message else MEASURED,
+        message=message,
+        filled=filled,
+        tensors=tensors,
+        comparisons=() if message else comparisons,
+        agrees=agrees,
+    )
+
+
+def _refusal(
+    device: Device,
+    asked: Sequence[Allocation],
+    settings: AllocatorSettings,
+    free: int | None,
+    reserve: int,
+    sharing: int,
+    *,
+    given: bool,
+) -> str:
+    """Why nothing is allocated, empty if it may be."""
+    needed = sum(one.bytes for one in asked)
+    if device.kind == "cuda":
+        needed = max(needed, predict((one.bytes for one in asked), settings).reserved_bytes)
+    if free is None:
+        return "" if given else f"nothing says how much of {device.label} is free; say how much to take with --max-bytes."
+    usable = max(0, free // sharing - reserve)
+    if needed <= usable:
+        return ""
+    shared = f" for each of {sharing:,} processes" if sharing > 1 else ""
+    return (
+        f"{human_bytes(needed)} are more than {human_bytes(free // sharing)} free{shared} less a reserve of "
+        f"{human_bytes(reserve)}. Smaller: --max-bytes {usable}"
+    )
+
+
+def _fill(held: Sequence[Any], device: Device) -> bool:
+    """Write a number into every byte of each tensor, another one into the next, and only then read all of them back."""
+    flat = [tensor.view(-1).view(device.torch.uint8) for tensor in held]
+    for place, tensor in enumerate(flat):
+        tensor.fill_(1 + place % _PATTERNS)
+    return all(
+        bool((tensor[start : start + _CHUNK_BYTES] == 1 + place % _PATTERNS).all())
+        for place, tensor in enumerate(flat)
+        for start in range(0, tensor.numel(), _CHUNK_BYTES)
+    )
+
+
+def _comparisons(
+    asked: Sequence[Allocation],
+    measured: Sequence[int],
+    before: Counters,
+    after: Counters,
+    settings: AllocatorSettings,
+    *,
+    filled: bool,
+    notes: list[Note],
+) -> tuple[Compared, ...]:
+    total = sum(one.bytes for one in asked)
+    out = [Compared.of("tensors", total, sum(measured))]
+    if before.free is not None:
+        predicted = _allocator(asked, before, settings, notes)
+        allocated, reserved = (None, None) if predicted is None else predicted
+        out += [
+            Compared.of("requested_bytes", total, _rise(before.requested, after.requested)),
+            Compared.of("memory_allocated", allocated, _rise(before.allocated, after.allocated)),
+            Compared.of("memory_reserved", reserved, _rise(before.reserved, after.reserved)),
+            Compared.of("drop of mem_get_info", reserved, _rise(after.free, before.free), tolerance=_FREE_TOLERANCE),
+        ]
+    elif before.allocated is not None:
+        out.append(Compared.of("allocated by the driver", total, _rise(before.reserved, after.reserved), tolerance=None))
+    elif filled:
+        # The interpreter's own pages come and go beside it.
+        out.append(Compared.of("growth of the process", total, _rise(before.resident, after.resident), tolerance=None))
+    return tuple(out)
+
+
+def _allocator(
+    asked: Sequence[Allocation], before: Counters, settings: AllocatorSettings, notes: list[Note]
+) -> tuple[int, int] | None:
+    """Allocated and reserved bytes by the rules of the caching allocator; ``None``, with a note, where those are not known."""
+    if settings.unmodelled:
+        words = ", ".join(settings.unmodelled)
+        message = f"Allocator settings that are not modelled: {words[:200]}. Allocated and reserved bytes are not compared."
+        notes.append(Note(code="allocator-settings", message=message))
+        return None
+    if before.reserved:
+        message = f"{before.reserved:,} bytes were reserved before the probe: allocated and reserved bytes are not compared."
+        notes.append(Note(code="not-fresh", message=message))
+        return None
+    statistics = predict((one.bytes for one in asked), settings)
+    return statistics.allocated_bytes, statistics.reserved_bytes
+
+
+def _rise(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _result(one: Allocation, measured: int | None) -> TensorResult:
+    return TensorResult(
+        name=one.name,
+        layer=None if one.layer < 0 else one.layer,
+        dtype=one.dtype,
+        shape=one.shape,
+        predicted_bytes=one.bytes,
+        measured_bytes=measured,
+    )

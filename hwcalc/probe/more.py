@@ -1,0 +1,110 @@
+"""What can be measured beside the allocation: a live model, the largest batch or sequence, and how fast the cache is read."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from formulas.frozen import frozen
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import UsageError
+from hwcalc.model import Note
+from hwcalc.probe.bandwidth import BandwidthResult
+from hwcalc.probe.limits import MaxResult
+from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
+
+if TYPE_CHECKING:
+    from hwcalc.probe.devices import Device
+    from hwcalc.probe.run import ProbeOptions
+
+__all__ = ["SEARCHES", "More", "Wanted", "check_alone", "measure_more"]
+
+SEARCHES = ("batch", "seq")
+
+
+@frozen
+class Wanted:
+    """Which of them; ``search`` is ``batch`` or ``seq``."""
+
+    live: bool = False
+    search: str | None = None
+    bandwidth: bool = False
+
+    @property
+    def any(self) -> bool:
+        """Whether there is anything to measure."""
+        return self.live or self.bandwidth or self.search is not None
+
+
+@frozen
+class More:
+    """Their results; null was not asked for. ``notes`` say what was kept where."""
+
+    live: LiveResult | None
+    maximum: MaxResult | None
+    bandwidth: BandwidthResult | None
+    notes: tuple[Note, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing that was measured differs. A model that cannot be built proves nothing, either way."""
+        same = self.live is None or self.live.status not in {DIFFERS, NOT_RUN}
+        return same and (self.maximum is None or self.maximum.agrees)
+
+
+def check_alone(wanted: Wanted) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` where one of many processes is asked for what a single one does."""
+    if wanted.search is not None and wanted.search not in SEARCHES:
+        raise UsageError(f"--find-max {wanted.search[:40]!r} is not known.", hint=f"Allowed: {', '.join(SEARCHES)}.")
+    if wanted.any and os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UsageError("--live, --find-max and --bandwidth are measured by one process.", hint="Start it without torchrun.")
+
+
+def measure_more(engine: Engine, context: Context, options: ProbeOptions, wanted: Wanted) -> More:
+    """Measure what is wanted, one after the other, on the device of the probe; each frees what it took."""
+    from hwcalc.probe.devices import open_device
+
+    device = open_device(options.device)
+    notes: list[Note] = []
+    live = maximum = bandwidth = None
+    if wanted.live:
+        from hwcalc.probe.live import run_live
+
+        live = run_live(context.model, device.label)
+    if wanted.search is not None:
+        from hwcalc.probe.limits import find_max
+
+        available, reserve = _limits(device, options)
+        maximum = find_max(engine, context, device, wanted.search, reserve_bytes=reserve, available_bytes=available)
+    if wanted.bandwidth:
+        bandwidth = _bandwidth(engine, context, device, options, notes)
+    return More(live=live, maximum=maximum, bandwidth=bandwidth, notes=tuple(notes))
+
+
+def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | None]:
+    """What may be taken and what of it stays free: with a limit of its own nothing more has to."""
+    if options.max_bytes is None:
+        return None, options.reserve_bytes
+    from hwcalc.probe.devices import default_reserve
+
+    reserve = default_reserve(device) if options.reserve_bytes is None else options.reserve_bytes
+    free = device.free_bytes()
+    return options.max_bytes if free is None else min(options.max_bytes, max(0, free - reserve)), 0
+
+
+def _bandwidth(engine: Engine, context: Context, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
+    """Measured, and kept for the accelerator that this machine has, whichever the plan is of."""
+    from dataclasses import replace
+
+    from hwcalc.hardware import LOCAL, load_gpu
+    from hwcalc.probe.bandwidth import measure_bandwidth, save_bandwidth
+
+    gpu = None if device.kind == "cpu" else load_gpu(LOCAL, notes)
+    result = measure_bandwidth(
+        engine, context, device, gpu=gpu, most_bytes=options.max_bytes, reserve_bytes=options.reserve_bytes
+    )
+    if gpu is None:
+        notes.append(Note(code="calibration", message="Bandwidth of a CPU: no plan is of one, so that it is not kept."))
+        return replace(result, gpu=None, peak_gbps=None)
+    notes.append(Note(code="calibration", message=f"Kept in {save_bandwidth(result)}: plans of {gpu.id} use it."))
+    return result

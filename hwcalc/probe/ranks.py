@@ -1,0 +1,103 @@
+"""Several processes, one for each rank of the plan, as ``torchrun`` starts them: who this one is, and one table of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from formulas.frozen import frozen
+from hwcalc.errors import KvplanError, UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Request
+    from hwcalc.probe.devices import Device
+
+__all__ = ["World", "check_world", "gathered", "stage_of", "world_of"]
+
+_TIMEOUT: Final = timedelta(minutes=10)
+_MOST: Final = 2**16
+
+
+@frozen
+class World:
+    """This process among all, by the variables that ``torchrun`` sets. ``local_size`` processes are on this machine."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+
+
+@frozen
+class Failed:
+    """A rank that could not measure, in the words that its error has."""
+
+    rank: int
+    message: str
+    hint: str
+    exit_code: int
+    type: str
+
+
+class RankError(KvplanError):
+    """Another rank's error, said by the first."""
+
+    def __init__(self, failed: Failed) -> None:
+        super().__init__(f"rank {failed.rank}: {failed.message}", hint=failed.hint)
+        self.exit_code = failed.exit_code  # type: ignore[misc]
+        self.type = failed.type  # type: ignore[misc]
+
+
+def world_of(environment: Mapping[str, str]) -> World | None:
+    """Who this process is; ``None`` where it is alone. Raises :class:`~hwcalc.errors.UsageError` if the variables make no sense."""
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    defaults = (None, None, environment["RANK"], environment["WORLD_SIZE"])
+    numbers = []
+    for name, default in zip(names, defaults, strict=True):
+        text = environment.get(name, default) or ""
+        if not (text.isascii() and text.isdecimal() and len(text) < 6):
+            raise UsageError(
+                f"{name}={text[:20]!r} is not a number.", hint="Start it with torchrun, or unset RANK and WORLD_SIZE."
+            )
+        numbers.append(int(text))
+    rank, size, local_rank, local_size = numbers
+    if not (rank < size <= _MOST and local_rank < max(local_size, 1) and 0 < local_size <= size):
+        raise UsageError(f"rank {rank} of {size} makes no sense.", hint="Start it with torchrun, or unset RANK and WORLD_SIZE.")
+    return World(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
+
+
+def check_world(request: Request, world: World) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` unless there is one process for each rank of the plan."""
+    if request.gpus != world.size:
+        raise UsageError(
+            f"{world.size:,} processes, but tp {request.tp} x pp {request.pp} x dp {request.dp} = {request.gpus:,} ranks.",
+            hint=f"Use: torchrun --nproc-per-node {request.gpus}",
+        )
+
+
+def stage_of(request: Request, rank: int) -> int:
+    """The pipeline stage of a rank: tensor-parallel ranks are neighbours, stages come after one another, then replicas."""
+    return rank // request.tp % request.pp
+
+
+def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
+    """What every rank has, on rank 0 in their order; ``None`` on the others. NCCL between GPUs, gloo between CPUs.
+
+    Each rank calls it once, an error of its own in place of a result: none waits for one that has given up.
+    """
+    from torch import distributed
+
+    if device.kind == "cuda":
+        device.torch.cuda.set_device(device.label)
+    if world.size == 1:
+        return [mine]
+    distributed.init_process_group("nccl" if device.kind == "cuda" else "gloo", timeout=_TIMEOUT)
+    try:
+        everything: list[Any] | None = [None] * world.size if world.rank == 0 else None
+        distributed.gather_object(mine, everything, dst=0)
+        return everything
+    finally:
+        distributed.destroy_process_group()

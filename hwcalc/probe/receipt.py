@@ -1,0 +1,260 @@
+"""A probe kept as a file: what was planned for which config, what was measured where; and planned again, later.
+
+A receipt holds the model's whole config and the request, so that :func:`verify` needs no network: it plans the same thing with the
+rules of today and compares with the bytes that were measured then.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from formulas.frozen import frozen
+from hwcalc._version import __version__
+from hwcalc.engines.base import Context
+from hwcalc.errors import ConfigError, KvplanError, UsageError
+from hwcalc.model import RawModel
+from hwcalc.planner.result import SCHEMA_VERSION
+from hwcalc.probe.allocator import predict
+from hwcalc.probe.measure import rebuilt
+from hwcalc.probe.more import More
+from hwcalc.probe.result import MEASURED, Compared, Probed
+from hwcalc.probe.settings import parse_settings
+
+__all__ = ["Receipt", "Verified", "check_path", "make_receipt", "read_receipt", "verify", "write_receipt"]
+
+_LARGEST: Final = 64 * 1024**2
+_MOST_DRIFT: Final = 20
+_ALLOCATOR: Final = ("memory_allocated", "memory_reserved")
+
+
+@frozen
+class Receipt:
+    """``arguments`` are those of the request that are not the default; ``model_config`` is the model's config, whole."""
+
+    schema_version: str
+    kvplan_version: str
+    model_id: str
+    model_revision: str | None
+    model_config: dict[str, Any]
+    arguments: dict[str, Any]
+    probe: Probed
+    more: More | None
+
+
+@frozen
+class Verified:
+    """A receipt planned again. ``comparisons`` are today's predictions beside the bytes that were measured then."""
+
+    schema_version: str
+    kvplan_version: str
+    receipt: str
+    measured_with: str
+    model: str
+    device: str
+    date: str
+    comparisons: tuple[Compared, ...]
+    drift: tuple[str, ...]
+    agrees: bool
+
+
+def make_receipt(context: Context, probed: Probed, more: More | None = None) -> Receipt:
+    """Everything that planning it again needs, beside what was measured."""
+    model, request = context.model, context.request
+    arguments: dict[str, Any] = {
+        "seq": request.seq,
+        "batch": request.batch,
+        "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
+    }
+    given = {
+        "dtype": request.dtype,
+        "encoder_seq": request.encoder_seq,
+        "gpu": None if request.gpu is None else request.gpu.id,
+        "memory_utilization": request.memory_utilization,
+        "kv_memory": request.kv_memory,
+        "margin": None if request.margin is None else str(request.margin),
+        "assume": "gqa" if model.assumed else None,
+    }
+    arguments |= {name: value for name, value in given.items() if value is not None}
+    arguments |= {name: size for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) != 1}
+    if request.options:
+        arguments["engine_options"] = dict(request.options)
+    return Receipt(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        model_id=model.id,
+        model_revision=model.revision,
+        model_config=_finite(model.config),
+        arguments=arguments,
+        probe=probed,
+        more=more,
+    )
+
+
+def check_path(path: str) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` before anything is measured where a receipt could not be written anyway."""
+    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120 - a path with a zero byte is a message, not a traceback
+    if "\0" in path or not path or not os.path.isdir(folder) or os.path.isdir(path):  # noqa: PTH112
+        raise UsageError(f"--receipt {path[:80]!r}: no file can be made there.", hint="Name a file in a folder that exists.")
+
+
+def write_receipt(receipt: Receipt, path: str) -> None:
+    """Write it whole or not at all. Raises :class:`~hwcalc.errors.UsageError` if the place cannot be written."""
+    from pathlib import Path
+
+    from hwcalc.report.document import dumps
+    from hwcalc.sources.facts_cache import write_atomically
+
+    check_path(path)
+    try:
+        write_atomically(Path(path), dumps(asdict(receipt)).encode())
+    except OSError as error:
+        raise UsageError(f"--receipt {path[:80]!r} could not be written: {error.strerror}.", hint="Name another file.") from error
+
+
+def read_receipt(path: str) -> dict[str, Any]:
+    """The document of a receipt's file, or of standard input (``-``), its outline checked.
+
+    Raises :class:`~hwcalc.errors.ConfigError` for what is none.
+    """
+    import sys
+
+    try:
+        if path == "-":
+            text = sys.stdin.read(_LARGEST + 1)
+        else:
+            with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as above
+                text = file.read(_LARGEST + 1)
+        if len(text) > _LARGEST:
+            raise ConfigError(f"{path[:80]!r} is larger than {_LARGEST:,} characters: no receipt is.")
+        document = json.loads(text, parse_constant=_no_number)
+    except OSError as error:
+        raise ConfigError(f"{path[:80]!r} could not be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"{path[:80]!r} is not a receipt: no JSON document.", hint="Make one: kvplan probe MODEL --receipt F"
+        ) from error
+    kinds: dict[str, type] = {"model_id": str, "model_config": dict, "arguments": dict, "probe": dict, "kvplan_version": str}
+    for name, kind in kinds.items():
+        _member(document, name, kind)
+    if document.get("schema_version") != SCHEMA_VERSION:
+        raise ConfigError(f"the receipt's schema_version is not {SCHEMA_VERSION!r}.", hint="It is of another release of kvplan.")
+    return dict(document)
+
+
+def verify(document: Mapping[str, Any], name: str) -> Verified:
+    """Plan it again and compare. Raises :class:`~hwcalc.errors.ConfigError` for what cannot be planned."""
+    try:
+        return _verify(document, name)
+    except ConfigError:
+        raise
+    except KvplanError as error:
+        raise ConfigError(f"the receipt cannot be planned: {error.message}", hint=error.hint) from error
+
+
+def _verify(document: Mapping[str, Any], name: str) -> Verified:
+    from hwcalc.api import opened
+    from hwcalc.parsers import parse
+    from hwcalc.planner.context import open_request
+
+    arguments = {key: value for key, value in document["arguments"].items() if key in _ARGUMENTS}
+    raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
+    model, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
+    engine, context = open_request(model, [], **request)
+    comparisons: list[Compared] = []
+    drift: list[str] = []
+    ranks = _member(document["probe"], "ranks", list)
+    for rank in ranks:
+        if _member(rank, "outcome", str) != MEASURED:
+            drift.append(f"rank {rank.get('rank')}: nothing was measured ({rank['outcome'][:40]}).")
+            continue
+        number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
+        if not 0 <= stage < context.request.pp:
+            raise ConfigError(f"the receipt has a stage {stage} of {context.request.pp}.")
+        measured = _tensors(rank)
+        allocations = engine.allocation(context, stage)
+        most = rank.get("most_bytes")
+        planned = rebuilt(allocations, most if isinstance(most, int) else None, measured[0][1][:1] if measured else ())
+        where = f"rank {number}: " if len(ranks) > 1 else ""
+        comparisons.append(Compared.of(f"{where}tensors", sum(one.bytes for one in planned), sum(one[2] for one in measured)))
+        drift += [where + line for line in _differences([(one.name, one.shape, one.bytes) for one in planned], measured)]
+        settings = parse_settings(_member(_member(rank, "environment", dict), "allocator", str))
+        counted = predict((one.bytes for one in planned), settings)
+        figures = dict(zip(_ALLOCATOR, (counted.allocated_bytes, counted.reserved_bytes), strict=True))
+        for figure in _member(rank, "comparisons", list):
+            known = _member(figure, "name", str) in figures and isinstance(figure.get("tolerance_bytes"), int)
+            if known and not settings.unmodelled:
+                now = figures[figure["name"]]
+                comparisons.append(Compared.of(where + figure["name"], now, _member(figure, "measured_bytes", int)))
+    first = _member(ranks[0], "environment", dict) if ranks else {}
+    return Verified(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        receipt=name,
+        measured_with=f"kvplan {document['kvplan_version'][:40]}",
+        model=raw.id,
+        device=str(first.get("device_name", ""))[:80],
+        date=str(first.get("date", ""))[:40],
+        comparisons=tuple(comparisons),
+        drift=tuple(drift[:_MOST_DRIFT]),
+        agrees=bool(comparisons) and not drift and all(one.agrees for one in comparisons),
+    )
+
+
+_ARGUMENTS: Final = frozenset(
+    {
+        "seq", "batch", "engine", "dtype", "encoder_seq", "gpu", "memory_utilization", "kv_memory", "margin", "assume",
+        "tp", "pp", "dp", "dcp", "ep", "engine_options",
+    }
+)  # fmt: skip
+
+_Tensor = tuple[str, tuple[int, ...], int]
+
+
+def _tensors(rank: Mapping[str, Any]) -> list[_Tensor]:
+    out = []
+    for one in _member(rank, "tensors", list):
+        shape = _member(one, "shape", list)
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ConfigError("the receipt has a tensor whose shape is no list of whole numbers.")
+        out.append((_member(one, "name", str), tuple(shape), _member(one, "measured_bytes", int)))
+    return out
+
+
+def _differences(planned: list[_Tensor], measured: list[_Tensor]) -> list[str]:
+    """Tensors that are not what they were, in words."""
+    now, then = ({name: (shape, size) for name, shape, size in side} for side in (planned, measured))
+    out = [f"{name} was measured and is not planned any more." for name in then if name not in now]
+    out += [f"{name} is planned and was not measured." for name in now if name not in then]
+    out += [
+        f"{name} was {list(then[name][0])} of {then[name][1]:,} bytes and is planned as {list(now[name][0])} of {now[name][1]:,}."
+        for name in now
+        if name in then and now[name] != then[name]
+    ]
+    return [line[:200] for line in out]
+
+
+def _member(document: Any, name: str, kind: type) -> Any:
+    value = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(value, kind) or isinstance(value, bool) or (isinstance(value, int) and value < 0):
+        raise ConfigError(f"the receipt has no {name}, or not of the kind that it should be.", hint="See: kvplan schema receipt")
+    return value
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(word)
+
+
+def _finite(value: Any) -> Any:
+    """A config as strict JSON: what is no finite number (``time_step_limit`` has an Infinity) becomes a word."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,128 @@
+"""What a probe found: one frozen object whose fields are the JSON document and the body of a receipt."""
+
+from __future__ import annotations
+
+from formulas.frozen import frozen
+from hwcalc.model import Note
+
+__all__ = [
+    "MEASURED",
+    "OUT_OF_MEMORY",
+    "REFUSED",
+    "Compared",
+    "Environment",
+    "Probed",
+    "RankResult",
+    "TensorResult",
+]
+
+MEASURED, OUT_OF_MEMORY, REFUSED = "measured", "out of memory", "refused"
+
+
+@frozen
+class Environment:
+    """Where it was measured. ``date`` is UTC; ``allocator`` is what ``PYTORCH_ALLOC_CONF`` says; null is unknown or does not apply."""
+
+    device: str
+    device_name: str
+    total_bytes: int | None
+    torch: str
+    cuda: str | None
+    driver: str | None
+    python: str
+    platform: str
+    allocator: str
+    date: str
+
+
+@frozen
+class TensorResult:
+    """One tensor of a rank. ``measured_bytes`` is its storage's; null where it was not allocated."""
+
+    name: str
+    layer: int | None
+    dtype: str
+    shape: tuple[int, ...]
+    predicted_bytes: int
+    measured_bytes: int | None
+
+
+@frozen
+class Compared:
+    """One figure. A difference is measured minus predicted; beyond ``tolerance_bytes`` it is a disagreement.
+
+    ``tolerance_bytes`` is null where the figure is for information: nothing is concluded from it.
+    """
+
+    name: str
+    predicted_bytes: int | None
+    measured_bytes: int | None
+    difference_bytes: int | None
+    tolerance_bytes: int | None
+
+    @classmethod
+    def of(cls, name: str, predicted: int | None, measured: int | None, *, tolerance: int | None = 0) -> Compared:
+        """With its difference; without a prediction or a measurement there is none, and nothing to tolerate."""
+        known = predicted is not None and measured is not None
+        return cls(
+            name=name,
+            predicted_bytes=predicted,
+            measured_bytes=measured,
+            difference_bytes=measured - predicted if predicted is not None and measured is not None else None,
+            tolerance_bytes=tolerance if known else None,
+        )
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is within its tolerance."""
+        if self.tolerance_bytes is None or self.difference_bytes is None:
+            return True
+        return abs(self.difference_bytes) <= self.tolerance_bytes
+
+
+@frozen
+class RankResult:
+    """What one rank allocated.
+
+    ``outcome`` is ``measured``, ``out of memory`` or ``refused`` (more than was free beside the reserve; nothing was allocated).
+    ``planned_bytes`` is the rank's part of the plan, ``asked_bytes`` what of it was asked for; ``scaled`` says how it was made smaller,
+    null where it was not. ``filled`` says whether the pattern was read back as written, null without ``--fill``.
+    """
+
+    rank: int
+    stage: int
+    environment: Environment
+    outcome: str
+    message: str
+    planned_bytes: int
+    asked_bytes: int
+    scaled: str | None
+    most_bytes: int | None
+    free_bytes: int | None
+    reserve_bytes: int
+    filled: bool | None
+    tensors: tuple[TensorResult, ...]
+    comparisons: tuple[Compared, ...]
+    agrees: bool
+
+
+@frozen
+class Probed:
+    """The answer of the whole probe: every rank that was measured, and whether all of it is as predicted."""
+
+    model: str
+    model_type: str
+    engine: str
+    engine_version: str | None
+    definition: str
+    seq: int
+    batch: int
+    kv_dtype: str
+    tp: int
+    pp: int
+    dp: int
+    dcp: int
+    world: int
+    ranks: tuple[RankResult, ...]
+    agrees: bool
+    notes: tuple[Note, ...]

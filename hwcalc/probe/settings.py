@@ -1,0 +1,108 @@
+"""Settings of PyTorch's caching allocator that change bytes, read from the words of ``PYTORCH_ALLOC_CONF``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from formulas.frozen import frozen
+from hwcalc.units import MIB
+
+__all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "parse_settings"]
+
+VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+"""Where torch looks, the first that is set decides."""
+_UNCACHED: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING"
+_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "garbage_collection_threshold",
+        "per_process_memory_fraction",
+        "release_lock_on_cudamalloc",
+        "release_lock_on_hipmalloc",
+        "graph_capture_record_stream_reuse",
+        "throw_on_cudamalloc_oom",
+        "pinned_use_cuda_host_register",
+        "pinned_use_hip_host_register",
+        "pinned_use_background_threads",
+        "pinned_num_register_threads",
+        "pinned_reserve_segment_size_mb",
+        "pinned_max_round_threshold_mb",
+        "pinned_max_cached_size_mb",
+        "pinned_max_power2_size_mb",
+    }
+)
+"""What changes no byte of tensors that stay."""
+_LONGEST: Final = 4096
+
+
+@frozen
+class AllocatorSettings:
+    """``unmodelled`` names what was set and is not known to the model: with any of it no prediction is exact."""
+
+    expandable_segments: bool = False
+    large_segment_bytes: int = 20 * MIB
+    max_split_bytes: int | None = None
+    max_non_split_rounding_bytes: int = 20 * MIB
+    roundup_power2_divisions: int = 1
+    unmodelled: tuple[str, ...] = ()
+
+
+def environment_settings(environment: Mapping[str, str]) -> AllocatorSettings:
+    """What torch would read from these environment variables."""
+    text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
+    settings = parse_settings(text)
+    if _UNCACHED in environment:
+        return AllocatorSettings(**vars(settings) | {"unmodelled": (*settings.unmodelled, _UNCACHED)})
+    return settings
+
+
+def parse_settings(text: str) -> AllocatorSettings:
+    """``expandable_segments:True,large_segment_size_mb:40`` as settings. What is not understood goes into ``unmodelled``.
+
+    >>> parse_settings("expandable_segments:True").expandable_segments
+    True
+    >>> parse_settings("backend:cudaMallocAsync").unmodelled
+    ('backend:cudaMallocAsync',)
+    """
+    values: dict[str, object] = {}
+    unmodelled: list[str] = []
+    for word in _words(text[:_LONGEST]):
+        name, _, value = (part.strip() for part in word.partition(":"))
+        read = _value(name, value)
+        if read is None:
+            unmodelled.append(word[:80])
+        else:
+            values |= read
+    return AllocatorSettings(**values, unmodelled=tuple(unmodelled))  # type: ignore[arg-type]
+
+
+def _words(text: str) -> list[str]:
+    """Split at commas, but for those inside brackets."""
+    words, depth, start = [], 0, 0
+    for place, sign in enumerate(text + ","):
+        depth += (sign == "[") - (sign == "]")
+        if sign == "," and depth <= 0:
+            words.append(text[start:place].strip())
+            start = place + 1
+    rest = text[start:].strip()
+    return [word for word in (*words, rest) if word]
+
+
+def _value(name: str, value: str) -> dict[str, object] | None:
+    """The setting, nothing where it has no effect on bytes, ``None`` if it is not understood."""
+    if name in _WITHOUT_EFFECT or (name == "backend" and value == "native"):
+        return {}
+    if name == "expandable_segments" and value in {"True", "False", "true", "false"}:
+        return {"expandable_segments": value.lower() == "true"}
+    number = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else None
+    if number is None or number < 1:
+        return None
+    if name == "large_segment_size_mb":
+        return {"large_segment_bytes": number * MIB}
+    if name == "max_split_size_mb" and number > 20:
+        return {"max_split_bytes": number * MIB}
+    if name == "max_non_split_rounding_mb" and number > 20:
+        return {"max_non_split_rounding_bytes": number * MIB}
+    if name == "roundup_power2_divisions" and number & (number - 1) == 0:
+        return {"roundup_power2_divisions": number}
+    return None
