@@ -11,7 +11,7 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas import LatentAttention, Role, pipeline_stages
+from formulas import LatentAttention, Role
 from formulas.attention import AttentionKind
 from formulas.frozen import frozen
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation, fullest_stage
@@ -287,9 +287,10 @@ def _attend(calls: Iterable[tuple[Any, Any, Any]], device: Device) -> None:
 def _attended(engine: Engine, context: Context) -> list[_Attended]:
     """The attention layers of the fullest stage, as one tensor-parallel rank has them."""
     request, layers = context.request, context.model.stack_for(engine.name).layers
-    stage = pipeline_stages(len(layers), request.pp)[fullest_stage(engine, context)]
+    rules = engine.weight_rules()
+    stage = rules.spans(len(layers), request.pp)[fullest_stage(engine, context)]
     out = []
-    for kind in (kind.shard(request.tp) for number in stage for kind in layers[number]):
+    for kind in (rules.shard(context.model, kind, request.tp) for number in stage for kind in layers[number]):
         if isinstance(kind, LatentAttention):
             tokens, width = kind.span.positions(context.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
             sizes = (kind.num_attention_heads, 1, tokens, width, kind.kv_lora_rank)

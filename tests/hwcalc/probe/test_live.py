@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +20,15 @@ from tests.hwcalc.test_live_transformers import CASES, Case
 CHOSEN: Final = {case.model_type: case for case in CASES}
 FULL_SIZE: Final = ("google/gemma-3-1b-it", "Qwen/Qwen3-1.7B", "state-spaces/mamba-1.4b-hf", "tiiuae/Falcon-H1-1.5B-Base")
 """Models of the catalog that run with one layer of each kind at their own widths."""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Threads that wait for each other take longer than these models."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def described(case: Case, **keys: Any) -> ModelSpec:
