@@ -1,4 +1,4 @@
-"""One real model, small: is its cache what was planned, and does decoding with it give what computing anew gives?
+"""One real model, small: its cache is what was planned, and decoding with it gives what computing anew gives, or we say so.
 
 The model is of the planned type, with one layer of each kind at least, the planned widths where they are affordable, random
 weights from a fixed seed, and windows so short that they close. Two things are compared: the bytes of the cache object with the
@@ -7,15 +7,14 @@ plan for the small config, and the logits of the decoded tokens with those of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
-from formulas import Layer, Stack
 from formulas.frozen import frozen
 from hwcalc.engines.base import Context, Engine
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.model import ModelSpec, RawModel
-from hwcalc.probe.live_config import WINDOW, Change, Small, pick_layers, shrink
+from hwcalc.model import ModelSpec
+from hwcalc.probe.live_config import WINDOW, Change, Small
+from hwcalc.probe.live_search import smaller
 
 __all__ = ["AGREES", "DIFFERS", "MOST_WEIGHT_BYTES", "NOT_RUN", "LiveLayer", "LiveResult", "run_live"]
 
@@ -24,7 +23,6 @@ DIFFERS: Final = "differs"
 NOT_RUN: Final = "not run"
 MOST_WEIGHT_BYTES: Final = 2**29
 """Largest model that is built unless the caller allows more."""
-_FACTORS: Final = range(1, 65)
 _MOST_TOKENS: Final = 4096
 _TOLERANCE: Final = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
 """Allowed difference of logits, as a share of the largest logit: some hundred roundings of the format."""
@@ -175,10 +173,7 @@ def _run(
     def build(config: Any, where: str) -> Any:
         return make(config, dtype=torch_dtype, device=where, attention=common["attention"], seed=common["seed"])
 
-    stack, planned = _spec(full).stack_for("transformers"), model.stack_for("transformers")
-    if not _alike([_shape(layer) for layer in stack.layers], [_shape(layer) for layer in planned.layers], 1):
-        raise NotRun("transformers reads other layers from this config than were planned")
-    small, factor, spec, weight_bytes = _smaller(full, stack, build, most)
+    small, factor, spec, weight_bytes = smaller(full, model, build, most)
     windows = [tensor.span.positions(2**40) for layer in spec.stack for kind in layer for tensor in kind.tensors()]
     closed = max((size for size in windows if 1 < size <= _MOST_TOKENS), default=0)
     prompt = max(closed, WINDOW) + 7 if prompt is None else prompt
@@ -232,80 +227,6 @@ def _run(
         built = fed = None
         _empty(common["device"])
     return _judged(result)
-
-
-def _spec(config: Any) -> ModelSpec:
-    """The library's config as kvplan reads it."""
-    from hwcalc.parsers import parse
-    from hwcalc.probe.live_model import NotRun
-
-    try:
-        return parse(RawModel(id="small", config=config, source="python"))
-    except KvplanError as error:
-        raise NotRun(f"kvplan does not read the library's form of its config: {error.message}") from error
-
-
-def _smaller(
-    full: dict[str, Any], stack: Stack, build: Callable[[Any, str], Any], most: int
-) -> tuple[Small, int, ModelSpec, int]:
-    """The widest config within the limit that still has every kind of layer, its factor, how kvplan reads it, and its weight bytes."""
-    from hwcalc.probe.live_model import NotRun, size_of
-
-    layers = pick_layers(stack)
-    wanted = [_shape(stack.layers[number]) for number in layers]
-    why, least = "no smaller config keeps every kind of layer", None
-    # A few models have states as wide as their feed-forward networks; those keep them.
-    try:
-        narrow = _reads_alike(shrink(full, layers, len(stack)), wanted, 1) is not None
-    except NotRun:
-        narrow = False
-    for factor in _FACTORS:
-        small = shrink(full, layers, len(stack), factor=factor, narrow=narrow)
-        try:
-            spec = _reads_alike(small, wanted, factor)
-            if small is None or spec is None:
-                continue
-            size = size_of(build(small.config, "meta"))
-        except NotRun as reason:
-            why = str(reason)
-            continue
-        if size <= most:
-            return small, factor, spec, size
-        least = size if least is None else min(least, size)
-    if least is not None:
-        why = f"the smallest form of it has {least:,} bytes of weights, more than the {most:,} that are allowed"
-    raise NotRun(why)
-
-
-_Shape = tuple[tuple[str, dict[str, int]], ...]
-_SHORT: Final = ("window", "chunk")
-"""How far back a layer looks, which is what is made short."""
-
-
-def _shape(layer: Layer) -> _Shape:
-    """Kinds and widths of a layer."""
-    return tuple((kind.name, {name: size for name, size in kind.dims().items() if name not in _SHORT}) for kind in layer)
-
-
-def _reads_alike(small: Small | None, wanted: list[_Shape], factor: int) -> ModelSpec | None:
-    """How kvplan reads the small config, if that has the wanted layers."""
-    if small is None:
-        return None
-    spec = _spec(small.config)
-    return spec if _alike([_shape(layer) for layer in spec.stack_for("transformers").layers], wanted, factor) else None
-
-
-def _alike(found: list[_Shape], wanted: list[_Shape], factor: int) -> bool:
-    """Whether these are the same kinds, each of their numbers as it was or divided by ``factor``."""
-    if len(found) != len(wanted):
-        return False
-    for mine, theirs in zip(found, wanted, strict=True):
-        if [name for name, _ in mine] != [name for name, _ in theirs]:
-            return False
-        for (_, now), (_, was) in zip(mine, theirs, strict=True):
-            if now.keys() != was.keys() or any(was[name] not in (size, size * factor) for name, size in now.items()):
-                return False
-    return True
 
 
 def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> tuple[Engine, Context]:

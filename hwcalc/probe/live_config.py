@@ -7,7 +7,7 @@ Pure: dictionaries in, dictionaries out. What a cache keeps per token (heads, wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from formulas import Stack
 from formulas.frozen import frozen
@@ -22,9 +22,25 @@ _FEED_FORWARD: Final = 64
 _EXPERTS: Final = 4
 
 _DROPPED: Final = frozenset(
-    {"auto_map", "quantization_config", "compression_config", "torch_dtype", "dtype", "transformers_version", "architectures"}
+    {
+        "architectures",
+        "attn_implementation",
+        "auto_map",
+        "compression_config",
+        "custom_pipelines",
+        "dtype",
+        "experts_implementation",
+        "id2label",
+        "kernel_config",
+        "label2id",
+        "num_labels",
+        "quantization_config",
+        "torch_dtype",
+        "transformers_version",
+        "use_kernels",
+    }
 )
-"""What says nothing about the layers, or names code or formats of somebody's weights."""
+"""What says nothing about the layers, or names code, kernels or formats of somebody's weights."""
 
 _LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 _ENCODER_COUNTS: Final = ("encoder_layers", "num_encoder_layers")
@@ -185,7 +201,7 @@ def shrink(config: Mapping[str, Any], layers: Sequence[int], count: int, *, fact
         change(key, 1)
     if config.get("is_encoder_decoder") and "num_decoder_layers" in config:
         change("num_layers", 1)
-    _limits(config, change, narrow=narrow)
+    _limits(dict(out), change, narrow=narrow)
     _thresholds(config, layers, count, change)
     for key, part in config.items():
         if isinstance(part, Mapping) and key == "per_layer_config":
@@ -254,11 +270,11 @@ def _divide(out: Mapping[str, Any], factor: int, keys: Iterable[str], change: An
     return True
 
 
-def _whole(value: Any) -> bool:
+def _whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _whole_list(value: Any) -> bool:
+def _whole_list(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and bool(value) and all(_whole(item) for item in value)
 
 

@@ -5,6 +5,7 @@ Nothing is downloaded and no code of a repository is run: the class is the one t
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -46,19 +47,23 @@ def library() -> tuple[str, str]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """What the library prints about missing kernels and default values is no news here."""
+def _sealed() -> Iterator[None]:
+    """The library by itself: it fetches no kernels, and what it prints about missing ones and default values is no news here."""
     import warnings
 
+    from transformers.integrations import hub_kernels
+
     logger = logging.getLogger("transformers")
-    level = logger.level
+    level, enabled = logger.level, getattr(hub_kernels, "_kernels_enabled", None)
     logger.setLevel(logging.CRITICAL)
+    hub_kernels._kernels_enabled = False  # noqa: SLF001 - its switch is read from the environment, once
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         logger.setLevel(level)
+        hub_kernels._kernels_enabled = enabled  # noqa: SLF001 - as above
 
 
 def full_config(model: ModelSpec) -> dict[str, Any]:
@@ -67,7 +72,7 @@ def full_config(model: ModelSpec) -> dict[str, Any]:
 
     if model.model_type not in CONFIG_MAPPING:
         raise NotRun(f"transformers has no model type {model.model_type!r}, and code of a repository is never run")
-    with _quiet():
+    with _sealed():
         try:
             config = CONFIG_MAPPING[model.model_type](**clean(model.config))
             text = config if config.is_encoder_decoder else config.get_text_config(decoder=True)
@@ -100,8 +105,10 @@ def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, 
     import torch
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    with _quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    state = torch.random.get_rng_state()
+    # That of the processor alone: the one of the device is none of our business.
+    torch.default_generator.manual_seed(seed)
+    with _sealed():
         try:
             made = CONFIG_MAPPING[config["model_type"]](**{key: value for key, value in config.items() if key != "model_type"})
             kind = own_class(config["model_type"], encoder_decoder=bool(config.get("is_encoder_decoder")))
@@ -111,6 +118,8 @@ def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, 
             raise
         except Exception as error:
             raise NotRun(f"transformers does not build it: {_first(error)}") from error
+        finally:
+            torch.random.set_rng_state(state)
         return model.eval() if device == "meta" else model.eval().to(device)
 
 
@@ -133,23 +142,30 @@ def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed
     ids, pair = tokens(prompt + decode), bool(model.config.is_encoder_decoder)
     given = {"input_ids": tokens(encoder)} if pair else {}
     name = "decoder_input_ids" if pair else "input_ids"
-    with _quiet(), torch.no_grad():
+    placed = not pair and "position_ids" in inspect.signature(model.forward).parameters
+
+    def part(start: int, end: int) -> dict[str, Any]:
+        """Tokens and where they stand; some classes would count each call's from nought."""
+        positions = torch.arange(start, end, device=device).expand(batch, -1)
+        return {name: ids[:, start:end], **({"position_ids": positions} if placed else {})}
+
+    with _sealed(), torch.no_grad():
         started = {}
         if static:
             from transformers import StaticCache
 
             started = {"past_key_values": StaticCache(config=model.config, max_cache_len=prompt + decode)}
-        step = model(**given, **{name: ids[:, :prompt]}, use_cache=True, **started)
+        step = model(**given, **part(0, prompt), use_cache=True, **started)
         key, cache = _cache_of(step)
         if pair:
             given = {"encoder_outputs": (step.encoder_last_hidden_state,)}
         logits = [_scores(step)[:, -1:]]
         for at in range(prompt, prompt + decode):
-            step = model(**given, **{name: ids[:, at : at + 1], key: cache}, use_cache=True)
+            step = model(**given, **part(at, at + 1), **{key: cache}, use_cache=True)
             key, cache = _cache_of(step)
             logits.append(_scores(step)[:, -1:])
-        anew = _scores(model(**given, **{name: ids}, use_cache=False))[:, -decode - 1 :]
-        alone = _scores(model(**given, **{name: ids[:, -1:]}, use_cache=False))
+        anew = _scores(model(**given, **part(0, prompt + decode), use_cache=False))[:, -decode - 1 :]
+        alone = _scores(model(**given, **part(prompt + decode - 1, prompt + decode), use_cache=False))
     return Fed(cache=cache, cached=torch.cat(logits, 1), anew=anew, alone=alone)
 
 

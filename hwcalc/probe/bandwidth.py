@@ -1,0 +1,334 @@
+"""How fast the cache is read: the whole of it once, which bounds a decode step, and one step of attention over it.
+
+The engine's tensors, or as much of them as may be taken, are filled and summed up; beside them stand a plain copy, which is what
+the memory gives a simple program, and the peak of the accelerator's profile. Times are the best of several, after a pass that warms up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from formulas import LatentAttention, Role
+from formulas.attention import AttentionKind
+from formulas.frozen import frozen
+from hwcalc.engines.allocation import ITEM_BYTES, Allocation, fullest_stage
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
+from hwcalc.probe.measure import holding
+from hwcalc.units import GIB, MIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from hwcalc.probe.result import Environment
+    from profiles.gpus import Gpu
+
+__all__ = ["BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
+
+_DEFAULT_BYTES: Final = {"cuda": 8 * GIB, "mps": GIB}
+"""Enough that no cache of the chip holds it and that starting the kernels is a small part of the time."""
+_CPU_BYTES: Final = 256 * MIB
+_COPY_BYTES: Final = 512 * MIB
+_PATTERN: Final = 0x3F
+"""A byte that makes a plain number near one in every floating-point format."""
+_SECONDS: Final = 5.0
+_FIRST_PART: Final = 64
+_FLOATS: Final = frozenset({"fp32", "fp16", "bf16"})
+
+
+@frozen
+class Timing:
+    """Bytes moved in the best time; ``bytes`` of a copy are those read and those written."""
+
+    bytes: int
+    seconds: float
+    passes: int
+
+    @property
+    def gbps(self) -> float:
+        """10^9 bytes a second."""
+        return self.bytes / self.seconds / 1e9
+
+
+@frozen
+class BandwidthResult:
+    """What was measured on one device. ``planned_bytes`` is what the rank's cache takes, of which ``read.bytes`` were read.
+
+    ``attention`` is ``None`` where torch's attention cannot run over this cache, and ``attention_message`` says why.
+    """
+
+    environment: Environment
+    model: str
+    engine: str
+    kv_dtype: str
+    gpu: str | None
+    peak_gbps: float | None
+    planned_bytes: int
+    read: Timing
+    copy: Timing
+    attention: Timing | None
+    attention_message: str
+
+    @property
+    def step_seconds(self) -> float:
+        """A decode step takes at least this long for reading the planned cache, at the rate that was measured."""
+        return self.planned_bytes / 1e9 / self.read.gbps
+
+    @property
+    def predicted_step_seconds(self) -> float | None:
+        """The same at the profile's peak."""
+        return None if self.peak_gbps is None else self.planned_bytes / 1e9 / self.peak_gbps
+
+    def share(self, timing: Timing) -> float | None:
+        """Of the profile's peak."""
+        return None if self.peak_gbps is None else timing.gbps / self.peak_gbps
+
+    def rows(self) -> tuple[tuple[str, int, float, float, float | None], ...]:
+        """Name, bytes, seconds, 10^9 bytes a second, and share of the peak."""
+        named = {"read of the cache": self.read, "attention step": self.attention, "plain copy": self.copy}
+        return tuple((name, one.bytes, one.seconds, one.gbps, self.share(one)) for name, one in named.items() if one is not None)
+
+
+def measure_bandwidth(
+    engine: Engine,
+    context: Context,
+    device: Device,
+    *,
+    gpu: Gpu | None = None,
+    most_bytes: int | None = None,
+    reserve_bytes: int | None = None,
+    repeats: int = 7,
+) -> BandwidthResult:
+    """Measure on ``device``, with at most ``most_bytes`` of cache and never so much that less than the reserve stays free.
+
+    ``gpu`` is the profile to compare with, by default that of the plan. Out of memory on the way is a
+    :class:`~hwcalc.errors.UsageError` that says how to take less; nothing stays on the device, whatever happens.
+    """
+    if most_bytes is not None and most_bytes < MIB:
+        raise UsageError(
+            f"max-bytes is {most_bytes:,}.", hint=f"Allowed: {MIB:,} or more; less is not memory but a chip's cache."
+        )
+    if not 1 <= repeats <= 1000:
+        raise UsageError(f"repeats is {repeats:,}.", hint="Allowed: 1 to 1,000.")
+    device.warm_up()
+    reserve = default_reserve(device) if reserve_bytes is None else reserve_bytes
+    free = device.free_bytes()
+    most = _DEFAULT_BYTES.get(device.kind, _CPU_BYTES) if most_bytes is None else most_bytes
+    copied = min(_COPY_BYTES, most)
+    if free is not None:
+        most = min(most, free - reserve)
+        copied = min(copied, (free - reserve) // 2)
+    if most < MIB or copied < MIB:
+        raise UsageError(
+            f"{free or 0:,} bytes are free on {device.label}, less a reserve of {reserve:,} too few to measure with.",
+            hint="Free some, or leave less alone: --reserve 0",
+        )
+    allocations = engine.allocation(context, fullest_stage(engine, context))
+    if not allocations:
+        raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
+    gpu = context.request.gpu if gpu is None else gpu
+    try:
+        read = _read(_portion(allocations, most), device, repeats)
+        copy = _copy(copied, device, repeats)
+        attention, message = _attention(engine, context, device, most, repeats)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error, device.torch):
+            raise
+        raise UsageError(
+            f"out of memory on {device.label} while {most:,} bytes were measured.", hint=f"Take less: --max-bytes {most // 2}"
+        ) from error
+    return BandwidthResult(
+        environment=device.environment(),
+        model=context.model.id,
+        engine=engine.name,
+        kv_dtype=context.dtypes.kv,
+        gpu=None if gpu is None else gpu.id,
+        peak_gbps=None if gpu is None or gpu.memory_bandwidth_gbps is None else float(gpu.memory_bandwidth_gbps),
+        planned_bytes=sum(one.bytes for one in allocations),
+        read=read,
+        copy=copy,
+        attention=attention,
+        attention_message=message,
+    )
+
+
+def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwidth") -> Path:
+    """Keep the result in the user's calibration of this accelerator, which plans then use. Gives back the file.
+
+    Raises :class:`~hwcalc.errors.UsageError` where no profile says which accelerator it is.
+    """
+    from profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
+
+    if result.gpu is None:
+        raise UsageError("a calibration belongs to an accelerator's profile.", hint="Name it: --gpu; see: kvplan gpus")
+    values = {"read_gbps": result.read.gbps, "copy_gbps": result.copy.gbps}
+    if result.attention is not None:
+        values["attention_gbps"] = result.attention.gbps
+    environment = result.environment
+    measured = Measured(
+        device=environment.device_name or environment.device,
+        date=environment.date[:10],
+        source=source,
+        driver=environment.driver,
+        torch=environment.torch,
+    )
+    conditions: dict[str, int | str] = {"model": result.model, "dtype": result.kv_dtype, "bytes": result.read.bytes}
+    return save_reading(result.gpu, BANDWIDTH, Reading(values=values, conditions=conditions, measured=measured))
+
+
+def _portion(allocations: Sequence[Allocation], most: int) -> tuple[Allocation, ...]:
+    """The first tensors, and as much of the next as is left: bytes are read alike, whatever they mean."""
+    out: list[Allocation] = []
+    for one in allocations:
+        if one.bytes > most:
+            if most:
+                out.append(replace(one, dtype="uint8", shape=(most,), bytes=most))
+            break
+        out.append(one)
+        most -= one.bytes
+    return tuple(out)
+
+
+def _read(allocations: Iterable[Allocation], device: Device, repeats: int) -> Timing:
+    """Sum up every tensor."""
+    with holding(device) as words:
+        for one in allocations:
+            words.append(_filled(one, device))
+        size = sum(4 * word.numel() for word in words)
+        return _best(lambda: [word.sum() for word in words], size, device, repeats)
+
+
+def _filled(one: Allocation, device: Device) -> Any:
+    """A tensor as four-byte words, up to three bytes at its end left out. Before it is written to, a page is no memory."""
+    flat = device.empty(one.shape, one.dtype).view(-1).view(device.torch.uint8)
+    return flat.fill_(_PATTERN)[: flat.numel() // 4 * 4].view(device.torch.float32)
+
+
+def _copy(size: int, device: Device, repeats: int) -> Timing:
+    with holding(device) as held:
+        for _ in range(2):
+            held.append(device.empty((size // 4,), "fp32").fill_(1.0))
+        return _best(lambda: held[1].copy_(held[0]), 2 * (size // 4 * 4), device, repeats)
+
+
+@frozen
+class _Attended:
+    """One layer of attention on one rank: heads, positions and widths. A latent's values are the first part of its keys."""
+
+    heads: int
+    kv_heads: int
+    tokens: int
+    key_width: int
+    value_width: int
+    latent: bool
+
+    @property
+    def row(self) -> int:
+        """Elements of one position of one sequence."""
+        return self.kv_heads * (self.key_width + (0 if self.latent else self.value_width))
+
+
+def _attention(engine: Engine, context: Context, device: Device, most: int, repeats: int) -> tuple[Timing | None, str]:
+    """One query token of each sequence over every attention layer that fits ``most`` bytes, keys and values contiguous."""
+    names = {context.dtypes.roles[role].name for role in (Role.KEY, Role.VALUE, Role.LATENT)}
+    if len(names) > 1 or not names <= _FLOATS:
+        return None, f"torch's attention does not read {context.dtypes.kv}"
+    dtype = names.pop()
+    layers = _attended(engine, context)
+    if not layers:
+        return None, "no layer has attention over a cache"
+    try:
+        # On a processor a step may take minutes: a small part of it says how much can be timed.
+        small = max(MIB, most // _FIRST_PART)
+        first = _steps(layers, context, dtype, device, small, 1)
+        affordable = int(first.bytes * _SECONDS / 4 / first.seconds)
+        return (first if affordable < small else _steps(layers, context, dtype, device, min(most, affordable), repeats)), ""
+    except (RuntimeError, NotImplementedError) as error:
+        if is_out_of_memory(error, device.torch):
+            raise
+        words = str(error).splitlines() or [type(error).__name__]
+        return None, f"torch's attention does not run: {words[0][:120]}"
+
+
+def _steps(layers: Iterable[_Attended], context: Context, dtype: str, device: Device, most: int, repeats: int) -> Timing:
+    """Attention over as many layers as fit ``most`` bytes, or a part of the first: fewer sequences, or fewer positions of one."""
+    size = 0
+    with holding(device) as calls, device.torch.no_grad():
+        for layer in layers:
+            row = layer.row * ITEM_BYTES[dtype]
+            fit = max(0 if calls else 1, (most - size) // row)
+            batch = min(context.request.replica_batch, fit // layer.tokens)
+            if calls and not batch:
+                break
+            tokens = layer.tokens if batch else fit
+            calls.append(_call(layer, max(1, batch), tokens, dtype, device))
+            size += max(1, batch) * tokens * row
+        return _best(lambda: _attend(calls, device), size, device, repeats)
+
+
+def _call(layer: _Attended, batch: int, tokens: int, dtype: str, device: Device) -> tuple[Any, Any, Any]:
+    query = device.empty((batch, layer.heads, 1, layer.key_width), dtype).fill_(1.0)
+    keys = device.empty((batch, layer.kv_heads, tokens, layer.key_width), dtype).fill_(1.0)
+    if layer.latent:
+        return query, keys, keys[..., : layer.value_width]
+    return query, keys, device.empty((batch, layer.kv_heads, tokens, layer.value_width), dtype).fill_(1.0)
+
+
+def _attend(calls: Iterable[tuple[Any, Any, Any]], device: Device) -> None:
+    attend = device.torch.nn.functional.scaled_dot_product_attention
+    for query, keys, values in calls:
+        attend(query, keys, values, enable_gqa=query.shape[1] != keys.shape[1])
+
+
+def _attended(engine: Engine, context: Context) -> list[_Attended]:
+    """The attention layers of the fullest stage, as one tensor-parallel rank has them."""
+    request, layers = context.request, context.model.stack_for(engine.name).layers
+    rules = engine.weight_rules()
+    stage = rules.spans(len(layers), request.pp)[fullest_stage(engine, context)]
+    out = []
+    for kind in (rules.shard(context.model, kind, request.tp) for number in stage for kind in layers[number]):
+        if isinstance(kind, LatentAttention):
+            tokens, width = kind.span.positions(context.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
+            sizes = (kind.num_attention_heads, 1, tokens, width, kind.kv_lora_rank)
+        elif isinstance(kind, AttentionKind):
+            tokens = kind.span.positions(context.tokens, context.encoder_tokens)
+            sizes = (kind.num_attention_heads, kind.num_key_value_heads, tokens, kind.head_dim, kind.v_head_dim)
+        else:
+            continue
+        heads, kv_heads, tokens, key_width, value_width = sizes
+        layer = _Attended(
+            heads=heads,
+            kv_heads=kv_heads,
+            tokens=tokens,
+            key_width=key_width,
+            value_width=value_width,
+            latent=isinstance(kind, LatentAttention),
+        )
+        out += [layer] if tokens else []
+    return out
+
+
+def _best(work: Callable[[], object], size: int, device: Device, repeats: int) -> Timing:
+    """The shortest of several passes after one that warms up, all done before the clock is read; a few seconds in all."""
+    work()
+    _wait(device)
+    best, began, passes = float("inf"), perf_counter(), 0
+    while passes < repeats and (not passes or perf_counter() - began < _SECONDS):
+        start = perf_counter()
+        work()
+        _wait(device)
+        best = min(best, perf_counter() - start)
+        passes += 1
+    return Timing(bytes=size, seconds=max(best, 1e-9), passes=passes)
+
+
+def _wait(device: Device) -> None:
+    """Until the device has done what it was told."""
+    if device.kind == "cuda":
+        device.torch.cuda.synchronize(device.label)
+    elif device.kind == "mps":
+        device.torch.mps.synchronize()

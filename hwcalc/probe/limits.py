@@ -1,0 +1,249 @@
+"""The largest batch or the longest sequences that really allocate, beside what arithmetic says of the same bytes.
+
+A number is tried by allocating the engine's tensors for it, and freeing them before the next is tried. The search begins at the answer of
+:mod:`hwcalc.planner.solve`, so that two or three tries are enough where that is right. Nothing is tried that would leave less than
+the reserve.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from formulas.frozen import frozen
+from hwcalc.engines.allocation import Allocation, fullest_stage
+from hwcalc.engines.base import Context, Engine
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.planner import solve
+from hwcalc.planner.result import UNLIMITED
+from hwcalc.probe.allocator import predict
+from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
+from hwcalc.probe.measure import holding
+from hwcalc.probe.settings import AllocatorSettings, environment_settings
+
+__all__ = ["ALLOCATED", "BEYOND", "OUT_OF_MEMORY", "REFUSED", "WHAT", "MaxResult", "Try", "find_max"]
+
+WHAT: Final = ("batch", "seq")
+ALLOCATED: Final = "allocated"
+BEYOND: Final = "beyond the reserve"
+OUT_OF_MEMORY: Final = "out of memory"
+REFUSED: Final = "refused by the engine"
+_POOL_SIZES: Final = frozenset({"num_gpu_blocks_override"})
+"""Engine options that fix a pool's size whatever is planned; the search is for that size."""
+
+
+@frozen
+class Try:
+    """One number that was tried, the bytes that it takes, and what came of it."""
+
+    value: int
+    bytes: int
+    outcome: str
+
+
+@frozen
+class MaxResult:
+    """The largest number found, and the arithmetic beside it.
+
+    ``value`` allocated; ``expected`` is the largest that the allocator's rules put into ``usable_bytes``; ``solver`` is the planner's
+    answer for as many bytes, which knows nothing of an allocator's rounding. ``limiting`` says what keeps ``value`` from being larger:
+    one of the outcomes of a :class:`Try`, ``cap``, ``model length``, or the engine's option that limits sequences.
+    """
+
+    what: str
+    value: int
+    expected: int
+    solver: int
+    limiting: str
+    seq: int
+    batch: int
+    bytes: int
+    free_bytes: int
+    reserve_bytes: int
+    usable_bytes: int
+    tries: tuple[Try, ...]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether as much allocates as should."""
+        return self.value == self.expected
+
+    def rows(self) -> tuple[tuple[str, int, int], ...]:
+        """Name, predicted and measured."""
+        return ((f"largest {self.what}", self.expected, self.value),)
+
+
+def find_max(
+    engine: Engine,
+    context: Context,
+    device: Device,
+    what: str = "batch",
+    *,
+    reserve_bytes: int | None = None,
+    available_bytes: int | None = None,
+    cap: int | None = None,
+    settings: AllocatorSettings | None = None,
+) -> MaxResult:
+    """Search the largest ``what`` (``batch`` or ``seq``) of the planned request whose tensors allocate on ``device``.
+
+    ``available_bytes`` stands in for what the device says is free, ``cap`` is a number beyond which nobody asks. With several ranks it
+    is one that holds most. The device gets everything back, whatever happens. Raises :class:`~hwcalc.errors.UsageError` for
+    arguments that make no sense, and where nothing says how much is free.
+    """
+    if what not in WHAT:
+        raise UsageError(f"--find-max {what[:40]!r} is not known.", hint=f"Allowed: {', '.join(WHAT)}.")
+    for name, number, least in (("cap", cap, 1), ("reserve", reserve_bytes, 0), ("available bytes", available_bytes, 0)):
+        if number is not None and number < least:
+            raise UsageError(f"{name} is {number:,}.", hint=f"Allowed: {least} or more.")
+    device.warm_up()
+    free = device.free_bytes() if available_bytes is None else available_bytes
+    if free is None:
+        raise UsageError(f"nothing says how much of {device.label} is free.", hint="Say how much to take: --max-bytes")
+    reserve = default_reserve(device) if reserve_bytes is None else reserve_bytes
+    usable = max(0, free - reserve)
+    settings = environment_settings(os.environ) if settings is None else settings
+    options = {name: value for name, value in context.request.options.items() if name not in _POOL_SIZES}
+    budgeted = solve.changed(engine, context, gpu=None, kv_memory=usable, options=options)
+    answer = solve.most(engine, budgeted, usable) if what == "batch" else solve.longest(engine, budgeted, usable)
+    bound, bound_name = _bound(engine, budgeted, what, cap)
+    layouts = _Layouts(engine, solve.changed(engine, budgeted, kv_memory=None), what, _size(device, settings))
+
+    def should(value: int) -> bool:
+        size = layouts.bytes(value)
+        return size is not None and size <= usable
+
+    tries: list[Try] = []
+
+    def does(value: int) -> bool:
+        outcome = _outcome(layouts, value, usable, device)
+        tries.append(Try(value=value, bytes=layouts.bytes(value) or 0, outcome=outcome))
+        return outcome == ALLOCATED
+
+    guess = max(1, min(bound, answer.value))
+    expected = _last_yes_near(should, bound, guess)
+    value = _last_yes_near(does, bound, max(1, expected))
+    failed = [one for one in tries if one.outcome != ALLOCATED]
+    return MaxResult(
+        what=what,
+        value=value,
+        expected=expected,
+        solver=min(answer.value, bound),
+        limiting=bound_name if value == bound else min(failed, key=lambda one: one.value).outcome,
+        seq=value if what == "seq" else context.request.seq,
+        batch=value if what == "batch" else context.request.batch,
+        bytes=(layouts.bytes(value) or 0) if value else 0,
+        free_bytes=free,
+        reserve_bytes=reserve,
+        usable_bytes=usable,
+        tries=tuple(tries),
+    )
+
+
+class _Layouts:
+    """The tensors for each number, asked of the engine once; ``None`` where it refuses."""
+
+    def __init__(self, engine: Engine, context: Context, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
+        self._engine, self._context, self._what, self._size = engine, context, what, size
+        self._known: dict[int, tuple[tuple[Allocation, ...], int] | None] = {}
+
+    def tensors(self, value: int) -> tuple[Allocation, ...] | None:
+        """In the engine's order, of a rank that holds most."""
+        found = self._find(value)
+        return None if found is None else found[0]
+
+    def bytes(self, value: int) -> int | None:
+        """What they take of the device."""
+        found = self._find(value)
+        return None if found is None else found[1]
+
+    def _find(self, value: int) -> tuple[tuple[Allocation, ...], int] | None:
+        if value not in self._known:
+            change: Mapping[str, int] = {self._what: value}
+            try:
+                made = solve.changed(self._engine, self._context, **change)
+                tensors = self._engine.allocation(made, fullest_stage(self._engine, made))
+                self._known[value] = tensors, self._size(tensors)
+            except KvplanError:
+                self._known[value] = None
+        return self._known[value]
+
+
+def _size(device: Device, settings: AllocatorSettings) -> Callable[[tuple[Allocation, ...]], int]:
+    """Bytes that tensors take of this device: by the caching allocator's rules where it has one."""
+
+    def plain(tensors: tuple[Allocation, ...]) -> int:
+        return sum(one.bytes for one in tensors)
+
+    def reserved(tensors: tuple[Allocation, ...]) -> int:
+        return max(plain(tensors), predict((one.bytes for one in tensors), settings).reserved_bytes)
+
+    return reserved if device.kind == "cuda" else plain
+
+
+def _bound(engine: Engine, context: Context, what: str, cap: int | None) -> tuple[int, str]:
+    """The largest number worth asking for, and what says so."""
+    bounds = [(UNLIMITED, "no limit")]
+    limit = engine.most_sequences(context)
+    length = context.model.max_position_embeddings
+    if what == "batch" and limit is not None:
+        bounds.append(limit)
+    if what == "seq" and length is not None:
+        bounds.append((max(length, context.tokens), "model length"))
+    if cap is not None:
+        bounds.append((cap, "cap"))
+    return min(bounds, key=lambda bound: bound[0])
+
+
+def _outcome(layouts: _Layouts, value: int, usable: int, device: Device) -> str:
+    """Allocate the tensors for this number, and free them."""
+    tensors, size = layouts.tensors(value), layouts.bytes(value)
+    if tensors is None or size is None:
+        return REFUSED
+    if size > usable:
+        return BEYOND
+    with holding(device) as held:
+        before = device.counters().reserved
+        try:
+            for one in tensors:
+                held.append(device.empty(one.shape, one.dtype))
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error, device.torch):
+                raise
+            return OUT_OF_MEMORY
+        after = device.counters().reserved
+    taken = 0 if before is None or after is None else after - before
+    return BEYOND if taken > usable else ALLOCATED
+
+
+def _last_yes_near(good: Callable[[int], bool], bound: int, guess: int) -> int:
+    """The largest number from 0 to ``bound`` that is good, where all below a good one are; few questions if ``guess`` is near.
+
+    >>> asked = []
+    >>> _last_yes_near(lambda n: not asked.append(n) and n <= 50, 100, 50), asked
+    (50, [50, 51])
+    """
+    step = 1
+    if good(guess):
+        low, high = guess, guess
+        while low == high:
+            if low == bound:
+                return bound
+            high = min(bound, low + step)
+            if good(high):
+                low = high
+            step *= 2
+    else:
+        low, high = guess, guess
+        while low == high:
+            low = max(0, high - step)
+            if low and not good(low):
+                high = low
+            step *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if good(middle):
+            low = middle
+        else:
+            high = middle
+    return low
