@@ -123,7 +123,7 @@ def _suggestions(
         out += _try(engine, context, engine.flag("seq", shorter), "or lower", seq=shorter)
     if max_batch and request.batch > 1:
         out += _try(engine, context, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
-    if request.dtype is None or request.dtype in _LESS:
+    if (request.dtype is None or request.dtype in _LESS) and (request.gpu is None or request.gpu.fp8_kv != "no"):
         out += _try(engine, context, engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
     if fewest is not None:
         sizes = dict(zip(("tp", "pp", "dp"), fewest, strict=True))

@@ -203,10 +203,14 @@ def _without_effect(request: Request) -> list[Note]:
 
 
 def _warnings(model: ModelSpec, request: Request) -> list[Note]:
-    longest = model.max_position_embeddings
+    longest, gpu, out = model.max_position_embeddings, request.gpu, []
     if longest is not None and request.seq > longest:
-        return [Note(code="beyond-maximum", message=f"{request.seq:,} tokens is more than the model's maximum of {longest:,}.")]
-    return []
+        message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
+        out.append(Note(code="beyond-maximum", message=message))
+    if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
+        message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
+        out.append(Note(code="no-fp8-cache", message=message))
+    return out
 
 
 def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:

@@ -171,6 +171,18 @@ def test_what_runs_in_32_bits_passes_on_32_bits() -> None:
     assert wide - logits == 2 * (narrow - logits)
 
 
+@pytest.mark.parametrize(("gpu", "keeps"), [("v100-sxm2-16gb", False), ("m4-max-36", False), ("l4", True)])
+def test_fp8_only_where_a_cache_may_have_it(gpu: str, keeps: bool) -> None:
+    """It is not named as a way out on hardware that cannot, and whoever asks for it there is warned."""
+    asked: dict[str, Any] = {"seq": 16_384, "batch": 10, "gpu": gpu}
+    tried = [one.flag for one in fit_of(plan("Qwen/Qwen3-8B", **asked, weights="fp8")).suggestions]
+    warned = {note.code for note in plan("Qwen/Qwen3-8B", **asked, weights="fp8", dtype="fp8").warnings}
+
+    assert tried
+    assert ("--dtype fp8" in tried) is keeps
+    assert ("no-fp8-cache" in warned) is not keeps
+
+
 def test_what_fits_has_a_fewest() -> None:
     """Twelve GPUs are neither within a node nor whole nodes: the search leaves them out, but they were asked for and hold it."""
     fit = fit_of(plan("mistralai/Mixtral-8x22B-v0.1", seq=100, gpu="l40s", tp=4, pp=3, memory_utilization=0.7))
