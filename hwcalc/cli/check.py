@@ -171,6 +171,11 @@ def _targets(given: list[str], view: View) -> dict[str, str]:
     for text in given:
         before, sign, after = text.partition("=")
         named = bool(sign) and before.strip().lower() in FORMATS
+        if sign and not named and before.isalpha():
+            raise UsageError(
+                f"--output {printable(before)[:40]}=: there is no such format.",
+                hint=f"Allowed: {', '.join(FORMATS)}. For a file of that name: --output ./NAME",
+            )
         path, chosen = (after, before.strip().lower()) if named else (text, "")
         if not path or "\0" in path:
             raise UsageError(f"--output {printable(text)[:40]!r} names no file.", hint="Write: --output sarif=kvplan.sarif")

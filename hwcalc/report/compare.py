@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from hwcalc.planner.recommend import TIGHT
 from hwcalc.report.compare_records import Comparison, Variant
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
@@ -122,12 +123,20 @@ def _memory(variant: Variant) -> Sequence[str]:
 
 def _verdict(variant: Variant) -> Sequence[str]:
     return (
-        _size(variant.total_per_gpu_bytes),
+        _needed(variant),
         _size(variant.usable_bytes),
         variant.verdict or _UNKNOWN,
         how_many(variant.max_seq),
         how_many(variant.max_batch),
     )
+
+
+def _needed(variant: Variant) -> str:
+    """What is tight is never one figure: the ends of the estimate disagree."""
+    low, high = variant.total_per_gpu_low_bytes, variant.total_per_gpu_high_bytes
+    if variant.verdict != TIGHT or low is None or high is None:
+        return _size(variant.total_per_gpu_bytes)
+    return f"{human_bytes(low)} to {human_bytes(high)}"
 
 
 def _size(count: int | None) -> str:

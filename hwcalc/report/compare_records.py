@@ -16,7 +16,8 @@ AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "seq", "batch
 class Variant:
     """One plan's headline figures; null is unknown or not planned, and ``error`` says why nothing was planned.
 
-    ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU.
+    ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU; ``low`` and
+    ``high`` are the ends of its estimate.
     """
 
     model: str
@@ -35,6 +36,8 @@ class Variant:
     weights_bytes: int | None = None
     total_bytes: int | None = None
     total_per_gpu_bytes: int | None = None
+    total_per_gpu_low_bytes: int | None = None
+    total_per_gpu_high_bytes: int | None = None
     usable_bytes: int | None = None
     fits: bool | None = None
     verdict: str | None = None

@@ -83,6 +83,8 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         weights_bytes=memory.weights.bytes,
         total_bytes=memory.total_bytes,
         total_per_gpu_bytes=memory.per_gpu.total,
+        total_per_gpu_low_bytes=None if fit is None else fit.needed_low_bytes,
+        total_per_gpu_high_bytes=None if fit is None else fit.needed_high_bytes,
         usable_bytes=None if fit is None else fit.usable_bytes,
         fits=None if fit is None else fit.fits,
         verdict=None if fit is None else fit.verdict,

@@ -259,6 +259,7 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, capsys: Capture) -> No
         (["{file}", "-o", "a", "-o", "b"], "two --output without a format"),
         (["{file}", "-o", "sarif=a", "-o", "junit=a"], "given twice"),
         (["{file}", "-o", "sarif="], "names no file"),
+        (["{file}", "-o", "sarf=a"], "--output sarf=: there is no such format"),
     ],
 )
 def test_wrong_usage(tmp_path: Path, capsys: Capture, words: list[str], said: str) -> None:

@@ -174,3 +174,14 @@ def test_a_state_space_model_holds_any_length(capsys: Capture) -> None:
     _, out, _ = run(capsys, "compare", "state-spaces/mamba-1.4b-hf", "--seq", "1k", "--gpu", "l4")
 
     assert out.splitlines()[-1].split()[-2] == "any"
+
+
+def test_tight_is_shown_with_its_range(capsys: Capture) -> None:
+    """Both ends where they disagree, one figure where they do not."""
+    words = (QWEN, "--seq", "32k", "--dtype", "bf16,fp8", "--gpu", "l4")
+    tight, fits = variants(capsys, *words)
+    _, out, _ = run(capsys, "compare", *words)
+
+    assert tight["total_per_gpu_low_bytes"] < tight["usable_bytes"] < tight["total_per_gpu_high_bytes"]
+    assert fits["total_per_gpu_high_bytes"] < fits["usable_bytes"]
+    assert [" GiB to " in line for line in out.splitlines()[-2:]] == [True, False]
