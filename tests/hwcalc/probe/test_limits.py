@@ -111,7 +111,7 @@ def test_not_even_one() -> None:
 @pytest.mark.parametrize(
     ("what", "more", "value", "limiting"), [("seq", {}, 8192, "model length"), ("batch", {"cap": 5}, 5, "cap")]
 )
-def test_other_limits(what: str, more: dict[str, int], value: int, limiting: str) -> None:
+def test_other_limits(what: str, more: dict[str, Any], value: int, limiting: str) -> None:
     """The model's own length, or a number that nobody asks beyond."""
     result = find_max(*opened(), Counted(), what, available_bytes=10**10, reserve_bytes=0, **more)
 
@@ -176,7 +176,7 @@ def test_other_errors_are_not_out_of_memory() -> None:
 @pytest.mark.parametrize(
     ("what", "wrong"), [("gpus", {}), ("batch", {"cap": 0}), ("batch", {"reserve_bytes": -1}), ("batch", {"available_bytes": -1})]
 )
-def test_arguments_out_of_range(what: str, wrong: dict[str, int]) -> None:
+def test_arguments_out_of_range(what: str, wrong: dict[str, Any]) -> None:
     """Said before anything is allocated."""
     with pytest.raises(UsageError):
         find_max(*opened(), Counted(), what, **wrong)
