@@ -19,12 +19,12 @@ from hwcalc.engines.base import Context, Engine
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
+from hwcalc.probe.result import Environment  # a field of a document: its schema needs the class itself
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hwcalc.probe.result import Environment
     from profiles.gpus import Gpu
 
 __all__ = ["BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
