@@ -67,6 +67,11 @@ class Gpu:
     """Whether the file is the user's own."""
 
     @property
+    def whole_machine(self) -> bool:
+        """Whether it is a machine by itself, such as a laptop, which is not joined to others unless someone asks for it."""
+        return self.category in ("laptop", "unified")
+
+    @property
     def capability(self) -> tuple[int, int] | None:
         """CUDA compute capability as two numbers."""
         if self.compute_capability is None:

@@ -387,6 +387,10 @@ class Engine(ABC):
 
         return REFERENCE
 
+    def plain_dtype(self, context: Context) -> str:
+        """The dtype in which weights without a format of their own are kept."""
+        return self.weight_rules().plain(context.model, None).name
+
     def weight_parts(self, context: Context) -> tuple[BudgetPart, ...] | None:
         """What the model's weights take of the fullest GPU; ``None``, with a note, where they are not known."""
         from hwcalc.engines.equation import rank_weights_part

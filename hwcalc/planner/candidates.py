@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["EVERY", "Candidate", "gpu_candidates", "instance_candidates"]
 
 EVERY: Final = "all"
-_WHOLE_MACHINES: Final = ("laptop", "unified")
 
 
 @frozen
@@ -84,7 +83,7 @@ def _known() -> Iterable[Candidate]:
             gpu = find_gpu(name)
             sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb] if len(gpu.memory_options_gb) > 1 else []
             for sold in sizes or [name]:
-                yield Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.category in _WHOLE_MACHINES)
+                yield Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.whole_machine)
         except ProfileError as error:
             raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
 

@@ -14,6 +14,7 @@ __all__ = ["plan_fit"]
 
 FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 _LESS = ("auto", "bf16", "fp16")
+_MEMORY = ("cache", "weights", "activations", "state slots", None)
 
 
 def plan_fit(engine: Engine, context: Context, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
@@ -56,7 +57,7 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget
         min_gpus=None if fewest is None else prod(fewest),
         limiting="state blocks" if pool is not None and pool.fits and pool.requires else most.limiting,
         limiting_seq=longest.limiting,
-        message=_message(engine, context, pool, fits=fits, short=rank_bytes - size),
+        message=_message(context, pool, most, fits=fits, short=rank_bytes - size),
         suggestions=_suggestions(engine, context, pool, longest.value, most.value, fewest, fits=fits),
         budget=None if budget is None else _budget_info(budget),
     )
@@ -69,20 +70,20 @@ def _fewest(engine: Engine, context: Context, *, fits: bool) -> tuple[int, int, 
         return None
     if fits and request.gpus == 1:
         return 1, 1, 1
-    found = solve.fewest_gpus(engine, context, most_gpus=request.gpus if fits else solve.MOST_GPUS)
+    most = request.gpus if fits or (request.gpu.whole_machine and request.gpus == 1) else solve.MOST_GPUS
+    found = solve.fewest_gpus(engine, context, most_gpus=most)
     # Numbers that are neither within a node nor whole nodes are not searched, but may have been asked for.
     return (request.tp, request.pp, request.dp) if found is None and fits else found
 
 
-def _message(engine: Engine, context: Context, pool: PoolInfo | None, *, fits: bool, short: int) -> str:
+def _message(context: Context, pool: PoolInfo | None, most: solve.Answer, *, fits: bool, short: int) -> str:
     """Why not: in the engine's own words, where it has some."""
     if pool is not None and pool.message:
         return pool.message
     if fits:
         return ""
-    limit = engine.most_sequences(context)
-    if limit is not None and context.batch > limit[0]:
-        return f"{limit[1]} lets {limit[0]:,} sequences run at once, not {context.batch:,}"
+    if most.limiting not in _MEMORY:
+        return f"{most.limiting} lets {most.value:,} sequences run at once, not {context.batch:,}"
     count = "it does" if context.batch == 1 else f"{context.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 
@@ -133,9 +134,12 @@ def _suggestions(
 
 
 def _try(engine: Engine, context: Context, flag: str, effect: str, **change: object) -> list[Try]:
-    """The flag, if the plan with it fits."""
+    """The flag, if the plan with it fits by the expected value."""
     try:
         made = solve.changed(engine, context, **change)
-        return [Try(flag=flag, effect=effect)] if solve.holds(engine, made) else []
+        if not solve.holds(engine, made):
+            return []
+        # The longest and the most are found by the expected value: just there, the high end of the estimate may not hold.
+        return [Try(flag=flag, effect=effect if solve.holds(engine, made, "low") else f"{effect}; tight")]
     except KvplanError:
         return []

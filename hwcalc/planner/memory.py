@@ -55,7 +55,7 @@ def plan_memory(
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
     request = context.request
-    weights = _weights(context.model, format_name(request.weights), context.notes)
+    weights = _weights(context.model, format_name(request.weights), engine.plain_dtype(context), context.notes)
     share, overhead = (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
     total = None if weights.bytes is None else weights.bytes + cache_bytes
     if total is not None and share is not None and overhead is not None:
@@ -136,7 +136,7 @@ def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None,
     return scheme, scheme is not None
 
 
-def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> WeightsInfo:
+def _weights(model: ModelSpec, wanted: str | None, own: str, notes: list[Note]) -> WeightsInfo:
     if wanted is None and model.weights is not None:
         size = model.weights.total_bytes
         return WeightsInfo(
@@ -156,7 +156,7 @@ def _weights(model: ModelSpec, wanted: str | None, notes: list[Note]) -> Weights
         named = _quantised_by_name(model) if model.quantization is None else None
         notes.append(named or _UNKNOWN_SCHEME)
         return _unknown()
-    plain = _PLAIN.get(wanted or "") or _PLAIN.get(model.dtype or "", BF16)
+    plain = _PLAIN.get(wanted or "") or _PLAIN[own]
     if scheme is None:
         return _estimate(model.counted, None, plain)
     weights, spread = _numbered(model.counted)

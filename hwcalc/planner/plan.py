@@ -177,7 +177,7 @@ def _speed(engine: Engine, context: Context) -> SpeedInfo | None:
         encoder_tokens=context.encoder_tokens,
         weights=format_name(request.weights),
         # What an engine runs in 16 bits it reads in 16 bits, whatever the checkpoint has.
-        dtype=engine.weight_rules().plain(context.model, None).name,
+        dtype=engine.plain_dtype(context),
         expanded=engine.expands_latents(context),
         tp=request.tp,
         pp=request.pp,

@@ -298,7 +298,7 @@ def test_tight_is_never_said_to_fit(engine: str) -> None:
         for text in (plan_table(made), plan_markdown(made)):
             said = re.findall(r"\bfits\b|will start", text)
             assert bool(said) is (fit.verdict == "fits"), text
-            assert ("tight" in text) is (fit.verdict == "tight")
+            assert ("tight on 1 x l4" in text) is (fit.verdict == "tight")
     assert seen == {"fits", "tight", "does not fit"}
 
 
@@ -319,7 +319,8 @@ def test_every_gpu_plans() -> None:
     for name in list_gpus():
         made = plan(LLAMA, seq=1024, gpu=name)
         assert fit_of(made).usable_bytes > 0
-        assert fit_of(made).min_gpus is not None
+        # A laptop or a Mac is a machine by itself: where one is too small, no number of them is offered.
+        assert fit_of(made).min_gpus is not None or find_gpu(name).whole_machine
     assert runtime_profile().margin == Fraction(1, 20)
 
 

@@ -226,6 +226,10 @@ class Vllm(Engine):
     def weight_rules(self) -> Rules:
         return VLLM
 
+    def plain_dtype(self, context: Context) -> str:
+        """A float32 checkpoint is loaded in 16 bits unless ``dtype`` says otherwise."""
+        return self._plan(context)[0].plain
+
     def weight_parts(self, context: Context) -> tuple[BudgetPart, ...] | None:
         return weight_parts(context)
 

@@ -172,6 +172,40 @@ def test_towers_are_profiled() -> None:
     assert "encoder profile" not in {one.name for one in budget("meta-llama/Llama-3.1-8B", "a100").parts}
 
 
+KNOWN_MISSES: Final = (
+    # Model, GPU, ranks, share, version, pool in GiB that the log states, and why it is outside of the range.
+    (
+        "meta-llama/Llama-3.1-8B",
+        "l40s",
+        1,
+        0.9,
+        "0.8",
+        158_656 * 131_072 / GIB,
+        "pull request 17122 states tokens alone: 5 GiB less than total, share and weights leave; its options are not known",
+    ),
+    (
+        "Qwen/Qwen3-235B-A22B-FP8",
+        "h100",
+        4,
+        0.9,
+        "0.9",
+        8.11,
+        "issue 21348 states the pool alone, with a connector that takes memory of its own; its batch is not known",
+    ),
+)
+
+
+@pytest.mark.parametrize(("model", "gpu", "tp", "share", "version", "stated_gib", "reason"), KNOWN_MISSES)
+def test_known_misses(model: str, gpu: str, tp: int, share: float, version: str, stated_gib: float, reason: str) -> None:
+    """Two pools of other people's logs that lie below the range. When one comes inside, it moves to the test above."""
+    sequences, batched = batch_defaults(find_gpu(gpu))
+    planned = budget(
+        model, gpu, tp=tp, memory_utilization=share, version=version, sequences=sequences, batched_tokens=batched
+    )
+
+    assert stated_gib * GIB < planned.low, reason
+
+
 def test_notes() -> None:
     """What is assumed is said."""
     for gpu, share, code in [
