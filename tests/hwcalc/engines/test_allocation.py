@@ -75,10 +75,10 @@ def test_packed_formats_are_rows_of_bytes() -> None:
 
 
 def test_tokens_over_dcp() -> None:
-    """Of seven tokens over two ranks the fullest has four."""
-    engine, context = opened(LLAMA, seq=7, tp=2, dcp=2)
+    """Two ranks have the same one of four heads: of seven tokens the fullest has four."""
+    engine, context = opened(LLAMA, seq=7, tp=8, dcp=2)
 
-    assert engine.allocation(context, 0)[0].shape == (1, 2, 4, 16)
+    assert engine.allocation(context, 0)[0].shape == (1, 1, 4, 16)
 
 
 def test_a_quantized_cache_has_its_scales() -> None:
