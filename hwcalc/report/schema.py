@@ -117,7 +117,9 @@ def _strict(node: Any) -> None:
                 field.pop("default", None)
             signed = _SIGNED.get(str(node.get("title")), frozenset())
             for name in signed:
-                properties[name]["type"] = "whole"
+                for choice in properties[name].get("anyOf", [properties[name]]):
+                    if choice["type"] == "integer":
+                        choice["type"] = "whole"
         if node.get("type") == "whole":
             node["type"] = "integer"
         elif node.get("type") == "integer":

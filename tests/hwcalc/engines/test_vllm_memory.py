@@ -199,9 +199,7 @@ KNOWN_MISSES: Final = (
 def test_known_misses(model: str, gpu: str, tp: int, share: float, version: str, stated_gib: float, reason: str) -> None:
     """Two pools of other people's logs that lie below the range. When one comes inside, it moves to the test above."""
     sequences, batched = batch_defaults(find_gpu(gpu))
-    planned = budget(
-        model, gpu, tp=tp, memory_utilization=share, version=version, sequences=sequences, batched_tokens=batched
-    )
+    planned = budget(model, gpu, tp=tp, memory_utilization=share, version=version, sequences=sequences, batched_tokens=batched)
 
     assert stated_gib * GIB < planned.low, reason
 

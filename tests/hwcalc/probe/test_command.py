@@ -39,6 +39,18 @@ def test_the_document(capsys: Capture) -> None:
     assert rank["filled"] is True
 
 
+def test_a_document_of_less_than_predicted(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A difference may be negative, and missing: the schema allows both."""
+    monkeypatch.setattr(devices, "load_torch", lambda: FakeTorch(extra=-512))
+    status, out, _ = run(capsys, "probe", QWEN, "--seq", "64", "--offline", "--reserve", "0", "--json")
+    document = json.loads(out)
+
+    assert status == 1
+    Draft202012Validator(json_schema("probe")).validate(document)
+    figures = document["probe"]["ranks"][0]["comparisons"]
+    assert [one["difference_bytes"] for one in figures if one["name"] == "memory_allocated"] == [-512]
+
+
 @pytest.mark.parametrize("format_", ["table", "markdown"])
 def test_the_table(capsys: Capture, format_: str) -> None:
     """The verdict, the figures, and equal tensors as one row."""
