@@ -34,6 +34,8 @@ __all__ = [
 
 T = TypeVar("T")
 
+_CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
+"""Vendors whose contexts have been read, by their entry in the profile."""
 _UNCOUNTED_WIDTH: Final = 12
 """Hidden widths in the widest layer of a model whose weights are not counted: a gated MLP of four times the hidden width."""
 
@@ -93,10 +95,12 @@ def device_context(gpu: Gpu) -> BudgetPart:
     )
 
 
-def workspaces(gpu: Gpu) -> BudgetPart:
-    """Workspaces of cuBLAS."""
+def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
+    """Workspaces of cuBLAS, or of hipBLAS; none where there is neither."""
+    if gpu.vendor.lower() not in _CONTEXTS:
+        return ()
     name = "sm_90" if gpu.architecture == "sm_90" else "other"
-    return estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}"))
+    return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 
 def communication(request: Request, gpu: Gpu) -> tuple[BudgetPart, ...]:

@@ -43,7 +43,7 @@ def plan_equation(engine: Engine, context: Context) -> Budget | None:
         forward(engine.weight_rules(), context, tokens, request.replica_batch, plain=plain),
         *engine.working(context),
         device_context(gpu),
-        workspaces(gpu),
+        *workspaces(gpu),
         *communication(request, gpu),
     )
     parts = calibrated(engine.name, context, parts, tokens=tokens[1], rows=request.replica_batch)

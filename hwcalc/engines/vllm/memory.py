@@ -65,7 +65,7 @@ def plan_budget(
         *_encoder(context, batched_tokens),
         estimated("non-torch", Section.OVERHEAD, profile.estimate("non_torch.process")),
         *communication(request, gpu),
-        workspaces(gpu),
+        *workspaces(gpu),
     ]
     if graphs_subtracted(context.version):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
