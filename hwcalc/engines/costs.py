@@ -82,7 +82,7 @@ def memory_of(gpu: Gpu, notes: list[Note]) -> VisibleMemory | None:
 def device_context(gpu: Gpu) -> BudgetPart:
     """What the driver keeps for the process, and what lazily loaded kernels add to it."""
     profile = runtime_profile()
-    own = profile.estimate(f"context.{ {'nvidia': 'cuda', 'amd': 'rocm'}.get(gpu.vendor.lower(), 'other') }")
+    own = profile.estimate(f"context.{_CONTEXTS.get(gpu.vendor.lower(), 'other')}")
     more = profile.estimate("kernels")
     low, expected, high = (int(a + b) for a, b in ((own.low, more.low), (own.expected, more.expected), (own.high, more.high)))
     return BudgetPart(
