@@ -85,6 +85,7 @@ def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
             memory_utilization=request.memory_utilization,
             kv_memory=request.kv_memory,
             margin=None if request.margin is None else float(request.margin),
+            weights=request.weights,
             lora=None if request.lora is None else str(request.lora),
             draft=None if request.draft is None else request.draft.id,
             options=dict(request.options),

@@ -98,6 +98,7 @@ class RequestInfo:
     memory_utilization: float | None
     kv_memory: int | None
     margin: float | None
+    weights: str | None
     lora: str | None
     draft: str | None
     options: dict[str, str]

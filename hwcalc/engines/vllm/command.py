@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.errors import UsageError
+
 if TYPE_CHECKING:
     from hwcalc.planner.result import Plan
 
@@ -20,6 +22,12 @@ FLAGS: Final = {
 }
 """Options of kvplan that are flags of ``vllm serve`` under other words."""
 _PARALLEL: Final = ("tp", "pp", "dp", "dcp")
+_LOADED: Final = {
+    "fp32": ("--dtype", "float32"),
+    "fp16": ("--dtype", "float16"),
+    "bf16": ("--dtype", "bfloat16"),
+    "fp8": ("--quantization", "fp8"),
+}
 _SWITCHES: Final = {
     "enable_prefix_caching": ("--enable-prefix-caching", "--no-enable-prefix-caching"),
     "async_scheduling": ("--async-scheduling", "--no-async-scheduling"),
@@ -45,6 +53,8 @@ def serve(plan: Plan) -> list[str]:
         words += ["--gpu-memory-utilization", str(request.memory_utilization)]
     if request.kv_memory is not None:
         words += ["--kv-cache-memory-bytes", str(request.kv_memory)]
+    if request.weights is not None:
+        words += _weights(request.weights)
     if request.lora is not None:
         words += _lora(request.lora)
     if request.draft is not None:
@@ -54,6 +64,19 @@ def serve(plan: Plan) -> list[str]:
     for required in () if plan.pool is None else plan.pool.requires:
         words += required.flag.split()
     return words
+
+
+def _weights(wanted: str) -> list[str]:
+    """Formats that vLLM makes of plain weights as it loads them; any other has to be published."""
+    from hwcalc.planner.memory import format_name
+
+    name = format_name(wanted) or ""
+    if name in _LOADED:
+        return list(_LOADED[name])
+    raise UsageError(
+        f"vLLM does not make {name} weights of the published ones.",
+        hint="Leave out --weights, or name a model that is published so.",
+    )
 
 
 def _lora(text: str) -> list[str]:

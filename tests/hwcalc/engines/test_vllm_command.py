@@ -77,6 +77,15 @@ def test_too_few_blocks_for_the_states_of_all_requests(capsys: Capture) -> None:
     assert limited["fit"]["suggestions"] == []
 
 
+def test_weights_in_the_command_line(capsys: Capture) -> None:
+    """VLLM makes fp8 of plain weights as it loads them; of AWQ it needs a published checkpoint."""
+    words = [LLAMA, "--engine", "vllm", "--seq", "8k", "--kv-memory", "8GiB", "--emit", "vllm"]
+
+    assert "--quantization fp8" in run(capsys, *words, "--weights", "fp8")[1]
+    assert "--dtype float16" in run(capsys, *words, "--weights", "fp16")[1]
+    assert run(capsys, *words, "--weights", "awq")[0] == 2
+
+
 def test_the_command_line_of_the_plan(capsys: Capture) -> None:
     """Every choice is a flag of ``vllm serve``."""
     words = [LLAMA, "--engine", "vllm", "--seq", "32k", "--dtype", "fp8", "--tp", "2", "--kv-memory", "8GiB", "--emit", "vllm"]
