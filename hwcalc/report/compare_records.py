@@ -60,7 +60,7 @@ class Comparison:
 class SweepPoint:
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
-    Null is unknown or not asked for. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
+    Null is unknown or not asked for. ``low`` and ``high`` are the ends of the estimate of one GPU. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
     model: str
@@ -78,6 +78,8 @@ class SweepPoint:
     weights_per_gpu_bytes: int | None
     total_bytes: int | None
     total_per_gpu_bytes: int | None
+    total_per_gpu_low_bytes: int | None
+    total_per_gpu_high_bytes: int | None
     verdict: str | None
     warning: str | None
     error: str | None

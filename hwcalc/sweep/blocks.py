@@ -54,6 +54,8 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "weights_per_gpu_bytes": memory.per_gpu.weights,
         "total_bytes": memory.total_bytes,
         "total_per_gpu_bytes": memory.per_gpu.total,
+        "total_per_gpu_low_bytes": None if plan.fit is None else plan.fit.needed_low_bytes,
+        "total_per_gpu_high_bytes": None if plan.fit is None else plan.fit.needed_high_bytes,
         "verdict": None if plan.fit is None else plan.fit.verdict,
         "warning": " ".join(note.code for note in plan.warnings) or None,
         "error": None,

@@ -13,17 +13,19 @@ from hwcalc.engines.base import Context, Engine, Section
 from hwcalc.planner.fit import DOES_NOT_FIT, FITS, TIGHT
 from hwcalc.sweep.spans import Integers
 
-__all__ = ["Alike", "Budgets", "alike", "budgets_of", "verdicts"]
+__all__ = ["Alike", "Budgets", "alike", "budgets_of", "ends_of", "verdicts"]
 
 
 @frozen
 class Budgets:
     """Bytes on one GPU, with a row for each length and a column for each batch.
 
-    ``low``, ``expected`` and ``high`` are what is left for the cache; ``beside`` is what is neither weights nor cache.
+    ``usable`` is what the engine may use; ``low``, ``expected`` and ``high`` are what of it is left for the cache; ``beside`` is what is
+    neither weights nor cache.
     """
 
     weights: int
+    usable: int
     beside: Integers
     low: Integers
     expected: Integers
@@ -32,7 +34,7 @@ class Budgets:
     def part(self, seqs: slice, batches: slice) -> Budgets:
         """The budgets of some lengths and batches."""
         names = ("beside", "low", "expected", "high")
-        return Budgets(weights=self.weights, **{name: getattr(self, name)[seqs, batches] for name in names})
+        return Budgets(weights=self.weights, usable=self.usable, **{name: getattr(self, name)[seqs, batches] for name in names})
 
 
 Alike = tuple[int, tuple[int, ...]]
@@ -66,21 +68,28 @@ def budgets_of(
 ) -> Budgets | None:
     """The budgets of every length and batch; ``None`` where the engine has none for this model and accelerator."""
     found = {name: np.zeros((len(seqs), len(batches)), dtype=kind) for name in ("beside", "low", "expected", "high")}
-    weights = 0
+    weights = usable = 0
     for column, rows in groups:
         budget = engine.budget(_at(context, seqs[rows[0]], batches[column]))
         if budget is None:
             return None
         weights = sum(part.expected for part in budget.parts if part.section is Section.WEIGHTS)
+        usable = budget.requested_bytes
         places = list(rows)
         found["beside"][places, column] = sum(part.expected for part in budget.parts) - weights
         for name in ("low", "expected", "high"):
             found[name][places, column] = getattr(budget, name)
-    return Budgets(weights=weights, **found)
+    return Budgets(weights=weights, usable=usable, **found)
 
 
 def _at(context: Context, seq: int, batch: int) -> Context:
     return replace(context, request=replace(context.request, seq=seq, batch=batch), notes=[])
+
+
+def ends_of(needed: Integers, budgets: Budgets) -> tuple[Integers, Integers]:
+    """For each point, row by row: what a GPU holds at the low and at the high end of the estimates, beside a cache of ``needed`` bytes."""
+    low, high = (budgets.usable - left + needed for left in (budgets.high, budgets.low))
+    return np.maximum(low, 0).ravel(), high.ravel()
 
 
 def verdicts(needed: Integers, budgets: Budgets) -> list[str]:

@@ -17,7 +17,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.context import has_cross, open_request
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
-from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, verdicts
+from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, ends_of, verdicts
 from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
 from hwcalc.sweep.grid import Grid, Missing, count
 from hwcalc.sweep.spans import Integers
@@ -253,10 +253,13 @@ def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets:
             "total_bytes": None if weights is None else (total + weights).ravel(),
             "total_per_gpu_bytes": None if on_gpu is None else (on_rank + on_gpu).ravel(),
         }
+    low, high = ends_of(on_rank, budgets)
     return {
         "weights_per_gpu_bytes": budgets.weights,
         "total_bytes": None if weights is None else (total + weights + gpus * budgets.beside).ravel(),
         "total_per_gpu_bytes": (on_rank + budgets.weights + budgets.beside).ravel(),
+        "total_per_gpu_low_bytes": low,
+        "total_per_gpu_high_bytes": high,
         "verdict": verdicts(on_rank, budgets),
     }
 

@@ -133,6 +133,31 @@ def test_verdicts_are_those_of_the_plans(models: tuple[ModelSpec, ...], engine: 
     assert {"fits", "does not fit"} <= seen
 
 
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
+def test_the_ends_of_the_estimate_are_those_of_the_plans(engine: str, tmp_path: Path) -> None:
+    """What a verdict rests on, in JSON lines and in Parquet; nothing without an accelerator. Lengths beyond 64 bits of bytes too."""
+    model, seqs, batches = load_model(QWEN), (1, 16_384, 32_768, 2**40), (1, 2**30)
+    grid = Grid(models=(model,), seqs=seqs, batches=batches, gpus=("l4",), options={"engine": engine})
+    found = rows(grid)
+    fits = [plan(model, seq=seq, batch=batch, gpu="l4", engine=engine).fit for seq in seqs for batch in batches]
+
+    names = ("total_per_gpu_low_bytes", "total_per_gpu_high_bytes")
+    assert [tuple(row[name] for name in names) for row in found] == [
+        fit and (fit.needed_low_bytes, fit.needed_high_bytes) for fit in fits
+    ]
+    for row, fit in zip(found, fits, strict=True):
+        assert fit is not None
+        ends = [row[name] <= fit.usable_bytes for name in names]
+        assert row["total_per_gpu_low_bytes"] < row["total_per_gpu_high_bytes"]
+        assert ends == {"fits": [True, True], "tight": [True, False], "does not fit": [False, False]}[row["verdict"]]
+    small = Grid(models=(model,), seqs=seqs[:3], gpus=("l4", None), options={"engine": engine})
+    with (tmp_path / "points.parquet").open("wb") as file:
+        write_parquet(file, blocks(small))
+    stored = import_module("pyarrow.parquet").read_table(tmp_path / "points.parquet").to_pylist()
+    assert [row[names[0]] for row in stored] == [row[names[0]] for row in found[::2][:3]] + [None] * 3
+    assert [row[names[1]] for row in stored] == [row[names[1]] for row in found[::2][:3]] + [None] * 3
+
+
 def test_the_models_own_maximum(models: tuple[ModelSpec, ...]) -> None:
     """Without lengths each model has its own; one that states none is an error in its row."""
     found = rows(Grid(models=models, batches=(1, 3)))
