@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
 from hwcalc.report.markdown import escaped
@@ -17,6 +18,9 @@ _CSV_COLUMNS = (
     "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
 )  # fmt: skip
 
+_LEAST_PERCENT: Final = 999
+_MOST_GIB: Final = 10**6
+"""What is beyond is not written out: it would take the room of the other columns, and the reason below the table has the bytes."""
 _MEANING = "GiB of the fullest GPU; max batch and max seq at the planned length and number; max tok/s is a bound that no engine is faster than."
 
 
@@ -119,13 +123,16 @@ def _used(offer: Offer) -> str:
 
 
 def _headroom(offer: Offer) -> str:
+    """A share of what may be used. Where next to nothing of what is asked for would fit, how much less says nothing."""
+    if -offer.headroom_bytes * 100 > _LEAST_PERCENT * offer.usable_bytes:
+        return f"<-{_LEAST_PERCENT} %"
     if offer.headroom_bytes >= 0:
         return percent(offer.headroom_bytes, offer.usable_bytes)
     return f"-{percent(-offer.headroom_bytes, offer.usable_bytes)}"
 
 
 def _gib(size: int) -> str:
-    return f"{size / GIB:,.2f}"
+    return f"{size / GIB:,.2f}" if size < _MOST_GIB * GIB else f">{_MOST_GIB - 1:,}"
 
 
 def _rate(tokens: float | None) -> str:

@@ -1,7 +1,7 @@
 """Checks as SARIF 2.1.0 (OASIS), for code scanning: one rule for each requirement, one result for each that fails or is tight.
 
-A result stands at the line and column of its check. Its fingerprint is made of the check's name and the rule, so that it stays the
-same result when lines are added above it.
+A result stands at the line and column of its check. Its fingerprint is made of the file, the check's name and the rule, so that it
+stays the same result when lines are added above it, and is another in every file.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def _level(item: Judged, *, strict: bool) -> str:
 def _result(check: Checked, rule: str, message: str, *, level: str) -> dict[str, Any]:
     from hashlib import sha256
 
+    uri = _uri(check.file)
     return {
         "ruleId": rule,
         "ruleIndex": 0,
@@ -81,12 +82,12 @@ def _result(check: Checked, rule: str, message: str, *, level: str) -> dict[str,
         "locations": [
             {
                 "physicalLocation": {
-                    "artifactLocation": {"uri": _uri(check.file)},
+                    "artifactLocation": {"uri": uri},
                     "region": {"startLine": check.line, "startColumn": check.column},
                 }
             }
         ],
-        "partialFingerprints": {"kvplanCheck/v1": sha256(f"{check.name}\n{rule}".encode()).hexdigest()},
+        "partialFingerprints": {"kvplanCheck/v1": sha256(f"{uri}\n{check.name}\n{rule}".encode()).hexdigest()},
     }
 
 

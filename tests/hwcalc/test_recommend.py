@@ -18,7 +18,7 @@ from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.report.schema import json_schema
 from profiles.gpus import find_gpu, list_gpus, visible_memory
-from tests.hwcalc.command import Capture, run
+from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"
 LLAMA_70B = "meta-llama/Llama-3.1-70B-Instruct"
@@ -226,6 +226,21 @@ def test_nothing_fits(capsys: Capture) -> None:
     assert found.nearest.needed_bytes > found.nearest.usable_bytes
     assert found.message in out.replace("\n  ", " ")
     assert all(one.flag in out for one in found.suggestions)
+
+
+@pytest.mark.parametrize("hardware", [(), ("--instances", "aws")])
+def test_what_is_nearest_stays_readable(capsys: Capture, hardware: tuple[str, ...]) -> None:
+    """2^30 tokens x 2^20 sequences are more than a million GiB for each GPU: the row is one line, in the columns of its header."""
+    words = ("recommend", QWEN, "--seq", "1G", "--concurrency", "1M", *hardware)
+    status, out, _ = run(capsys, *words)
+    header, row, after, *_ = out.partition("Nearest:\n\n")[2].splitlines()
+
+    assert (status, after) == (1, "")
+    assert ">999,999" in row
+    assert row.index("<-999 %") + len("<-999 %") == header.index("free") + len("free")
+    assert max(map(len, out.splitlines())) <= 100
+    nearest = json.loads(run(capsys, *words, "--json")[1])["nearest"]
+    assert nearest["needed_bytes"] > 10**6 * 2**30
 
 
 def test_an_engine_that_runs_on_none_of_them() -> None:

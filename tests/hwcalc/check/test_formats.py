@@ -251,6 +251,20 @@ def test_sarif(document: CheckDocument) -> None:
     assert len({result["partialFingerprints"]["kvplanCheck/v1"] for result in results}) == len(results)
 
 
+def test_the_same_check_of_two_files_is_two_results(document: CheckDocument) -> None:
+    """A fingerprint stays with its file, however the file is named and on whatever line the check stands."""
+
+    def fingerprints(**change: Any) -> list[str]:
+        checks = tuple(replace(check, **change) for check in document.checks)
+        found = json.loads(check_report(replace(document, checks=checks), "sarif"))
+        return [result["partialFingerprints"]["kvplanCheck/v1"] for result in found["runs"][0]["results"]]
+
+    here = fingerprints(file="ci/a file.yaml")
+    assert fingerprints(file="./ci/a file.yaml", line=99) == here
+    assert fingerprints(file=str(Path.cwd() / "ci" / "a file.yaml")) == here
+    assert not set(fingerprints(file="ci/other.yaml")) & set(here)
+
+
 def test_sarif_by_the_published_schema(document: CheckDocument) -> None:
     """The schema of OASIS itself."""
     schema = json.loads(official("sarif-schema-2.1.0.json").read_text(encoding="utf-8"))
