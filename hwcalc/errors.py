@@ -16,6 +16,7 @@ __all__ = [
     "LogError",
     "ModelNotFoundError",
     "UnknownArchitectureError",
+    "UnknownNameError",
     "UnreadKeysError",
     "UnsupportedError",
     "UsageError",
@@ -41,6 +42,14 @@ class UsageError(KvplanError, ValueError):
     """An option or argument that is wrong by itself: exit 2."""
 
     type = "usage"
+
+
+class UnknownNameError(UsageError):
+    """A name that no model could have, such as that of an engine or a dtype: exit 2. ``option`` is what it was given as."""
+
+    def __init__(self, message: str, *, option: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.option = option
 
 
 class ModelNotFoundError(KvplanError, LookupError):

@@ -6,7 +6,7 @@ from functools import lru_cache
 from importlib import import_module
 
 from hwcalc.engines.base import Engine
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnknownNameError
 
 __all__ = ["ENGINES", "find_engine"]
 
@@ -29,7 +29,13 @@ def find_engine(spelling: str) -> tuple[Engine, str | None]:
     """``transformers`` or ``transformers@5.14`` as the engine and the version asked for."""
     name, at, version = spelling.strip().lower().partition("@")
     if name not in ENGINES:
-        raise UsageError(f"--engine {name[:40]!r} is not known.", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines")
+        raise UnknownNameError(
+            f"--engine {name[:40]!r} is not known.", option="engine", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines"
+        )
     if at and not version:
-        raise UsageError(f"--engine {spelling.strip()[:40]} names no version.", hint=f"Use: --engine {name}, or {name}@VERSION")
+        raise UnknownNameError(
+            f"--engine {spelling.strip()[:40]} names no version.",
+            option="engine",
+            hint=f"Use: --engine {name}, or {name}@VERSION",
+        )
     return _load(name), version or None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from formulas import CacheTensor, DType, LayerKind, Role
 from formulas.frozen import frozen
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import PoolGroup, PoolInfo
 from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
@@ -275,8 +275,10 @@ def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
     found = [find_dtype(half) for half in halves]
     if len(halves) > 2 or None in found:
         known = ", ".join((*dtype_names(), *packed_names()))
-        raise UsageError(
-            f"--dtype {spelling[:40]!r} is not a known dtype.", hint=f"Known: {known}; K:V for two. See: kvplan dtypes"
+        raise UnknownNameError(
+            f"--dtype {spelling[:40]!r} is not a known dtype.",
+            option="dtype",
+            hint=f"Known: {known}; K:V for two. See: kvplan dtypes",
         )
     key, value = found[0], found[-1]
     assert key is not None
@@ -307,8 +309,10 @@ class Engine(ABC):
         if wanted is None:
             return self.versions[0] if self.versions else ""
         if not self.versions:
-            raise UsageError(
-                f"--engine {self.name}@{wanted[:20]}: {self.name} has no versions.", hint=f"Use: --engine {self.name}"
+            raise UnknownNameError(
+                f"--engine {self.name}@{wanted[:20]}: {self.name} has no versions.",
+                option="engine",
+                hint=f"Use: --engine {self.name}",
             )
         return self.resolve_version(wanted)
 
@@ -317,7 +321,9 @@ class Engine(ABC):
         if wanted in self.versions:
             return wanted
         known = ", ".join(self.versions)
-        raise UsageError(f"--engine {self.name}@{wanted[:20]}: no rules for that version.", hint=f"Known: {known}.")
+        raise UnknownNameError(
+            f"--engine {self.name}@{wanted[:20]}: no rules for that version.", option="engine", hint=f"Known: {known}."
+        )
 
     def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
         """Parsed engine options; an unknown name is an error that lists the known ones."""

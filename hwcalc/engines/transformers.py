@@ -45,7 +45,7 @@ from hwcalc.engines.base import (
 from hwcalc.engines.reference import model_dtype, named
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
@@ -117,8 +117,9 @@ class Transformers(Engine):
             # "5" is the newest 5.x, "5.19" has the rules of the nearest one before it.
             if asked == own[:1] or (len(asked or ()) > 1 and own <= (asked or ())[:2] <= (numbers(self.versions[0]) or ())):
                 return known
-        raise UsageError(
+        raise UnknownNameError(
             f"--engine transformers@{wanted[:20]}: no rules for that version.",
+            option="engine",
             hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
         )
 
@@ -129,8 +130,9 @@ class Transformers(Engine):
         else:
             parsed = parse_kv_dtype(request.dtype)
             if isinstance(parsed, str) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
-                raise UsageError(
+                raise UnknownNameError(
                     f"transformers keeps its cache in the model's dtype, never in {request.dtype[:40]}.",
+                    option="dtype",
                     hint="Use --dtype bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
                     "--engine-option quant_backend=quanto|hqq|fp8",
                 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from formulas.formats import BF16, FP16, FP32, WeightFormat
 from formulas.weights import Block, Part, Weights
 from hwcalc.engines.base import Context, Engine, Section
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnknownNameError
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import (
     BudgetInfo,
@@ -118,7 +118,9 @@ def format_name(wanted: str | None) -> str | None:
     name = _SPELLINGS.get(name, name)
     known = weight_formats()
     if name not in known:
-        raise UsageError(f"--weights {wanted[:40]!r} is not a known weight format.", hint=f"Known: {', '.join(known)}.")
+        raise UnknownNameError(
+            f"--weights {wanted[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
+        )
     return name
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.api import plan
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SCHEMA_VERSION, Plan
 from hwcalc.report.compare_records import AXES, Comparison, Variant
@@ -30,7 +30,8 @@ def compared(models: Iterable[ModelSpec], axes: Mapping[str, tuple[Any, ...]], o
     """Plan every combination of the models and the other :data:`AXES`; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     An entry of ``None`` leaves that keyword out. A variant that cannot be planned has its reason. Raises the first reason, a
-    :class:`~hwcalc.errors.KvplanError`, if none can be planned, and :class:`~hwcalc.errors.UsageError` for too many.
+    :class:`~hwcalc.errors.KvplanError`, if none can be planned, and :class:`~hwcalc.errors.UsageError` for too many and for a name
+    that no model could have with any of the engines.
     """
     lists = [tuple(models), *(axes[name] for name in AXES[1:])]
     every = list(product(*lists))
@@ -41,6 +42,7 @@ def compared(models: Iterable[ModelSpec], axes: Mapping[str, tuple[Any, ...]], o
         )
     found: list[Variant] = []
     first: KvplanError | None = None
+    strange: list[tuple[dict[str, Any], UnknownNameError]] = []
     base: int | None = None
     for values in every:
         asked = dict(zip(AXES, values, strict=True))
@@ -48,10 +50,15 @@ def compared(models: Iterable[ModelSpec], axes: Mapping[str, tuple[Any, ...]], o
             planned = plan(asked.pop("model"), **options, **{name: value for name, value in asked.items() if value is not None})
         except KvplanError as error:
             first = first or error
+            if isinstance(error, UnknownNameError):
+                strange.append((asked, error))
             found.append(_failed(dict(zip(AXES, values, strict=True)), error))
             continue
         base = planned.cache.total_bytes if base is None else base
         found.append(_variant(planned, asked["gpu"], base))
+    unknown = _unknown(strange, axes["engine"])
+    if unknown is not None:
+        raise unknown
     if first is not None and all(variant.error is not None for variant in found):
         raise first
     planned_ones = [variant for variant in found if variant.error is None]
@@ -62,6 +69,19 @@ def compared(models: Iterable[ModelSpec], axes: Mapping[str, tuple[Any, ...]], o
         if len(values) > 1 or (name != "weights" and len({getattr(variant, name) for variant in planned_ones}) > 1)
     )
     return Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(found))
+
+
+def _unknown(strange: Iterable[tuple[Mapping[str, Any], UnknownNameError]], engines: tuple[Any, ...]) -> UnknownNameError | None:
+    """The first name that no model could have. A dtype that another of the engines knows is none of them."""
+    spoken: dict[str, set[Any]] = {}
+    for asked, error in strange:
+        if error.option != "dtype":
+            return error
+        without = spoken.setdefault(asked["dtype"], set())
+        without.add(asked["engine"])
+        if without >= set(engines):
+            return error
+    return None
 
 
 def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:

@@ -24,7 +24,7 @@ from formulas import (
     SparseIndexer,
 )
 from formulas.attention import AttentionKind
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.model import ModelSpec
 from profiles.dtypes import find_dtype
 
@@ -77,7 +77,9 @@ def read_word(spelling: str) -> str:
         return word
     if word in _ROCM:
         raise UnsupportedError(f"--dtype {word} is for AMD GPUs only, and not counted here.", hint=f"Known: {', '.join(WORDS)}.")
-    raise UsageError(f"--dtype {spelling[:40]!r} is no --kv-cache-dtype of vLLM.", hint=f"Known: {', '.join(WORDS)}.")
+    raise UnknownNameError(
+        f"--dtype {spelling[:40]!r} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(WORDS)}."
+    )
 
 
 def plain_name(word: str) -> str | None:

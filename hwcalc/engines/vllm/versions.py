@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UnknownNameError, UnsupportedError
 
 __all__ = ["NEWEST", "VERSIONS", "check_architecture", "minor", "resolve"]
 
@@ -119,7 +119,11 @@ def resolve(wanted: str) -> str:
         version = f"{int(parts[0])}.{int(parts[1])}"
         if version in VERSIONS:
             return version
-    raise UsageError(f"--engine vllm@{wanted[:20]}: no rules for that version.", hint=f"Known: {VERSIONS[-1]} to {VERSIONS[0]}.")
+    raise UnknownNameError(
+        f"--engine vllm@{wanted[:20]}: no rules for that version.",
+        option="engine",
+        hint=f"Known: {VERSIONS[-1]} to {VERSIONS[0]}.",
+    )
 
 
 def check_architecture(architecture: str | None, version: str, *, cross: bool) -> None:

@@ -160,6 +160,36 @@ def test_wrong_usage(capsys: Capture, words: list[str], status: int) -> None:
     assert err
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "swept"),
+    [
+        (("--dtype", "bf16,zz"), "zz", ("--dtype", "bf16,zz")),
+        (("--dtype", "zz,bf16"), "zz", ("--dtype", "zz,bf16")),
+        (("--dtype", "bf16,q8_0:zz"), "q8_0:zz", ("--dtype", "bf16,q8_0:zz")),
+        (("--dtype", "bf16,q8_0", "--engine", "vllm"), "q8_0", ("--dtype", "bf16,q8_0", "--engine", "vllm")),
+        (("--engine", "reference,zz"), "zz", ("--engine", "zz")),
+        (("--engine", "reference,vllm@9"), "vllm@9", ("--engine", "vllm@9")),
+        (("--weights", "bf16,zz"), "zz", ("--weights", "zz")),
+        (("--gpu", "l4,zz"), "zz", ("--gpu", "l4,zz")),
+    ],
+)
+def test_a_name_that_no_model_could_have(capsys: Capture, words: tuple[str, ...], name: str, swept: tuple[str, ...]) -> None:
+    """A slip of the pen is exit status 2, in a sweep too, and no row among good ones."""
+    for command, given in (("compare", words), ("sweep", swept)):
+        status, out, err = run(capsys, command, QWEN, LLAMA, "--seq", "100", *given)
+        assert (status, out) == (2, ""), command
+        assert name in err
+
+
+def test_what_one_engine_does_not_know_is_a_row(capsys: Capture) -> None:
+    """q8_0 is a format of llama.cpp, which the formulas know and vLLM does not."""
+    found = variants(capsys, QWEN, "--engine", "reference,vllm", "--dtype", "q8_0,bf16", "--seq", "100")
+
+    assert [(variant["engine"], variant["dtype"], variant["error"] is None) for variant in found] == [
+        ("reference", "q8_0", True), ("reference", "bf16", True), ("vllm", "q8_0", False), ("vllm", "bf16", True),
+    ]  # fmt: skip
+
+
 def test_models_without_a_length(capsys: Capture) -> None:
     """Mamba states none: it must be given, and 24 states of 1,536 x 16 and 24 of the last 3 inputs, fp32, stay as they are."""
     mamba = "state-spaces/mamba-130m-hf"
