@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,13 +11,15 @@ from formulas.frozen import frozen
 from hwcalc.check.errors import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
 from hwcalc.sources.wanted import printable
 from hwcalc.units import human_bytes, parse_share
 
-__all__ = ["Baseline", "Growth", "compare", "parse_growth", "read_baseline"]
+__all__ = ["Baseline", "Growth", "Subject", "compare", "parse_growth", "read_baseline", "settled", "way_of"]
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
+_LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 
 @frozen
@@ -34,7 +37,10 @@ class Growth:
 
 @frozen
 class Baseline:
-    """One earlier plan: the check's name and file (``None`` for a single plan), what was asked, and its figures."""
+    """One earlier plan: the check's name and file (``None`` for a single plan), what was asked, and its figures.
+
+    ``way`` is that of a single plan, as :func:`way_of` has it; ``exact`` says that a check of this run goes the same way.
+    """
 
     name: str | None
     file: str | None
@@ -42,6 +48,26 @@ class Baseline:
     seq: int
     batch: int
     figures: Mapping[str, int]
+    way: tuple[object, ...] = ()
+    exact: bool = False
+
+
+@frozen
+class Subject:
+    """A check that was planned: its name and file, the ways in which its model may be named, and what of the plan is compared."""
+
+    name: str
+    file: str
+    models: tuple[str, ...]
+    way: tuple[object, ...]
+    figures: Figures
+
+
+def way_of(plan: Plan) -> tuple[object, ...]:
+    """What tells plans of one model, ``seq`` and ``batch`` apart: engine (in any version), dtypes, accelerator, layout."""
+    request = plan.request
+    layout = (getattr(request, name) for name in _LAYOUT)
+    return (request.engine, request.kv_dtype, plan.memory.weights.format, None if plan.fit is None else plan.fit.gpu, *layout)
 
 
 def parse_growth(text: str) -> Growth:
@@ -89,7 +115,8 @@ def _of_check(item: Mapping[str, Any]) -> Baseline:
 
 
 def _of_plan(document: Mapping[str, Any]) -> Baseline:
-    cache, memory, request = document["cache"], document["memory"], document["request"]
+    cache, memory, request, fit = document["cache"], document["memory"], document["request"], document["fit"]
+    gpu = None if fit is None else fit["gpu"]
     found = {
         "total_bytes": memory["total_bytes"],
         "cache_bytes": cache["total_bytes"],
@@ -103,6 +130,7 @@ def _of_plan(document: Mapping[str, Any]) -> Baseline:
         seq=_count(request["seq"]),
         batch=_count(request["batch"]),
         figures={key: _count(value) for key, value in found.items() if value is not None},
+        way=(request["engine"], request["kv_dtype"], memory["weights"]["format"], gpu, *(request[name] for name in _LAYOUT)),
     )
 
 
@@ -112,22 +140,30 @@ def _count(value: Any) -> int:
     return value
 
 
-def compare(
-    baselines: Sequence[Baseline], name: str, file: str, models: tuple[str, ...], figures: Figures, growth: Growth
-) -> tuple[Judged, ...] | None:
+def settled(baselines: Sequence[Baseline], subjects: Sequence[Subject]) -> tuple[Baseline, ...]:
+    """The baselines, each single plan marked that some check is the equal of."""
+    return tuple(
+        replace(item, exact=item.name is None and any(_alike(item, one) and item.way == one.way for one in subjects))
+        for item in baselines
+    )
+
+
+def _alike(item: Baseline, subject: Subject) -> bool:
+    return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
+
+
+def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> tuple[Judged, ...] | None:
     """Each figure against the same check of earlier runs; ``None`` if no baseline has it.
 
-    A check is the same by its name, of several in the same ``file`` if one is; a single plan is, if model, ``seq`` and ``batch`` are
-    the same. ``models`` are the ways in which the model may be named. Where several baselines have it, the smallest figure of each
-    counts.
+    A check is the same by its name, of several in the same file if one is. A single plan is of the checks with its model, ``seq`` and
+    ``batch``, and of those that go its way alone where some do. Where several baselines have it, the smallest figure of each counts.
     """
-    named = [item for item in baselines if item.name == name]
+    figures = subject.figures
+    named = [item for item in baselines if item.name == subject.name]
     # Two files may each have a check of that name; a file that has moved since is still known by the name alone.
-    same = [item for item in named if item.file == file] or named
+    same = [item for item in named if item.file == subject.file] or named
     same += [
-        item
-        for item in baselines
-        if item.name is None and item.model in models and (item.seq, item.batch) == (figures.seq, figures.batch)
+        item for item in baselines if item.name is None and _alike(item, subject) and (item.way == subject.way or not item.exact)
     ]
     if not same:
         return None

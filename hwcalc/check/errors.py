@@ -7,14 +7,23 @@ from hwcalc.errors import KvplanError, UsageError
 __all__ = ["BaselineError", "CheckFileError", "CheckUsageError", "LockError"]
 
 
-class CheckFileError(KvplanError, ValueError):
+class _PlacedError(KvplanError):
+    """An error at a ``line`` and ``column`` of a check file, both from 1."""
+
+    def __init__(self, message: str, *, hint: str = "", line: int = 1, column: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
+        self.column = column
+
+
+class CheckFileError(_PlacedError, ValueError):
     """A check file that is not there, or is no YAML that can be read: exit 3."""
 
     exit_code = 3
     type = "bad-check-file"
 
 
-class CheckUsageError(UsageError):
+class CheckUsageError(_PlacedError, UsageError):
     """A check file that can be read, but asks for something wrong: an unknown key, a value out of range. Exit 2."""
 
     type = "bad-check"

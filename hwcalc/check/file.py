@@ -7,13 +7,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from formulas.frozen import frozen
-from hwcalc.check.errors import CheckUsageError
+from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
 from hwcalc.check.tree import Node, parse_tree, read_text
 from hwcalc.errors import UsageError
 from hwcalc.sources.wanted import printable
 
-__all__ = ["MOST_CHECKS", "SCHEMA_VERSION", "Check", "CheckFile", "Required", "parse_check_file", "read_check_file"]
+__all__ = [
+    "MOST_CHECKS",
+    "SCHEMA_VERSION",
+    "Check",
+    "CheckFile",
+    "Required",
+    "Unread",
+    "open_check_file",
+    "parse_check_file",
+    "read_check_file",
+]
 
 SCHEMA_VERSION: Final = 1
 MOST_CHECKS: Final = 5_000
@@ -63,6 +73,22 @@ class CheckFile:
         return "standard input" if self.path == "-" else printable(self.path)
 
 
+@frozen
+class Unread:
+    """A file that is no file of checks, and why: it is an error among the checks of the others."""
+
+    path: str
+    error: CheckFileError | CheckUsageError
+
+
+def open_check_file(path: str) -> CheckFile | Unread:
+    """As :func:`read_check_file`, with what it raises as an answer."""
+    try:
+        return read_check_file(path)
+    except (CheckFileError, CheckUsageError) as error:
+        return Unread(path=path, error=error)
+
+
 def read_check_file(path: str) -> CheckFile:
     """Read a file, or standard input for ``-``.
 
@@ -85,7 +111,8 @@ class _Reader:
         self.name = name
 
     def error(self, node: Node, problem: str, hint: str = "") -> CheckUsageError:
-        return CheckUsageError(f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}.", hint=hint)
+        message = f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}."
+        return CheckUsageError(message, hint=hint, line=node.line, column=node.column)
 
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         if not isinstance(node.value, dict):

@@ -78,14 +78,15 @@ class Checked:
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
     ``verdict`` is ``fits``, ``tight`` or ``does not fit``; null where no hardware was named. ``source`` is where the model came from.
-    ``warnings`` are the plan's own, and what no baseline has; they change no status.
+    ``warnings`` are the plan's own, and what no baseline has; they change no status. A file that could not be read is one check with
+    the name of the file, no ``model`` and the ``error``.
     """
 
     name: str
     file: str
     line: int
     column: int
-    model: str
+    model: str | None
     status: str
     verdict: str | None
     source: str | None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
-from typing import Any
+from dataclasses import field, replace
+from typing import Any, Final
 
 from formulas.frozen import frozen
 from hwcalc._version import __version__
 from hwcalc.api import plan
-from hwcalc.check.baseline import Baseline, Growth, compare
-from hwcalc.check.file import Check, CheckFile
+from hwcalc.check.baseline import Baseline, Growth, Subject, compare, settled, way_of
+from hwcalc.check.file import Check, CheckFile, Unread
 from hwcalc.check.judge import judge
 from hwcalc.check.lock import lock_of, read_lock, write_lock
 from hwcalc.check.models import Models, key_of
@@ -23,6 +23,8 @@ from hwcalc.model import Note
 from hwcalc.sources.wanted import printable
 
 __all__ = ["Settings", "run_checks"]
+
+_NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 
 
 @frozen
@@ -36,18 +38,23 @@ class Settings:
     reading: Mapping[str, Any] = field(default_factory=dict)
 
 
-def run_checks(files: Sequence[CheckFile], settings: Settings) -> CheckDocument:
-    """Judge every check. What is wrong with one check is that check's result; a broken lock is an error of the whole run.
+def run_checks(files: Sequence[CheckFile | Unread], settings: Settings) -> CheckDocument:
+    """Judge every check. What is wrong with one check, or one file, is a result among others; a broken lock is an error of the whole run.
 
     Raises :class:`~hwcalc.check.errors.LockError`, and with ``lock="write"`` whatever a model that cannot be read raises: then no
     lock is written.
     """
     infos: list[FileInfo] = []
-    done: list[Checked] = []
+    planned: list[tuple[Checked, Subject | None]] = []
     for file in files:
+        if isinstance(file, Unread):
+            infos.append(FileInfo(path=printable(file.path), checks=0, lock=None, lock_written=False, notes=()))
+            planned.append((_unread(file), None))
+            continue
         models, info = _models(file, settings)
         infos.append(info)
-        done += [_checked(file, check, models, settings) for check in file.checks]
+        planned += [_checked(file, check, models, settings) for check in file.checks]
+    done = [check for check, _ in planned] if settings.baselines is None else _compared(planned, settings.baselines, settings)
     return CheckDocument(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -104,7 +111,32 @@ def _named(check: Check) -> list[tuple[str, str | None]]:
     return named
 
 
-def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) -> Checked:
+def _unread(file: Unread) -> Checked:
+    """The file as a check that could not be made."""
+    path = printable(file.path)
+    return Checked(
+        name="standard input" if path == "-" else path,
+        file=path,
+        line=file.error.line,
+        column=file.error.column,
+        model=None,
+        status="error",
+        verdict=None,
+        source=None,
+        revision=None,
+        plan=None,
+        requirements=(),
+        error=_failure(file.error),
+        warnings=(),
+        notes=(),
+    )
+
+
+def _failure(error: KvplanError) -> CheckFailure:
+    return CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
+
+
+def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) -> tuple[Checked, Subject | None]:
     known: dict[str, Any] = {
         "name": check.name,
         "file": printable(file.path),
@@ -122,13 +154,13 @@ def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) 
         "notes": (),
     }
     try:
-        return Checked(**known | _judged(check, known["file"], models, settings))
+        judged, subject = _judged(check, known["file"], models, settings)
+        return Checked(**known | judged), subject
     except KvplanError as error:
-        failure = CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
-        return Checked(**known | {"error": failure})
+        return Checked(**known | {"error": _failure(error)}), None
 
 
-def _judged(check: Check, file: str, models: Models, settings: Settings) -> dict[str, Any]:
+def _judged(check: Check, file: str, models: Models, settings: Settings) -> tuple[dict[str, Any], Subject]:
     revision, assume = check.options.get("revision"), check.options.get("assume")
     spec = models.spec(check.model, revision, assume)
     options = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
@@ -137,16 +169,11 @@ def _judged(check: Check, file: str, models: Models, settings: Settings) -> dict
     found = plan(spec, **options)
     judged = list(judge(check.required, found, lambda **change: plan(spec, **options | change)))
     figures, verdict = figures_of(found), verdict_of(found)
-    warnings = list(found.warnings)
     for model, of in _named(check):
         lock = models.changed(model, of, assume if model == check.model else None)
         if lock is not None:
             judged.append(lock)
-    if settings.baselines is not None:
-        grown = compare(settings.baselines, check.name, file, (check.model, spec.id), figures, settings.growth)
-        if grown is None:
-            warnings.append(Note(code="no-baseline", message="No baseline has this check: nothing to compare its bytes with."))
-        judged += grown or ()
+    subject = Subject(name=check.name, file=file, models=(check.model, spec.id), way=way_of(found), figures=figures)
     return {
         "status": _status(judged, strict=settings.strict),
         "verdict": verdict,
@@ -154,9 +181,37 @@ def _judged(check: Check, file: str, models: Models, settings: Settings) -> dict
         "revision": spec.revision,
         "plan": figures,
         "requirements": tuple(judged),
-        "warnings": tuple(warnings),
+        "warnings": found.warnings,
         "notes": found.notes,
-    }
+    }, subject
+
+
+def _compared(planned: Sequence[tuple[Checked, Subject | None]], given: Sequence[Baseline], settings: Settings) -> list[Checked]:
+    """The checks with what has grown since the baselines. One that none of them has is a warning, and with ``strict`` a failure."""
+    baselines = settled(given, [subject for _, subject in planned if subject is not None])
+    done = []
+    for check, subject in planned:
+        if subject is None:
+            done.append(check)
+            continue
+        grown = compare(baselines, subject, settings.growth)
+        if grown is None and not settings.strict:
+            done.append(replace(check, warnings=(*check.warnings, Note(code="no-baseline", message=_NEW))))
+            continue
+        judged = (*check.requirements, *((_NO_BASELINE,) if grown is None else grown))
+        done.append(replace(check, requirements=judged, status=_status(judged, strict=settings.strict)))
+    return done
+
+
+_NO_BASELINE: Final = Judged(
+    name="baseline",
+    unit="plans",
+    limit=1,
+    got=0,
+    holds=False,
+    certain=True,
+    message="no baseline has this check, which --strict demands. A check with a name keeps its baseline when what it plans changes",
+)
 
 
 def _status(judged: Sequence[Judged], *, strict: bool) -> str:

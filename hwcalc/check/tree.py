@@ -70,7 +70,11 @@ def read_text(path: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CheckFileError(f"{name} is not UTF-8 text (byte {error.start:,}).", hint="Save it as UTF-8.") from error
+        raise CheckFileError(
+            f"{name} is not UTF-8 text (byte {error.start:,}).",
+            hint="Save it as UTF-8.",
+            line=data.count(b"\n", 0, error.start) + 1,
+        ) from error
 
 
 def _bytes(path: str, name: str) -> bytes:
@@ -97,8 +101,10 @@ def parse_tree(text: str, name: str) -> Node:
         return _Builder(name, yaml).build(yaml.parse(text, Loader=loader))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        place = name if mark is None else f"{name}:{mark.line + 1}:{mark.column + 1}"
-        raise CheckFileError(f"{place}: not YAML: {printable(error.problem or 'it ends too early')}.", hint=_HOW) from error
+        line, column = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
+        place = name if mark is None else f"{name}:{line}:{column}"
+        problem = printable(error.problem or "it ends too early")
+        raise CheckFileError(f"{place}: not YAML: {problem}.", hint=_HOW, line=line, column=column) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         if isinstance(error, CheckFileError):
             raise
@@ -185,5 +191,5 @@ class _Builder:
             pending.append(node)
 
     def _error(self, event: Any, problem: str, hint: str = "") -> CheckFileError:
-        mark = event.start_mark
-        return CheckFileError(f"{self._name}:{mark.line + 1}:{mark.column + 1}: {problem}.", hint=hint or _HOW)
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        return CheckFileError(f"{self._name}:{line}:{column}: {problem}.", hint=hint or _HOW, line=line, column=column)

@@ -32,7 +32,13 @@ OPTIONS = (
         complete="paths",
     ),
     Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%."),
-    Option("strict", ("--strict",), "", "Fail where a requirement holds by the expected value alone (tight).", "flag"),
+    Option(
+        "strict",
+        ("--strict",),
+        "",
+        "Fail where a requirement holds by the expected value alone (tight), and where no baseline has the check.",
+        "flag",
+    ),
     Option(
         "output",
         ("--output", "-o"),
@@ -115,7 +121,7 @@ def run(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
-    from hwcalc.check.file import read_check_file
+    from hwcalc.check.file import open_check_file
     from hwcalc.check.run import run_checks
 
     settings = _settings(
@@ -125,7 +131,7 @@ def run(
         max_growth=max_growth,
         reading={"offline": offline, "token": token, "endpoint": endpoint},
     )
-    read = [read_check_file(name) for name in names]
+    read = [open_check_file(name) for name in names]
     with _progress():
         document = run_checks(read, settings)
     return _answer(document, view, targets)

@@ -160,7 +160,7 @@ def check_csv(document: CheckDocument) -> str:
 
     rows: list[tuple[object, ...]] = []
     for check in document.checks:
-        start = (check.file, check.line, check.name, check.model, check.status, check.verdict or "")
+        start = (check.file, check.line, check.name, check.model or "", check.status, check.verdict or "")
         plan = check.plan
         figures = ("", "", "") if plan is None else (plan.cache_bytes, _cell(plan.weights_bytes), _cell(plan.total_bytes))
         for item in check.requirements:

@@ -26,6 +26,7 @@ _OTHER_RULES: Final = {
     "growth.cache_bytes": "The cache has not grown more than allowed since the baseline.",
     "growth.weights_bytes": "The weights have not grown more than allowed since the baseline.",
     "growth.bytes_per_token": "One token's bytes have not grown more than allowed since the baseline.",
+    "baseline": "A baseline has the check, where --strict demands one.",
     "error": "The check can be made.",
 }
 _RULES: Final = {**{name: field.help for name, field in REQUIREMENTS.items()}, **_OTHER_RULES}

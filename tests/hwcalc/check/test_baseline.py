@@ -16,14 +16,16 @@ from hwcalc.check.result import Checked
 from hwcalc.check.run import Settings, run_checks
 from hwcalc.errors import UsageError
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, write
+from tests.hwcalc.command import Capture
+from tests.hwcalc.command import run as command
 
 CHECK = {"name": "one", "model": "./tiny", "seq": 1000, "max_cache": "1GiB"}
 
 
-def run(path: str, *baselines: str, growth: str = "0%") -> tuple[Checked, ...]:
+def run(path: str, *baselines: str, growth: str = "0%", strict: bool = False) -> tuple[Checked, ...]:
     """The checks of one file against these baselines."""
     found = tuple(item for name in baselines for item in read_baseline(name))
-    return run_checks([read_check_file(path)], Settings(baselines=found, growth=parse_growth(growth))).checks
+    return run_checks([read_check_file(path)], Settings(baselines=found, growth=parse_growth(growth), strict=strict)).checks
 
 
 def saved(folder: Path, *checks: dict[str, Any]) -> str:
@@ -73,6 +75,57 @@ def test_a_new_check_is_noted(tmp_path: Path) -> None:
     assert (grown(second), second.status) == ({}, "pass")
     assert [note.code for note in second.warnings] == ["no-baseline"]
     assert grown(first)
+
+
+def test_a_new_check_fails_where_strict_is_asked_for(tmp_path: Path) -> None:
+    """Without a name a check is another one when what it plans changes: twice the tokens are no growth that anything sees."""
+    unnamed = {key: value for key, value in CHECK.items() if key != "name"}
+    baseline = saved(tmp_path, unnamed)
+    (lax,) = run(check_file(tmp_path, {**unnamed, "seq": 2000}), baseline)
+    (strict,) = run(check_file(tmp_path, {**unnamed, "seq": 2000}), baseline, strict=True)
+    (same,) = run(check_file(tmp_path, unnamed), baseline, strict=True)
+
+    assert (lax.status, [note.code for note in lax.warnings]) == ("pass", ["no-baseline"])
+    assert (strict.status, strict.warnings) == ("fail", ())
+    assert [(item.name, item.holds) for item in strict.requirements] == [("max_cache", True), ("baseline", False)]
+    assert same.status == "pass"
+
+
+def test_strict_and_a_new_check_are_exit_1(tmp_path: Path, capsys: Capture) -> None:
+    """Through the command, with a rule of its own in SARIF."""
+    baseline = saved(tmp_path, CHECK)
+    words = ("check", check_file(tmp_path, {**CHECK, "name": "two"}), "--baseline", baseline)
+
+    assert command(capsys, *words)[0] == 0
+    status, out, _ = command(capsys, *words, "--strict", "--format", "sarif")
+    (run,) = json.loads(out)["runs"]
+    assert (status, [rule["id"] for rule in run["tool"]["driver"]["rules"]]) == (1, ["baseline"])
+
+
+WAYS: tuple[dict[str, Any], ...] = (
+    {"dtype": "fp32"},
+    {"dtype": "fp16"},  # as many bytes
+    {"engine": "vllm", "gpu": "h100-sxm5-80gb", "fits": None},
+    {"gpu": "l4", "fits": None},
+    {"tp": 2},
+    {"weights": "fp32"},
+)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_single_plan_is_of_the_check_that_goes_its_way(tmp_path: Path, way: dict[str, Any], first: bool) -> None:
+    """Two checks of one model, length and batch: the plan of one says nothing about the other."""
+    document = plan(TINY, seq=1000, dtype="bf16").to_dict()
+    document["model"]["id"] = "tiny"
+    path = str(write(tmp_path / "plan.json", document))
+    checks = [{**CHECK, "dtype": "bf16"}, {**CHECK, "name": "two", "dtype": "bf16", **way}]
+    found = run(check_file(tmp_path, *(checks if first else checks[::-1])), path)
+    equal, other = found if first else found[::-1]
+
+    assert grown(equal)["growth.cache_bytes"] == (1000 * PER_TOKEN, True)
+    assert grown(other) == {}
+    assert [note.code for note in other.warnings if note.code == "no-baseline"] == ["no-baseline"]
 
 
 def test_a_single_plan(tmp_path: Path) -> None:

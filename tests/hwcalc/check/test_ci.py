@@ -107,13 +107,22 @@ def test_several_files_and_baselines_of_any_name(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """Words in the log, and nothing left of an earlier run."""
-    check_file(tmp_path, CHECK)
-    act(tmp_path)
+    """An error among the results, with the file's name."""
     done, written = act(tmp_path, file="gone.yaml")
 
     assert done.returncode == 3
-    assert "there is no file gone.yaml" in done.stderr
+    assert parts(done)[1].startswith("::error file=gone.yaml,line=1,col=1,title=kvplan%3A gone.yaml::there is no file gone.yaml.")
+    assert "1 could not be checked" in written["GITHUB_STEP_SUMMARY"]
+
+
+def test_a_baseline_that_is_not_there(tmp_path: Path) -> None:
+    """Words in the log, and nothing left of an earlier run."""
+    check_file(tmp_path, CHECK)
+    act(tmp_path)
+    done, written = act(tmp_path, baseline="gone.json")
+
+    assert done.returncode == 3
+    assert "gone.json" in done.stderr
     assert parts(done)[1] == "::error title=kvplan check::Nothing was checked (exit status 3). The reason is in the log.\n"
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=3\n"
 

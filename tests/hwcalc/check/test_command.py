@@ -11,11 +11,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import junitparser
 import pytest
 
 from hwcalc.check.lock import write_lock
 from hwcalc.model import RawModel
 from hwcalc.report.check import FORMATS
+from hwcalc.report.schema import json_schema
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
 from tests.hwcalc.command import Capture, python, run
 
@@ -71,17 +74,64 @@ def test_the_network_that_is_not_there(tmp_path: Path) -> None:
     [("schema_version: 1\nchecks: [{model: m}]", 2), ("schema_version: 1\nnothing: 1", 2), ("a: [", 3), ("", 3), (None, 3)],
 )
 def test_a_file_that_is_wrong(tmp_path: Path, content: str | None, status: int) -> None:
-    """What it asks for is 2, what cannot be read is 3; the answer is an error document, and the hint says what to do."""
+    """What it asks for is 2, what cannot be read is 3; the file is an error among the results, and the hint says what to do."""
     path = tmp_path / "kvplan.yaml"
     if content is not None:
         write(path, content)
     done = python("-m", "hwcalc", "check", str(path), "--json")
-    error = json.loads(done.stdout)["error"]
+    found = json.loads(done.stdout)
+    (check,) = found["checks"]
 
     assert (done.returncode, done.stderr) == (status, "")
-    assert error["code"] == status
-    assert "kvplan.yaml" in error["message"]
-    assert error["hint"]
+    assert (check["status"], check["model"], check["error"]["code"]) == ("error", None, status)
+    assert (check["name"], check["file"]) == (str(path), str(path))
+    assert "kvplan.yaml" in check["error"]["message"]
+    assert check["error"]["hint"]
+    assert found["files"] == [{"path": str(path), "checks": 0, "lock": None, "lock_written": False, "notes": []}]
+    jsonschema.validate(found, json_schema("check"))
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "column", "status"),
+    [
+        ("schema_version: 1\nchecks:\n- {model: m, seqq: 1, max_cache: 1}\n", 3, 14, 2),
+        ("schema_version: 1\nchecks:\n  - &a {model: m}\n", 3, 5, 3),
+        ("schema_version: 1\nchecks: [\n", 3, 1, 3),
+        (b"schema_version: 1\nchecks: \xff\n", 2, 1, 3),
+        (None, 1, 1, 3),
+    ],
+)
+def test_one_file_of_several_that_is_wrong(
+    tmp_path: Path, content: str | bytes | None, line: int, column: int, status: int
+) -> None:
+    """The others are checked, and every format says what is wrong and where; an error wins over a failure."""
+    good, failing = check_file(tmp_path, CHECK), check_file(tmp_path, {**CHECK, "max_cache": 1}, name="failing.yaml")
+    bad = tmp_path / "bad.yaml"
+    if content is not None:
+        bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    targets = [f"--output={format_}={tmp_path / format_}" for format_ in FORMATS]
+    done = python("-m", "hwcalc", "check", good, str(bad), failing, *targets)
+    said = {format_: (tmp_path / format_).read_text(encoding="utf-8") for format_ in FORMATS}
+
+    assert (done.returncode, done.stderr, done.stdout) == (status, "", said["table"])
+    found = json.loads(said["json"])
+    jsonschema.validate(found, json_schema("check"))
+    assert [check["status"] for check in found["checks"]] == ["pass", "error", "fail"]
+    assert (found["checks"][1]["line"], found["checks"][1]["column"]) == (line, column)
+    assert [file["checks"] for file in found["files"]] == [1, 0, 1]
+    results = json.loads(said["sarif"])["runs"][0]["results"]
+    assert [result["ruleId"] for result in results] == ["error", "max_cache"]
+    place = results[0]["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"].endswith("/bad.yaml")
+    assert place["region"] == {"startLine": line, "startColumn": column}
+    suites = junitparser.JUnitXml.fromstring(said["junit"].encode())
+    assert [(suite.name, suite.tests, suite.failures, suite.errors) for suite in suites] == [
+        (good, 1, 0, 0), (str(bad), 1, 0, 1), (failing, 1, 1, 0),
+    ]  # fmt: skip
+    assert said["github"].startswith(f"::error file={bad},line={line},col={column},")
+    for format_ in ("table", "markdown", "csv"):
+        assert "bad.yaml" in said[format_]
+        assert "1 could not be checked" in said[format_] or format_ == "csv"
 
 
 def test_errors_win_over_failures(tmp_path: Path, capsys: Capture) -> None:
