@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.check.tree import Node
 from hwcalc.errors import UsageError
-from hwcalc.units import parse_bytes, parse_share, parse_tokens
+from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -35,6 +36,13 @@ class Headroom(NamedTuple):
 
 
 _LONGEST_TEXT: Final = 4096
+LEAST_HEADROOM: Final = MIB
+"""Fewer bare bytes than this are a slip: ``5`` for ``5%``."""
+
+_PERCENT: Final = r"(?:100(?:\.0{1,9})?|[0-9]{1,2}(?:\.[0-9]{1,9})?)[ ]*%"
+_PART: Final = r"(?:0(?:\.[0-9]{1,18})?|1(?:\.0{1,18})?)"
+_UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]?[bB])"
+"""A share of the whole in percent, one as a decimal, and bytes with their unit: as the reader takes them, and as the schema says."""
 
 
 def _text(node: Node, key: str) -> str:
@@ -46,9 +54,12 @@ def _text(node: Node, key: str) -> str:
 
 
 def _plain(node: Node, key: str, kinds: tuple[type, ...], allowed: str) -> Any:
-    if not isinstance(node.value, kinds) or isinstance(node.value, bool):
+    value = node.value
+    if isinstance(value, float) and value.is_integer() and float not in kinds:
+        value = int(value)  # 5.0 is a whole number to JSON Schema, so it is one here
+    if not isinstance(value, kinds) or isinstance(value, bool):
         raise UsageError(f"{key} is not {allowed}", hint=f"Allowed: {allowed}.")
-    return node.value
+    return value
 
 
 def _tokens(node: Node, key: str) -> int:
@@ -75,9 +86,13 @@ def _number(node: Node, key: str) -> float:
 
 
 def _share(node: Node, key: str) -> str:
-    """A share such as ``5%`` or ``0.05``, checked and left as it was written."""
-    parse_share(_text(node, key), key)
-    return node.text
+    """A share of the whole such as ``5%`` or ``0.05``, as text that :func:`~hwcalc.units.parse_share` takes."""
+    _text(node, key)
+    share = parse_share(node.value, key)
+    written = not isinstance(node.value, str) or re.fullmatch(f"{_PERCENT}|{_PART}", node.value)
+    if not written or not 0 <= share <= 1:
+        raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint="Allowed: a share such as 0.05, or 5%.")
+    return str(node.value)
 
 
 def _flag(node: Node, key: str) -> bool:
@@ -96,26 +111,35 @@ def _engine_options(node: Node, key: str) -> dict[str, str]:
 
 
 def _headroom(node: Node, key: str) -> Headroom:
-    """``5%`` of what the engine may use, or bytes."""
+    """``5%`` of what the engine may use, or bytes. A number alone is bytes only where it can hardly be meant as a share."""
     allowed = "a share such as 5%, or bytes such as 2GiB"
-    if isinstance(node.value, str) and node.value.rstrip().endswith("%"):
-        share = parse_share(node.value, key)
-        if not 0 <= share <= 1:
+    given = _plain(node, key, (int, str), allowed)
+    if isinstance(given, str) and given.rstrip().endswith("%"):
+        share = parse_share(given, key)
+        if not re.fullmatch(_PERCENT, given):
             raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)
-    return Headroom(bytes=parse_bytes(_plain(node, key, (int, str), allowed), key))
+    size = parse_bytes(given, key)
+    bare = isinstance(given, int) or not re.fullmatch(_UNITS, given)
+    if bare and (isinstance(given, str) or 0 < size < LEAST_HEADROOM):
+        raise UsageError(f"{key} {node.text[:40]!r} has no unit: percent or bytes?", hint=f"Write {allowed}.")
+    return Headroom(bytes=size)
 
 
 _TEXT: Final = {"type": ["string", "number"]}
 _COUNT: Final = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
 _FROM_ZERO: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
-_SIZE: Final = {
-    "anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?([kKmMgGtT]?i?[bB])?$"}]
-}
+_SIZE: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{_UNITS}|[0-9][0-9_,]*)$"}]}
 _SHARE: Final = {
-    "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,9})?\s*%?$"}]
+    "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": f"^(?:{_PERCENT}|{_PART})$"}]
 }
-_HEADROOM: Final = {"anyOf": [*_SIZE["anyOf"], {"type": "string", "pattern": r"^[0-9]{1,3}(\.[0-9]{1,6})?\s*%\s*$"}]}
+_HEADROOM: Final = {
+    "anyOf": [
+        {"const": 0},
+        {"type": "integer", "minimum": LEAST_HEADROOM},
+        {"type": "string", "pattern": f"^(?:{_PERCENT}|{_UNITS})$"},
+    ]
+}
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 OPTIONS: Final[Mapping[str, Field]] = {

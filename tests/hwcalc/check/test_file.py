@@ -102,6 +102,9 @@ def test_text_may_look_like_a_number() -> None:
         ("2GiB", 2 * 2**30, 1000),
         ("100%", 1000, 1000),
         ("0%", 0, 1000),
+        ("0", 0, 1000),
+        ("1048576", 2**20, 1000),
+        ("5B", 5, 1000),  # with its unit it is meant
     ],
 )
 def test_headroom(written: str, free: int, usable: int) -> None:
@@ -148,6 +151,13 @@ def test_names() -> None:
         ("- {model: m, headroom: 5%}", "3:24", "headroom needs hardware", "gpu: NAME"),
         ("- {model: m, min_seq: 5}", "3:23", "min_seq needs hardware", "gpu: NAME"),
         ("- {model: m, gpu: l4, headroom: 101%}", "3:33", "not a share of the whole", ""),
+        ("- {model: m, gpu: l4, headroom: 5}", "3:33", "headroom '5' has no unit", "5%, or bytes such as 2GiB"),
+        ("- {model: m, gpu: l4, headroom: 1048575}", "3:33", "has no unit", "2GiB"),
+        ("- {model: m, gpu: l4, headroom: '5'}", "3:33", "has no unit", "2GiB"),
+        ("- {model: m, gpu: l4, headroom: 0.05}", "3:33", "headroom is not a share such as 5%, or bytes", "2GiB"),
+        ("- {model: m, gpu: l4, headroom: 1e1%}", "3:33", "not a share of the whole: '1e1%'", "5%"),
+        ("- {model: m, gpu: l4, memory_utilization: 5}", "3:43", "memory_utilization is not a share of the whole", "0.05"),
+        ("- {model: m, gpu: l4, margin: 1e1%}", "3:31", "margin is not a share of the whole", "5%"),
         ("- {model: m, gpu: l4, headroom: x%}", "3:33", "headroom is not a number", "5%"),
         ("- {model: m, gpu: l4, headroom: 5%, fits: false}", "3:33", "headroom demands that it fits", ""),
         ("- {model: m, gpu: l4, fits: maybe}", "3:29", "not true or false", "true, false"),
@@ -222,6 +232,49 @@ def test_the_published_schema_agrees_with_the_reader() -> None:
         parse_check_file(json.dumps({"schema_version": 1, "checks": [start | good]}), "f")
     for bad in ({"seq": 0}, {"seq": True}, {"seqq": 1}, {"fits": "x"}, {"max_total": -1}, {"headroom": "x%"}, {"model": 5}):
         assert not validator.is_valid({"schema_version": 1, "checks": [start | bad]}), bad
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        *(({"headroom": value}, True) for value in (0, 2**20, 2.0**20, "0%", "5%", "5 %", "2.5%", "100%", "99.999%", "2GiB", "2.5 gib", "7B")),
+        *(({"headroom": value}, False) for value in (1, 5, 5.0, 2**20 - 1, -1, "5", "2097152", "1e1%", "101%", "-5%", "5%%", "5.%", "%", "2iB", "1.5B", True)),
+        *(({"margin": value}, True) for value in (0, 0.05, 1e-5, 1, "5%", "0.05", "100%")),
+        *(({"margin": value}, False) for value in (5, -0.1, "5", "1e1%", "1e-1", "101%", ".5", "", True)),
+        *(({"memory_utilization": value}, True) for value in (0.9, "90%", "0.9", 1.0)),
+        *(({"memory_utilization": value}, False) for value in (90, "90", "900%")),
+        *(({"max_cache": value}, True) for value in (5, 5.0, "5", "1_000", "1.5 TiB", "5B")),
+        *(({"max_cache": value}, False) for value in (1.5, "1.5B", "1.5.5GiB", "5iB", "5G", -1)),
+        *(({"seq": value}, True) for value in (5, 5.0, "32k")),
+        *(({"seq": value}, False) for value in (5.5, 0, "x")),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numbers_are_to_the_schema_what_they_are_to_the_reader(given: dict[str, Any], taken: bool) -> None:
+    """What an editor marks as wrong the reader refuses, and the other way round."""
+    document = {"schema_version": 1, "checks": [{"model": "m", "gpu": "l4", **given}]}
+
+    assert jsonschema.Draft202012Validator(check_file_schema()).is_valid(document) is taken
+    if taken:
+        parse_check_file(json.dumps(document), "f")
+    else:
+        with pytest.raises(CheckUsageError):
+            parse_check_file(json.dumps(document), "f")
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"), [("1", True), ("1.0", True), ("1.5", False), ("true", False), ('"1"', False), ("2", False)]
+)
+def test_the_schema_version_too(version: str, taken: bool) -> None:
+    """JSON Schema knows numbers by their value alone (draft 2020-12, core, 4.2.2): no schema tells 1.0 from 1."""
+    text = f'{{"schema_version": {version}, "checks": [{{"model": "m", "max_cache": 1}}]}}'
+
+    assert jsonschema.Draft202012Validator(check_file_schema()).is_valid(json.loads(text)) is taken
+    if taken:
+        assert parse_check_file(text, "f").checks
+    else:
+        with pytest.raises(CheckUsageError, match="is not known"):
+            parse_check_file(text, "f")
 
 
 def test_the_example_is_a_check_file() -> None:
