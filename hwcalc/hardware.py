@@ -16,10 +16,27 @@ if TYPE_CHECKING:
     from profiles.gpus import Gpu
     from profiles.instances import Instance
 
-__all__ = ["LOCAL", "gpu_named", "instance_device", "instance_named", "load_gpu", "load_instance", "profile_errors"]
+__all__ = [
+    "LEFT_OUT",
+    "LOCAL",
+    "OwnProfileError",
+    "gpu_named",
+    "instance_device",
+    "instance_named",
+    "leaving_out",
+    "load_gpu",
+    "load_instance",
+    "profile_errors",
+]
 
 LOCAL = "local"
 """The name of whatever this machine has."""
+LEFT_OUT = "broken-profile"
+"""The code of the note about a file that is left out."""
+
+
+class OwnProfileError(ConfigError):
+    """A broken file of the user's own: what lists many goes on without it, what needs this one does not. Exit 3."""
 
 
 @contextmanager
@@ -31,8 +48,23 @@ def profile_errors() -> Iterator[None]:
         yield
     except ProfileError as error:
         from hwcalc.sources.wanted import printable
+        from profiles.gpus import user_folder
 
-        raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
+        own = user_folder()
+        kind = OwnProfileError if own is not None and error.path.is_relative_to(own.parent) else ConfigError
+        raise kind(printable(str(error)), hint="Correct the file, or move it away.") from error
+
+
+@contextmanager
+def leaving_out(notes: list[Note]) -> Iterator[None]:
+    """Around what is read of one of many: a broken file of the user's own becomes a note, once, and the rest goes on."""
+    try:
+        with profile_errors():
+            yield
+    except OwnProfileError as error:
+        note = Note(code=LEFT_OUT, message=f"Left out: {error.message}")
+        if note not in notes:
+            notes.append(note)
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
@@ -99,7 +131,8 @@ def _whole(instance: Instance) -> Gpu:
     except UnknownGpuError as error:
         path, near = printable(str(instance.path)), ", ".join(error.nearest) or "see kvplan gpus"
         message = f"{path}: accelerator: {error.wanted!r} is not a known accelerator."
-        raise ConfigError(message, hint=f"Correct the file: {near}.") from error
+        kind = OwnProfileError if instance.user else ConfigError
+        raise kind(message, hint=f"Correct the file: {near}.") from error
 
 
 def instance_named(name: str, what: str = "instance") -> Instance:

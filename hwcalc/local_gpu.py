@@ -57,7 +57,7 @@ def local_gpu(notes: list[Note]) -> Gpu:
             hint="Name one: kvplan gpus lists them, --gpu h100 takes one.",
         )
     found = machine.first
-    gpu = match(found)
+    gpu = match(found, notes)
     size = "" if found.memory_mib is None else f", {found.memory_mib:,} MiB"
     text = f"Found {printable(found.name)}{size} through {found.through}: "
     if gpu is None:
@@ -73,15 +73,16 @@ def local_gpu(notes: list[Note]) -> Gpu:
     return gpu
 
 
-def match(found: Found) -> Gpu | None:
+def match(found: Found, notes: list[Note] | None = None) -> Gpu | None:
     """The profile of this name whose memory is nearest, with the memory that was read; ``None`` if no profile is near enough.
 
     A name alone may be several devices (an RTX 3060 has 8 or 12 GB): the memory decides, and a reading that differs by more than a
-    tenth is another device.
+    tenth is another device. A broken file of the user's own is left out, and named in ``notes``.
     """
+    notes = [] if notes is None else notes
     if found.system_mib is not None:
-        return _mac(found)
-    candidates = _named(found.name)
+        return _mac(found, notes)
+    candidates = _named(found.name, notes)
     if found.memory_mib is None:
         return candidates[0] if len(candidates) == 1 else None
     near = [(abs(size - found.memory_mib), gpu.id, gpu) for gpu in candidates if (size := _memory(gpu, found)) is not None]
@@ -122,7 +123,7 @@ def _with_reading(gpu: Gpu, found: Found) -> Gpu:
     return replace(changed, torch_total_mib=None, torch_total_mib_seen=None, torch_total_basis=None)
 
 
-def _mac(found: Found) -> Gpu | None:
+def _mac(found: Found, notes: list[Note]) -> Gpu | None:
     """An Apple chip with the memory that the machine has, and the limit that its owner has set for the GPU."""
     from profiles.gpus import UnknownGpuError, find_gpu, with_memory
 
@@ -131,7 +132,7 @@ def _mac(found: Found) -> Gpu | None:
     try:
         gpu = find_gpu(f"{found.name} {size}")
     except UnknownGpuError:
-        candidates = _named(found.name) or _family(found.name)
+        candidates = _named(found.name, notes) or _family(found.name)
         if not candidates:
             return None
         gpu = with_memory(candidates[0], size)
@@ -156,12 +157,16 @@ def _family(name: str) -> list[Gpu]:
         return []
 
 
-def _named(name: str) -> list[Gpu]:
+def _named(name: str, notes: list[Note]) -> list[Gpu]:
     """Profiles whose name is this one; else those with all its words and no more than a form factor besides."""
+    from hwcalc.hardware import leaving_out
     from profiles.gpus import find_gpu, list_gpus
 
     wanted = _words(name)
-    gpus = [find_gpu(gpu_id) for gpu_id in list_gpus()]
+    gpus: list[Gpu] = []
+    for gpu_id in list_gpus():
+        with leaving_out(notes):
+            gpus.append(find_gpu(gpu_id))
     exact = [gpu for gpu in gpus if _words(gpu.name) == wanted]
     return exact or [gpu for gpu in gpus if wanted and _words(gpu.name) == wanted - _FORMS]
 

@@ -10,6 +10,7 @@ from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.api import ModelLike
+    from hwcalc.model import Note
     from hwcalc.planner.recommend import Recommendation
 
 __all__ = ["recommend"]
@@ -40,6 +41,8 @@ def recommend(
     tight, ``limit`` is how many are listed (0: all). ``planning`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
+    from dataclasses import replace
+
     from hwcalc.api import opened
     from hwcalc.planner.candidates import gpu_candidates, instance_candidates
     from hwcalc.planner.recommend import recommend_model
@@ -51,14 +54,16 @@ def recommend(
     most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
     if instances is not None and not isinstance(instances, str):
         raise UsageError(f"instances must be a string (got {instances!r:.60}).", hint='Write instances="aws", or "all".')
+    notes: list[Note] = []
     if instances is None:
-        candidates = gpu_candidates(names, vendors=makers, categories=kinds)
+        candidates = gpu_candidates(names, vendors=makers, categories=kinds, notes=notes)
     else:
-        candidates = instance_candidates(instances, names, vendors=makers, categories=kinds)
+        candidates = instance_candidates(instances, names, vendors=makers, categories=kinds, notes=notes)
     spec, request = opened(model, planning)
     # What opens a plan names no hardware here.
     request = {name: value for name, value in request.items() if name not in {"gpu", "gpus", "instance", "tp", "pp", "dp"}}
-    return recommend_model(spec, candidates, max_gpus=most, strict=strict, limit=most_rows, **request)
+    found = recommend_model(spec, candidates, max_gpus=most, strict=strict, limit=most_rows, **request)
+    return replace(found, notes=(*found.notes, *notes)) if notes else found
 
 
 def _words(given: str | Sequence[str], what: str) -> tuple[str, ...]:

@@ -172,7 +172,7 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
     "fits": Field(
         _flag, "Whether it must fit. Default: true where a GPU, an instance or kv_memory is given.", {"type": "boolean"}
     ),
-    "headroom": Field(_headroom, "What must stay free of what the engine may use: 5%, or bytes per GPU.", _HEADROOM),
+    "headroom": Field(_headroom, "What must stay free of what the engine may use: 5%, or bytes per GPU, 2GiB.", _HEADROOM),
     "max_cache": Field(_bytes, "Most bytes of cache, all GPUs together.", _SIZE),
     "max_weights": Field(_bytes, "Most bytes of weights.", _SIZE),
     "max_total": Field(_bytes, "Most bytes of everything that is planned, all GPUs together.", _SIZE),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from profiles.gpus import Gpu
 
 __all__ = [
     "assumptions",
@@ -135,22 +139,22 @@ def _both(names: Iterable[str]) -> list[str]:
 
 def vendors(incomplete: str) -> list[str]:
     """Makers of accelerators."""
+    return _starting(sorted({gpu.vendor for gpu in _readable()}), incomplete)
+
+
+def _readable() -> Iterator[Gpu]:
+    """Accelerators whose files can be read."""
     from profiles.gpus import find_gpu, list_gpus
 
-    found: set[str] = set()
     with suppress(Exception):
-        found = {find_gpu(name).vendor for name in list_gpus()}
-    return _starting(sorted(found), incomplete)
+        for name in list_gpus():
+            with suppress(Exception):
+                yield find_gpu(name)
 
 
 def categories(incomplete: str) -> list[str]:
     """What accelerators are made for."""
-    from profiles.gpus import find_gpu, list_gpus
-
-    found: set[str] = set()
-    with suppress(Exception):
-        found = {category for name in list_gpus() if (category := find_gpu(name).category) is not None}
-    return _starting(sorted(found), incomplete)
+    return _starting(sorted({gpu.category for gpu in _readable() if gpu.category is not None}), incomplete)
 
 
 def clouds(incomplete: str) -> list[str]:

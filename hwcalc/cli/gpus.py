@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
@@ -40,37 +40,41 @@ _CSV = (
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List the accelerators with their memory and speed, or show one with its sources and the instances that have it."""
-    from hwcalc.hardware import profile_errors
+    from hwcalc.hardware import LEFT_OUT, profile_errors
 
     view = view_of(**output)
     words = " ".join(search or ()).strip()
     notes: list[Note] = []
     with profile_errors():
         gpus, exact, also = _chosen(words, notes)
-        infos = _infos(gpus)
-    remarks = () if view.quiet else tuple(note.message for note in notes)
+        infos = _infos(gpus, notes)
+    remarks = tuple(note.message for note in notes if note.code == LEFT_OUT or not view.quiet)
     if view.format == "json":
         from hwcalc.planner.result import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in infos]})
+        left_out = tuple(note.message for note in notes if note.code == LEFT_OUT)
+        return replace(answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in infos]}), remarks=left_out)
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {words!r} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
     legend = "" if view.format == "csv" else _LEGEND
     from hwcalc.report.text import plural
 
-    remarks = () if view.quiet else (*remarks, f"{plural(len(infos), 'accelerator')}{legend}. One in full: kvplan gpus ID")
-    return Answer(text=_listed(infos, view), remarks=remarks)
+    count = () if view.quiet else (f"{plural(len(infos), 'accelerator')}{legend}. One in full: kvplan gpus ID",)
+    return Answer(text=_listed(infos, view), remarks=(*remarks, *count))
 
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     """Accelerators, whether the words are the name of the one, and the ids that merely contain them."""
-    from hwcalc.hardware import LOCAL, gpu_named, load_gpu
+    from hwcalc.hardware import LOCAL, gpu_named, leaving_out, load_gpu
     from profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases, list_gpus
 
     if words.lower() == LOCAL:
         return [load_gpu(words, notes)], True, []
-    everything = [gpu_named(gpu_id) for gpu_id in list_gpus()]
+    everything: list[Gpu] = []
+    for gpu_id in list_gpus():
+        with leaving_out(notes):
+            everything.append(gpu_named(gpu_id))
     if not words:
         return everything, False, []
     others: dict[str, list[str]] = {}
@@ -92,8 +96,8 @@ def _haystack(gpu: Gpu, aliases: Sequence[str]) -> str:
     return " ".join(filter(None, (gpu.id, gpu.name, gpu.vendor, gpu.category, gpu.architecture, *aliases))).lower()
 
 
-def _infos(gpus: Sequence[Gpu]) -> list[GpuInfo]:
-    from hwcalc.hardware import instance_named
+def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
+    from hwcalc.hardware import instance_named, leaving_out
     from hwcalc.report.hardware import gpu_info
     from profiles.gpus import gpu_aliases
     from profiles.instances import list_instances
@@ -103,8 +107,8 @@ def _infos(gpus: Sequence[Gpu]) -> list[GpuInfo]:
         aliases.setdefault(gpu_id, []).append(alias)
     instances: dict[str, list[str]] = {}
     for name in list_instances():
-        instance = instance_named(name)
-        instances.setdefault(instance.accelerator, []).append(name)
+        with leaving_out(notes):
+            instances.setdefault(instance_named(name).accelerator, []).append(name)
     return [gpu_info(gpu, aliases.get(gpu.id, []), instances.get(gpu.id, [])) for gpu in gpus]
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -36,30 +37,34 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     from hwcalc.hardware import profile_errors
 
     view = view_of(**output)
+    notes: list[Note] = []
     with profile_errors():
-        found, exact = _chosen(" ".join(search or ()).strip())
+        found, exact = _chosen(" ".join(search or ()).strip(), notes)
+    left_out = tuple(note.message for note in notes)
     if view.format == "json":
         from hwcalc.planner.result import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "instances": [asdict(info) for info in found]})
+        return replace(
+            answer({"schema_version": SCHEMA_VERSION, "instances": [asdict(info) for info in found]}), remarks=left_out
+        )
     if exact and view.format != "csv":
         return Answer(text=_one(found[0], view))
     from hwcalc.report.rows import listing
     from hwcalc.report.text import plural
 
     if view.format == "csv":
+        count = () if view.quiet else (plural(len(found), "instance"),)
         rows = [[_cell(getattr(info, column)) for column in _CSV] for info in found]
-        return Answer(text=listing(_CSV, rows, format_="csv"), remarks=() if view.quiet else (plural(len(found), "instance"),))
+        return Answer(text=listing(_CSV, rows, format_="csv"), remarks=(*left_out, *count))
     rows = [[info.name, info.accelerator, info.fraction or f"{info.count:,}", _each(info), info.fabric or ""] for info in found]
     text = listing(_HEADER, rows, format_=view.format, right=(2, 3), color=view.color, width=view.width)
-    return Answer(
-        text=text, remarks=() if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
-    )
+    more = () if view.quiet else (f"{plural(len(found), 'instance')}. One in full: kvplan instances NAME",)
+    return Answer(text=text, remarks=(*left_out, *more))
 
 
-def _chosen(words: str) -> tuple[list[InstanceInfo], bool]:
+def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
     """Instances, and whether the words are the name of the one."""
-    from hwcalc.hardware import gpu_named, instance_device, instance_named
+    from hwcalc.hardware import gpu_named, instance_device, instance_named, leaving_out
     from hwcalc.report.hardware import instance_info
     from profiles.gpus import UnknownGpuError, find_gpu
     from profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance, list_instances
@@ -74,11 +79,11 @@ def _chosen(words: str) -> tuple[list[InstanceInfo], bool]:
     wanted = words.lower().split()
     found = []
     for name in list_instances():
-        instance = instance_named(name)
-        haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
-        if wanted and not all(word in haystack for word in wanted):
-            continue
-        found.append(instance_info(instance, instance_device(instance)))
+        with leaving_out(notes):
+            instance = instance_named(name)
+            haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
+            if all(word in haystack for word in wanted):
+                found.append(instance_info(instance, instance_device(instance)))
     if found or not words:
         return found, False
     # The accelerator by another of its names: "4090", "trillium".
@@ -88,19 +93,24 @@ def _chosen(words: str) -> tuple[list[InstanceInfo], bool]:
         # Says what is near.
         instance_named(words)
         return [], False
-    return _with(gpu_named(gpu.id).id), False
+    return _with(gpu_named(gpu.id).id, notes), False
 
 
-def _with(gpu_id: str) -> list[InstanceInfo]:
+def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
     from hwcalc.errors import UsageError
-    from hwcalc.hardware import instance_device, instance_named
+    from hwcalc.hardware import instance_device, instance_named, leaving_out
     from hwcalc.report.hardware import instance_info
     from profiles.instances import list_instances
 
-    instances = [instance for name in list_instances() if (instance := instance_named(name)).accelerator == gpu_id]
-    if not instances:
+    infos = []
+    for name in list_instances():
+        with leaving_out(notes):
+            instance = instance_named(name)
+            if instance.accelerator == gpu_id:
+                infos.append(instance_info(instance, instance_device(instance)))
+    if not infos:
         raise UsageError(f"no instance with {gpu_id} is known.", hint="All of them: kvplan instances")
-    return [instance_info(instance, instance_device(instance)) for instance in instances]
+    return infos
 
 
 def _one(info: InstanceInfo, view: View) -> str:

@@ -75,18 +75,20 @@ def run(
 def _answer(found: Recommendation, view: View) -> Answer:
     from dataclasses import replace
 
+    from hwcalc.hardware import LEFT_OUT
+
     status = 0 if found.offers else 1
-    stale = tuple(note.message for note in found.notes if note.code == "hub-unreachable")
+    said = tuple(note.message for note in found.notes if note.code in {"hub-unreachable", LEFT_OUT})
     if view.format == "json":
         from dataclasses import asdict
 
-        return replace(answer(asdict(found)), status=status, remarks=stale)
+        return replace(answer(asdict(found)), status=status, remarks=said)
     from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
 
     if view.format == "csv":
         more = (f"{found.more:,} more: --limit 0",) if found.more else ()
         return Answer(
-            text=recommendation_csv(found), status=status, remarks=stale if view.quiet else (*stale, *more, *left_out(found))
+            text=recommendation_csv(found), status=status, remarks=said if view.quiet else (*said, *more, *left_out(found))
         )
     text = recommendation_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status, remarks=stale)
+    return Answer(text=text, status=status, remarks=said)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from formulas.frozen import frozen
-from hwcalc.errors import ConfigError, UsageError
+from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
+    from hwcalc.model import Note
     from profiles.gpus import Gpu
 
 __all__ = ["EVERY", "Candidate", "gpu_candidates", "instance_candidates"]
@@ -31,21 +32,28 @@ class Candidate:
 
 
 def gpu_candidates(
-    names: Sequence[str] = (), *, vendors: Sequence[str] = (), categories: Sequence[str] = ()
+    names: Sequence[str] = (), *, vendors: Sequence[str] = (), categories: Sequence[str] = (), notes: list[Note]
 ) -> tuple[Candidate, ...]:
     """All known accelerators, each size of memory that they are sold with, or those named; of these makers and categories.
 
+    A broken file of the user's own that nobody named is left out, and named in ``notes``.
+
     Raises :class:`~hwcalc.errors.UsageError` for a name that nothing has, and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
-    every = {one.gpu.id: one for one in (map(_named, names) if names else _known())}
+    every = {one.gpu.id: one for one in (map(_named, names) if names else _known(notes))}
     return _chosen(tuple(every.values()), vendors, categories)
 
 
 def instance_candidates(
-    cloud: str = EVERY, names: Sequence[str] = (), *, vendors: Sequence[str] = (), categories: Sequence[str] = ()
+    cloud: str = EVERY,
+    names: Sequence[str] = (),
+    *,
+    vendors: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    notes: list[Note],
 ) -> tuple[Candidate, ...]:
-    """All instances of a cloud, or of every one; ``names`` are accelerators that they may have. Errors as :func:`gpu_candidates`."""
-    from hwcalc.hardware import instance_device, instance_named, load_gpu
+    """All instances of a cloud, or of every one; ``names`` are accelerators that they may have. As :func:`gpu_candidates`."""
+    from hwcalc.hardware import instance_device, instance_named, leaving_out, load_gpu
     from profiles.instances import list_instances
 
     known = list_instances()
@@ -58,10 +66,11 @@ def instance_candidates(
     for name in known:
         if wanted not in (EVERY, name.partition("/")[0]):
             continue
-        instance = instance_named(name)
-        if not allowed or instance.accelerator in allowed:
-            device = instance_device(instance)
-            found.append(Candidate(name=name, gpu=device, instance=name, count=instance.count))
+        with leaving_out(notes):
+            instance = instance_named(name)
+            if not allowed or instance.accelerator in allowed:
+                device = instance_device(instance)
+                found.append(Candidate(name=name, gpu=device, instance=name, count=instance.count))
     return _chosen(tuple(found), vendors, categories)
 
 
@@ -73,19 +82,18 @@ def _named(name: str) -> Candidate:
     return Candidate(name=LOCAL if name.strip().lower() == LOCAL else gpu.id, gpu=gpu)
 
 
-def _known() -> Iterable[Candidate]:
-    from hwcalc.sources.wanted import printable
-    from profiles.catalog import ProfileError
+def _known(notes: list[Note]) -> Iterable[Candidate]:
+    from hwcalc.hardware import leaving_out
     from profiles.gpus import find_gpu, list_gpus
 
     for name in list_gpus():
-        try:
+        found: list[Candidate] = []
+        with leaving_out(notes):
             gpu = find_gpu(name)
             sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb] if len(gpu.memory_options_gb) > 1 else []
             for sold in sizes or [name]:
-                yield Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.whole_machine)
-        except ProfileError as error:
-            raise ConfigError(printable(str(error)), hint="Correct the file, or move it away.") from error
+                found.append(Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.whole_machine))
+        yield from found
 
 
 def _chosen(every: tuple[Candidate, ...], vendors: Sequence[str], categories: Sequence[str]) -> tuple[Candidate, ...]:

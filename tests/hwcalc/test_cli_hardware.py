@@ -16,7 +16,7 @@ from hwcalc.local_probes import Found
 from hwcalc.report.schema import json_schema
 from profiles.gpus import list_gpus, user_folder
 from profiles.instances import list_instances
-from tests.hwcalc.command import Capture, run
+from tests.hwcalc.command import QWEN, Capture, run
 
 
 def test_the_list(capsys: Capture) -> None:
@@ -156,17 +156,73 @@ def test_formats_of_instances(capsys: Capture) -> None:
 
 @pytest.mark.parametrize("command", ["gpus", "instances"])
 def test_a_broken_file_of_a_users_own(capsys: Capture, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Exit 3 with the file's name, no traceback."""
+    """The others are listed, and standard error names the file; who asks for that one gets exit 3, no traceback."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = user_folder()
     assert folder is not None
     broken = folder / "bad.yaml" if command == "gpus" else folder.with_name("instances") / "sky" / "bad.yaml"
     broken.parent.mkdir(parents=True)
     broken.write_text("{", encoding="utf-8")
-    status, out, err = run(capsys, command)
-
-    assert (status, out) == (3, "")
+    known = list_gpus() if command == "gpus" else list_instances()
+    (name,) = (one for one in known if one.endswith("bad"))
+    listing: tuple[tuple[str, ...], ...] = ((command,), (command, "--quiet"), (command, "h100"), ("gpus", "l4"))
+    for words in listing:
+        status, out, err = run(capsys, *words)
+        assert status == 0
+        assert out
+        assert err.count("bad.yaml") == 1, words
+    status, out, err = run(capsys, command, "--json")
+    assert (status, [one.get("name" if command == "instances" else "id") for one in json.loads(out)[command]]) == (
+        0,
+        [one for one in known if one != name],
+    )
     assert "bad.yaml" in err
+    asking: tuple[tuple[str, ...], ...] = (
+        (command, "bad"),
+        (command, name),
+        ("plan", QWEN, "--seq", "1k", f"--{command[:-1]}", name),
+    )
+    for words in asking:
+        status, out, err = run(capsys, *words)
+        assert (status, out) == (3, ""), words
+        assert "bad.yaml" in err
+
+
+def test_a_broken_file_that_hides_a_known_accelerator(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is no longer listed, and nor are the instances that have it: the user's word counts, and it cannot be read."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = user_folder()
+    assert folder is not None
+    folder.mkdir(parents=True)
+    (folder / "l4.yaml").write_text("{", encoding="utf-8")
+
+    for command, gone, left in (("gpus", "l4", "l40s"), ("instances", "aws/g6.xlarge", "aws/g6e.xlarge")):
+        status, out, err = run(capsys, command, "--format", "csv", "--quiet")
+        listed = {row[0] for row in csv.reader(io.StringIO(out))}
+        assert (status, gone in listed, left in listed) == (0, False, True)
+        assert err.count("l4.yaml") == 1
+    status, out, err = run(capsys, "plan", QWEN, "--seq", "1k", "--gpu", "l4")
+    assert (status, out) == (3, "")
+    assert "l4.yaml" in err
+
+
+def test_a_broken_file_and_this_machine(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """--gpu local looks through all profiles, and completion too: neither is stopped."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = user_folder()
+    assert folder is not None
+    folder.mkdir(parents=True)
+    (folder / "bad.yaml").write_text("{", encoding="utf-8")
+    found = Found(name="NVIDIA L4", vendor="nvidia", memory_mib=23_034, capability=(8, 9), through="a test")
+    monkeypatch.setattr(local_gpu, "detect", lambda: local_gpu.LocalGpus(first=found, count=1, others=()))
+    status, out, _ = run(capsys, "plan", QWEN, "--seq", "1k", "--gpu", "local", "--json")
+
+    assert status == 0
+    document = json.loads(out)
+    assert document["fit"]["gpu"] == "l4"
+    assert any("bad.yaml" in note["message"] for note in document["notes"])
+    assert "nvidia" in completion.vendors("")
+    assert "datacenter" in completion.categories("")
 
 
 def test_a_folder_that_cannot_be_read(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

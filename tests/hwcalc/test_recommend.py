@@ -266,8 +266,8 @@ def test_unknown_weights_are_an_error() -> None:
     assert recommend(config, seq=100, weights="fp8", limit=1).offers
 
 
-def test_a_user_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An accelerator of the user's own is a candidate; a broken file of theirs stops the search with its path."""
+def test_a_user_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """An accelerator of the user's own is a candidate; a broken file of theirs is left out by name, and is an error if it is asked for."""
     folder = tmp_path / "kvplan" / "profiles" / "gpus"
     folder.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -279,8 +279,17 @@ def test_a_user_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert any(note.code == "user-profile" for note in recommend(LLAMA_8B, seq="8k", vendor="acme", offline=True).notes)
 
     (folder / "mine.yaml").write_text(text + "memory_marketing_gb: -1\n")
+    found_without = recommend(LLAMA_8B, seq="8k", limit=0, offline=True)
+    (note,) = (note for note in found_without.notes if note.code == "broken-profile")
+    assert "mine.yaml" in note.message
+    assert found_without.offers
+    assert "mine" not in {offer.gpu for offer in found_without.offers}
+    for words in ((), ("--json",), ("--format", "csv"), ("--quiet",), ("--instances", "aws", "--gpu", "l4")):
+        status, out, err = run(capsys, "recommend", LLAMA_8B, "--seq", "8k", *words)
+        assert (status, bool(out)) == (0, True)
+        assert err.count("mine.yaml") == (0 if "--instances" in words else 1), words
     with pytest.raises(ConfigError, match=r"mine\.yaml"):
-        offers(LLAMA_8B, seq="8k")
+        offers(LLAMA_8B, seq="8k", gpu="l4,mine")
 
 
 @pytest.mark.parametrize(
