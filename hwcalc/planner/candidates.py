@@ -91,8 +91,7 @@ def _known(notes: list[Note]) -> Iterable[Candidate]:
         with leaving_out(notes):
             gpu = find_gpu(name)
             sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb] if len(gpu.memory_options_gb) > 1 else []
-            for sold in sizes or [name]:
-                found.append(Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.whole_machine))
+            found = [Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.whole_machine) for sold in sizes or [name]]
         yield from found
 
 
