@@ -122,7 +122,7 @@ def _headroom(node: Node, key: str) -> Headroom:
     size = parse_bytes(given, key)
     bare = isinstance(given, int) or not re.fullmatch(_UNITS, given)
     if bare and (isinstance(given, str) or 0 < size < LEAST_HEADROOM):
-        raise UsageError(f"{key} {node.text[:40]!r} has no unit: percent or bytes?", hint=f"Write {allowed}.")
+        raise UsageError(f"{key} {node.text[:40]!r} has no unit, percent or bytes", hint=f"Write {allowed}.")
     return Headroom(bytes=size)
 
 

@@ -185,6 +185,15 @@ def test_several_files(tmp_path: Path, capsys: Capture) -> None:
     assert [(file["path"], file["checks"]) for file in found["files"]] == [(first, 1), (second, 1)]
 
 
+def test_a_lock_beside_a_file_that_is_wrong(tmp_path: Path, capsys: Capture) -> None:
+    """The others get theirs, and the wrong one none."""
+    good, bad = check_file(tmp_path, CHECK), str(write(tmp_path / "bad.yaml", "checks: ["))
+    status, found = document(capsys, good, bad, "--lock")
+
+    assert (status, [file["lock_written"] for file in found["files"]]) == (3, [True, False])
+    assert sorted(path.name for path in tmp_path.glob("*.lock")) == ["kvplan.yaml.lock"]
+
+
 def test_standard_input(tmp_path: Path) -> None:
     """A file from a pipe; paths start at the current folder, and there is no place for a lock."""
     text = Path(check_file(tmp_path, CHECK)).read_text(encoding="utf-8")
