@@ -39,7 +39,7 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget
     same = budget is None or (
         solve.holds_in(engine, context, budget.low) is fits and solve.holds_in(engine, context, budget.high) is fits
     )
-    most = solve.most(engine, context, size)
+    most = solve.most(engine, context, size, pool)
     longest = solve.longest(engine, context, size)
     fewest = _fewest(engine, context, fits=fits)
     return FitInfo(

@@ -155,14 +155,16 @@ def longest(engine: Engine, context: Context, size: int | None = None) -> Answer
     return Answer(value=found, limiting=_binding(engine, context, found, seq=1))
 
 
-def most(engine: Engine, context: Context, size: int | None = None) -> Answer:
-    """The most sequences of the planned length at once. ``size`` is the budget of the planned request, if it is at hand."""
+def most(engine: Engine, context: Context, size: int | None = None, pool: PoolInfo | None = None) -> Answer:
+    """The most sequences of the planned length at once. ``size`` is the budget of the planned request, and ``pool`` the engine's
+    pool of that size, if they are at hand.
+    """
     limit = engine.most_sequences(context)
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
     size = budget_bytes(engine, context) if size is None else size
     if size is None:
         return Answer(value=0, limiting="weights")
-    pool = engine.pool(context, max(0, size))
+    pool = engine.pool(context, max(0, size)) if pool is None else pool
     if pool is not None and pool.max_requests is not None:
         found = min(bound, pool.max_requests * context.request.dp) if pool.fits and size >= 0 else 0
     else:

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -81,11 +82,18 @@ def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
 
     From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
     """
-    classes = vllm_profile().batch_classes
-    if gpu is None:
-        from profiles.gpus import find_gpu
+    return _without_a_gpu() if gpu is None else _batch_class(gpu)
 
-        gpu = find_gpu("h100-sxm5-80gb")
+
+@lru_cache(maxsize=1)
+def _without_a_gpu() -> tuple[int, int]:
+    from profiles.gpus import find_gpu
+
+    return _batch_class(find_gpu("h100-sxm5-80gb"))
+
+
+def _batch_class(gpu: Gpu) -> tuple[int, int]:
+    classes = vllm_profile().batch_classes
     memory, name, capability = total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
     for entry in classes:
         excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
