@@ -20,7 +20,7 @@ from hwcalc.sources.wanted import printable
 if TYPE_CHECKING:
     from profiles.gpus import Gpu
 
-__all__ = ["LocalGpus", "detect", "local_gpu", "match"]
+__all__ = ["LocalGpus", "detect", "gpu_of", "local_gpu", "match"]
 
 _TOLERANCE = 10
 """Per cent of a profile's memory by which a reading may differ: drivers and ECC do less (A10: 6.7), variants differ by more."""
@@ -71,6 +71,11 @@ def local_gpu(notes: list[Note]) -> Gpu:
         text += f" Left out: {printable(', '.join(sorted({one.name for one in machine.others})))}."
     notes.append(Note(code="local-gpu", message=text))
     return gpu
+
+
+def gpu_of(found: Found, notes: list[Note]) -> Gpu:
+    """The profile of an accelerator, or one made of what was read."""
+    return match(found, notes) or _measured(found)
 
 
 def match(found: Found, notes: list[Note] | None = None) -> Gpu | None:

@@ -1,20 +1,20 @@
 """How fast the cache is read: the whole of it once, which bounds a decode step, and one step of attention over it.
 
-The engine's tensors, or as much of them as may be taken, are filled and summed up; beside them stand a plain copy, which is what
-the memory gives a simple program, and the peak of the accelerator's profile. Times are the best of several, after a pass that warms up.
+As many bytes as the engine's tensors take, or as may be taken, are filled and summed up, in pieces so large that reading one takes
+longer than starting its kernel; beside them stand a plain copy, which is what the memory gives a simple program, and the peak of the
+accelerator's profile. Times are the best of several, after a pass that warms up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from formulas import LatentAttention, Role
 from formulas.attention import AttentionKind
 from formulas.frozen import frozen
-from hwcalc.engines.allocation import ITEM_BYTES, Allocation, fullest_stage
+from hwcalc.engines.allocation import ITEM_BYTES, fullest_stage
 from hwcalc.engines.base import Context, Engine
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
@@ -27,17 +27,24 @@ if TYPE_CHECKING:
 
     from profiles.gpus import Gpu
 
-__all__ = ["BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
+__all__ = ["LEAST_KEPT_BYTES", "BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
 
 _DEFAULT_BYTES: Final = {"cuda": 8 * GIB, "mps": GIB}
 """Enough that no cache of the chip holds it and that starting the kernels is a small part of the time."""
 _CPU_BYTES: Final = 256 * MIB
 _COPY_BYTES: Final = 512 * MIB
+_PIECE_BYTES: Final = 256 * MIB
+"""At 4.8 TB/s 56 microseconds: several times what it takes to start a kernel."""
+LEAST_KEPT_BYTES: Final = 512 * MIB
+"""Of less than that a chip's own cache may hold a good part (256 MiB on an MI300X): it is no measurement of the memory."""
 _PATTERN: Final = 0x3F
 """A byte that makes a plain number near one in every floating-point format."""
 _SECONDS: Final = 5.0
 _FIRST_PART: Final = 64
 _FLOATS: Final = frozenset({"fp32", "fp16", "bf16"})
+_FUSED: Final = frozenset({"fp16", "bf16"})
+_FUSED_WIDTH: Final = 256
+"""The formats and the widest head that torch's fused attention takes with fewer heads of keys than of queries."""
 
 
 @frozen
@@ -132,9 +139,9 @@ def measure_bandwidth(
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
     gpu = context.request.gpu if gpu is None else gpu
     try:
-        read = _read(_portion(allocations, most), device, repeats)
+        read = _read(min(most, sum(one.bytes for one in allocations)), device, repeats)
         copy = _copy(copied, device, repeats)
-        attention, message = _attention(engine, context, device, most, repeats)
+        attention, message = _attention(engine, context, device, most, None if free is None else free - reserve, repeats)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
@@ -180,32 +187,19 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
     return save_reading(result.gpu, BANDWIDTH, Reading(values=values, conditions=conditions, measured=measured))
 
 
-def _portion(allocations: Sequence[Allocation], most: int) -> tuple[Allocation, ...]:
-    """The first tensors, and as much of the next as is left: bytes are read alike, whatever they mean."""
-    out: list[Allocation] = []
-    for one in allocations:
-        if one.bytes > most:
-            if most:
-                out.append(replace(one, dtype="uint8", shape=(most,), bytes=most))
-            break
-        out.append(one)
-        most -= one.bytes
-    return tuple(out)
-
-
-def _read(allocations: Iterable[Allocation], device: Device, repeats: int) -> Timing:
-    """Sum up every tensor."""
+def _read(size: int, device: Device, repeats: int) -> Timing:
+    """Sum up so many bytes: they are read alike, whichever tensor's they are."""
     with holding(device) as words:
-        for one in allocations:
-            words.append(_filled(one, device))
-        size = sum(4 * word.numel() for word in words)
-        return _best(lambda: [word.sum() for word in words], size, device, repeats)
+        for start in range(0, size, _PIECE_BYTES):
+            words.append(_filled(min(_PIECE_BYTES, size - start), device))
+        read = sum(4 * word.numel() for word in words)
+        return _best(lambda: [word.sum() for word in words], read, device, repeats)
 
 
-def _filled(one: Allocation, device: Device) -> Any:
-    """A tensor as four-byte words, up to three bytes at its end left out. Before it is written to, a page is no memory."""
-    flat = device.empty(one.shape, one.dtype).view(-1).view(device.torch.uint8)
-    return flat.fill_(_PATTERN)[: flat.numel() // 4 * 4].view(device.torch.float32)
+def _filled(size: int, device: Device) -> Any:
+    """Four-byte words, up to three bytes at the end left out. Before it is written to, a page is no memory."""
+    flat = device.empty((size,), "uint8")
+    return flat.fill_(_PATTERN)[: size // 4 * 4].view(device.torch.float32)
 
 
 def _copy(size: int, device: Device, repeats: int) -> Timing:
@@ -231,9 +225,19 @@ class _Attended:
         """Elements of one position of one sequence."""
         return self.kv_heads * (self.key_width + (0 if self.latent else self.value_width))
 
+    def copied(self, dtype: str) -> int:
+        """How many times its bytes torch may copy: without a fused kernel keys and values are repeated for every head."""
+        fused = dtype in _FUSED and self.key_width == self.value_width <= _FUSED_WIDTH
+        return 0 if fused else 2 * -(-self.heads // self.kv_heads)
 
-def _attention(engine: Engine, context: Context, device: Device, most: int, repeats: int) -> tuple[Timing | None, str]:
-    """One query token of each sequence over every attention layer that fits ``most`` bytes, keys and values contiguous."""
+
+def _attention(
+    engine: Engine, context: Context, device: Device, most: int, room: int | None, repeats: int
+) -> tuple[Timing | None, str]:
+    """One query token of each sequence over every attention layer that fits ``most`` bytes, keys and values contiguous.
+
+    In ``room`` bytes torch's own copies of them have to fit, too.
+    """
     names = {context.dtypes.roles[role].name for role in (Role.KEY, Role.VALUE, Role.LATENT)}
     if len(names) > 1 or not names <= _FLOATS:
         return None, f"torch's attention does not read {context.dtypes.kv}"
@@ -241,15 +245,17 @@ def _attention(engine: Engine, context: Context, device: Device, most: int, repe
     layers = _attended(engine, context)
     if not layers:
         return None, "no layer has attention over a cache"
+    if room is not None:
+        most = min(most, room // (1 + max(layer.copied(dtype) for layer in layers)))
     try:
         # On a processor a step may take minutes: a small part of it says how much can be timed.
         small = max(MIB, most // _FIRST_PART)
         first = _steps(layers, context, dtype, device, small, 1)
         affordable = int(first.bytes * _SECONDS / 4 / first.seconds)
         return (first if affordable < small else _steps(layers, context, dtype, device, min(most, affordable), repeats)), ""
-    except (RuntimeError, NotImplementedError) as error:
+    except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error, device.torch):
-            raise
+            return None, "torch's attention takes more memory than there is: take less with --max-bytes"
         words = str(error).splitlines() or [type(error).__name__]
         return None, f"torch's attention does not run: {words[0][:120]}"
 

@@ -13,7 +13,7 @@ from formulas.frozen import frozen
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.result import Environment
-from hwcalc.probe.settings import VARIABLES
+from hwcalc.probe.settings import environment_words
 from hwcalc.units import GIB
 
 __all__ = ["Counters", "Device", "NoDeviceError", "default_reserve", "is_out_of_memory", "load_torch", "open_device"]
@@ -30,6 +30,8 @@ _TORCH_NAMES: Final = {
     "int64": "int64",
 }
 _RESERVE_PER_CENT: Final = 5
+_NO_MEMORY: Final = ("out of memory", "allocate memory", "not enough memory", "alloc_failed", "invalid buffer size")
+"""What CUDA, CPU, Windows, CUDA's libraries and Metal say where there is none."""
 
 
 class NoDeviceError(KvplanError):
@@ -99,7 +101,7 @@ class Device:
             driver=driver_version() if self.kind == "cuda" else None,
             python=platform.python_version(),
             platform=f"{sys.platform} {platform.machine()}",
-            allocator=next((os.environ[name] for name in VARIABLES if os.environ.get(name)), "") if self.kind == "cuda" else "",
+            allocator=environment_words(os.environ) if self.kind == "cuda" else "",
             date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
 
@@ -121,10 +123,19 @@ class CudaDevice(Device):
         return int(self.torch.cuda.mem_get_info(self.label)[0])
 
     def warm_up(self) -> None:
-        """Create the context, and load the kernel that fills."""
-        self.torch.cuda.set_device(self.label)
-        self.torch.zeros(1, device=self.label)
-        self.release()
+        """Create the context, and load the kernel that fills.
+
+        Raises :class:`NoDeviceError` where that fails: other programs hold all of the device, or one has it for itself.
+        """
+        try:
+            self.torch.cuda.set_device(self.label)
+            self.torch.zeros(1, device=self.label)
+            self.release()
+        except RuntimeError as error:
+            words = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+            raise NoDeviceError(
+                f"{self.label} cannot be used: {words}", hint="See what holds it, or use another: --device"
+            ) from error
 
     def counters(self) -> Counters:
         cuda = self.torch.cuda
@@ -205,4 +216,8 @@ def default_reserve(device: Device) -> int:
 def is_out_of_memory(error: BaseException, torch: Any) -> bool:
     """Whether an exception of torch's says that there is no memory: it has a class on some devices and only words on others."""
     classes = tuple(getattr(module, "OutOfMemoryError", MemoryError) for module in (torch, torch.cuda))
-    return isinstance(error, (MemoryError, *classes)) or (isinstance(error, RuntimeError) and "memory" in str(error).lower())
+    if isinstance(error, (MemoryError, *classes)):
+        return True
+    words = str(error).lower()
+    # "An illegal memory access was encountered" is a fault, and no lack of memory.
+    return isinstance(error, RuntimeError) and any(sign in words for sign in _NO_MEMORY)

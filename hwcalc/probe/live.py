@@ -183,8 +183,8 @@ def _run(
     predicted = _predicted(engine, context)
     built = fed = None
     try:
-        built = build(small.config, common["device"])
         try:
+            built = build(small.config, common["device"])
             fed = feed(
                 built,
                 batch=batch,

@@ -66,6 +66,26 @@ def _sealed() -> Iterator[None]:
         hub_kernels._kernels_enabled = enabled  # noqa: SLF001 - as above
 
 
+@contextmanager
+def _exact() -> Iterator[None]:
+    """Numbers of four bytes are multiplied as such: with TF32, the default of convolutions on a GPU, each rounds differently."""
+    import torch
+
+    parts: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
+    try:
+        before = [part.allow_tf32 for part in parts]
+    except RuntimeError:
+        # Set by the caller in torch's newer words, which these cannot be mixed with.
+        parts, before = [], []
+    for part in parts:
+        part.allow_tf32 = False
+    try:
+        yield
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            part.allow_tf32 = value
+
+
 def full_config(model: ModelSpec) -> dict[str, Any]:
     """The config of the language model with every key filled in, as the installed library reads the file."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -149,7 +169,7 @@ def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed
         positions = torch.arange(start, end, device=device).expand(batch, -1)
         return {name: ids[:, start:end], **({"position_ids": positions} if placed else {})}
 
-    with _sealed(), torch.no_grad():
+    with _sealed(), _exact(), torch.no_grad():
         started = {}
         if static:
             from transformers import StaticCache

@@ -123,10 +123,9 @@ def measure(
         before = device.counters()
         try:
             for one in asked:
-                tensor = device.empty(one.shape, one.dtype)
-                held.append(tensor)
-                measured.append(int(tensor.untyped_storage().nbytes()))
-                del tensor
+                # No name but the list's: whatever comes in between, the list is all that has to be emptied.
+                held.append(device.empty(one.shape, one.dtype))
+                measured.append(int(held[-1].untyped_storage().nbytes()))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error, device.torch):
                 raise
@@ -136,7 +135,12 @@ def measure(
             )
         after = device.counters()
         if fill and not message:
-            filled = _fill(held, device)
+            try:
+                filled = _fill(held, device)
+            except (MemoryError, RuntimeError) as error:
+                if not is_out_of_memory(error, device.torch):
+                    raise
+                message = f"out of memory while {human_bytes(total)} were read back; leave more free: --reserve 1GiB"
             if device.kind == "cpu":
                 after = replace(after, resident=device.counters().resident)
     comparisons = _comparisons(asked, measured, before, after, settings, filled=filled is not None, notes=notes)

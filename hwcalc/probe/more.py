@@ -12,10 +12,12 @@ from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult
 from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
+from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.probe.devices import Device
     from hwcalc.probe.run import ProbeOptions
+    from profiles.gpus import Gpu
 
 __all__ = ["SEARCHES", "More", "Wanted", "check_alone", "measure_more"]
 
@@ -93,18 +95,39 @@ def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | No
 
 
 def _bandwidth(engine: Engine, context: Context, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
-    """Measured, and kept for the accelerator that this machine has, whichever the plan is of."""
+    """Measured, and kept for the accelerator that was measured, whichever the plan is of."""
     from dataclasses import replace
 
-    from hwcalc.hardware import LOCAL, load_gpu
-    from hwcalc.probe.bandwidth import measure_bandwidth, save_bandwidth
+    from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, measure_bandwidth, save_bandwidth
 
-    gpu = None if device.kind == "cpu" else load_gpu(LOCAL, notes)
+    gpu = None if device.kind == "cpu" else _accelerator(device, notes)
     result = measure_bandwidth(
         engine, context, device, gpu=gpu, most_bytes=options.max_bytes, reserve_bytes=options.reserve_bytes
     )
     if gpu is None:
         notes.append(Note(code="calibration", message="Bandwidth of a CPU: no plan is of one, so that it is not kept."))
         return replace(result, gpu=None, peak_gbps=None)
+    if result.read.bytes < LEAST_KEPT_BYTES:
+        message = (
+            f"Not kept: of {human_bytes(result.read.bytes)} the chip's own cache may hold a good part. "
+            f"Read {human_bytes(LEAST_KEPT_BYTES)} or more: a larger --seq or --batch."
+        )
+        notes.append(Note(code="calibration", message=message))
+        return result
     notes.append(Note(code="calibration", message=f"Kept in {save_bandwidth(result)}: plans of {gpu.id} use it."))
     return result
+
+
+def _accelerator(device: Device, notes: list[Note]) -> Gpu:
+    """The profile of this very device: a machine may have several, and torch counts them in an order of its own."""
+    if device.kind != "cuda":
+        from hwcalc.hardware import LOCAL, load_gpu
+
+        return load_gpu(LOCAL, notes)
+    from hwcalc.local_gpu import gpu_of
+    from hwcalc.local_probes import Found
+
+    hip = getattr(device.torch.version, "hip", None)
+    size = None if device.total_bytes is None else device.total_bytes // MIB
+    found = Found(name=device.name, vendor="amd" if hip else "nvidia", through="torch", memory_mib=size, by_torch=True)
+    return gpu_of(found, notes)

@@ -98,6 +98,9 @@ def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
     try:
         everything: list[Any] | None = [None] * world.size if world.rank == 0 else None
         distributed.gather_object(mine, everything, dst=0)
+        if device.kind == "cuda":
+            # What is sent is only queued: nobody leaves before it has arrived.
+            device.torch.cuda.synchronize(device.label)
         return everything
     finally:
         distributed.destroy_process_group()

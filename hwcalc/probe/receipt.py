@@ -34,7 +34,7 @@ _ALLOCATOR: Final = ("memory_allocated", "memory_reserved")
 
 @frozen
 class Receipt:
-    """``arguments`` are those of the request that are not the default; ``model_config`` is the model's config, whole."""
+    """``arguments`` are those of the request that are not the default; ``model_config`` is the model's config, whole, as is a draft's."""
 
     schema_version: str
     kvplan_version: str
@@ -78,6 +78,9 @@ def make_receipt(context: Context, probed: Probed, more: More | None = None) -> 
         "kv_memory": request.kv_memory,
         "margin": None if request.margin is None else str(request.margin),
         "assume": "gqa" if model.assumed else None,
+        "weights": request.weights,
+        "lora": None if request.lora is None else str(request.lora),
+        "draft": None if request.draft is None else _finite(request.draft.config),
     }
     arguments |= {name: value for name, value in given.items() if value is not None}
     arguments |= {name: size for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) != 1}
@@ -162,6 +165,9 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
     from hwcalc.planner.context import open_request
 
     arguments = {key: value for key, value in document["arguments"].items() if key in _ARGUMENTS}
+    if "draft" in arguments:
+        # Whole, as the model's own: a name would have to be looked for somewhere.
+        _member(arguments, "draft", dict)
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
     model, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
     engine, context = open_request(model, [], **request)
@@ -208,7 +214,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
 _ARGUMENTS: Final = frozenset(
     {
         "seq", "batch", "engine", "dtype", "encoder_seq", "gpu", "memory_utilization", "kv_memory", "margin", "assume",
-        "tp", "pp", "dp", "dcp", "ep", "engine_options",
+        "weights", "lora", "draft", "tp", "pp", "dp", "dcp", "ep", "engine_options",
     }
 )  # fmt: skip
 

@@ -75,8 +75,14 @@ def probe(
 
 
 def _own_device(wanted: str | None, world: World, torch: Any) -> str | None:
-    """Each process of a machine takes a GPU of its own."""
-    if wanted is not None and wanted.strip().lower() not in {"cuda", "cuda:0"}:
+    """Each process of a machine takes a GPU of its own. Raises :class:`~hwcalc.errors.UsageError` where one is named for several."""
+    word = None if wanted is None else wanted.strip().lower()
+    if word not in {None, "cuda", "cuda:0"}:
+        if word is not None and word.startswith("cuda:") and world.local_size > 1:
+            raise UsageError(
+                f"--device {word[:40]!r} is one GPU for {world.local_size:,} processes.",
+                hint="Leave out --device; CUDA_VISIBLE_DEVICES chooses among the GPUs.",
+            )
         return wanted
     found = open_device(wanted, torch=torch)
     return f"cuda:{world.local_rank}" if found.kind == "cuda" else found.label

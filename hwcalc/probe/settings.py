@@ -8,10 +8,10 @@ from typing import Final
 from formulas.frozen import frozen
 from hwcalc.units import MIB
 
-__all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "parse_settings"]
+__all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "environment_words", "parse_settings"]
 
-VARIABLES: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-"""Where torch looks, the first that is set decides."""
+VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Where torch 2.13 looks: the first that is set decides, even to nothing, and the older names come before the newest."""
 _UNCACHED: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -26,6 +26,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "pinned_use_background_threads",
         "pinned_num_register_threads",
         "pinned_reserve_segment_size_mb",
+        "pinned_free_catch_all",
         "pinned_max_round_threshold_mb",
         "pinned_max_cached_size_mb",
         "pinned_max_power2_size_mb",
@@ -33,6 +34,8 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 """What changes no byte of tensors that stay."""
 _LONGEST: Final = 4096
+_LEAST_LIMIT_MB: Final = 20
+"""torch refuses less."""
 
 
 @frozen
@@ -47,10 +50,18 @@ class AllocatorSettings:
     unmodelled: tuple[str, ...] = ()
 
 
+def environment_words(environment: Mapping[str, str]) -> str:
+    """What the variable that decides says; empty where none is set.
+
+    >>> environment_words({"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"})
+    'max_split_size_mb:64'
+    """
+    return next((environment[name] for name in VARIABLES if name in environment), "")
+
+
 def environment_settings(environment: Mapping[str, str]) -> AllocatorSettings:
     """What torch would read from these environment variables."""
-    text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
-    settings = parse_settings(text)
+    settings = parse_settings(environment_words(environment))
     if _UNCACHED in environment:
         return AllocatorSettings(**vars(settings) | {"unmodelled": (*settings.unmodelled, _UNCACHED)})
     return settings
@@ -99,9 +110,9 @@ def _value(name: str, value: str) -> dict[str, object] | None:
         return None
     if name == "large_segment_size_mb":
         return {"large_segment_bytes": number * MIB}
-    if name == "max_split_size_mb" and number > 20:
+    if name == "max_split_size_mb" and number >= _LEAST_LIMIT_MB:
         return {"max_split_bytes": number * MIB}
-    if name == "max_non_split_rounding_mb" and number > 20:
+    if name == "max_non_split_rounding_mb" and number >= _LEAST_LIMIT_MB:
         return {"max_non_split_rounding_bytes": number * MIB}
     if name == "roundup_power2_divisions" and number & (number - 1) == 0:
         return {"roundup_power2_divisions": number}

@@ -60,6 +60,11 @@ def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) ->
             notes.append(Note(code="budget-unknown", message=message))
         return rows, notes
     rows += _pool_rows(facts, context, pools, tolerance)
+    if pools.base == "blocks" and budget is not None:
+        # The pool is planned by the log's own blocks, and those are compared with what the GPU has room for.
+        room = _range_of(budget, engine, context).range(lambda pool: pool.blocks)
+        meaning = "what the equation leaves for the cache / bytes of a block"
+        rows += compared("blocks", facts.smallest("blocks"), room, tolerance, definition="estimate", meaning=meaning)
     if context.request.gpu is None and "available_bytes" in facts:
         message = (
             "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
@@ -149,6 +154,12 @@ def _pools(facts: Facts, engine: Engine, context: Context, budget: Budget | None
         return None
     least, expected, most = (_pool(engine, context, size) for size in ends)
     return Pools(low=least, expected=expected, high=most, base=base)
+
+
+def _range_of(budget: Budget, engine: Engine, context: Context) -> Pools:
+    """The pool that the equation leaves room for."""
+    low, expected, high = (_pool(engine, context, max(0, size)) for size in (budget.low, budget.expected, budget.high))
+    return Pools(low=low, expected=expected, high=high, base="equation")
 
 
 def _blocks_of_tokens(tokens: int, engine: Engine, context: Context) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
 from hwcalc.probe.allocator import Allocator, AllocatorFullError, predict
-from hwcalc.probe.settings import AllocatorSettings, environment_settings, parse_settings
+from hwcalc.probe.settings import VARIABLES, AllocatorSettings, environment_settings, parse_settings
 from tests.hwcalc.probe.slow_allocator import SlowAllocator
 
 MIB = 2**20
@@ -176,9 +179,27 @@ def test_settings_that_are_not_understood(text: str) -> None:
     assert parse_settings(text).unmodelled
 
 
-def test_the_newer_variable_wins() -> None:
-    """PYTORCH_ALLOC_CONF before PYTORCH_CUDA_ALLOC_CONF; and without caching nothing is predicted."""
-    environment = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "large_segment_size_mb:12"}
+def test_the_older_variable_wins() -> None:
+    """As torch 2.13 does: PYTORCH_CUDA_ALLOC_CONF before PYTORCH_ALLOC_CONF, even where it is empty; without caching nothing is told."""
+    environment = {"PYTORCH_CUDA_ALLOC_CONF": "large_segment_size_mb:12", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
     assert environment_settings(environment) == AllocatorSettings(large_segment_bytes=12 * MIB)
+    assert environment_settings({**environment, "PYTORCH_CUDA_ALLOC_CONF": ""}) == AllocatorSettings()
+    del environment["PYTORCH_CUDA_ALLOC_CONF"]
+    assert environment_settings(environment) == AllocatorSettings(expandable_segments=True)
     assert environment_settings({"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}).unmodelled == ("PYTORCH_NO_CUDA_MEMORY_CACHING",)
+
+
+@pytest.mark.parametrize("first", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+@pytest.mark.parametrize("words", ["", "max_split_size_mb:1"])
+def test_which_variable_torch_itself_reads(first: str, words: str) -> None:
+    """A limit that torch refuses, in one variable, and a word it does not know, in the other: its error says which it has read."""
+    program = "import torch; torch._C._accelerator_setAllocatorSettings('expandable_segments:False')"
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    environment |= {first: words, "PYTORCH_ALLOC_CONF": "no_such_word:1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+    assert "no_such_word" not in ended.stderr
+    assert ("too small" in ended.stderr) is bool(words)

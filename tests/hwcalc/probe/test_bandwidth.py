@@ -174,6 +174,44 @@ def test_arguments_out_of_range(name: str, value: int) -> None:
         measure_bandwidth(*opened(), Device(torch, "cpu"), **{name: value})  # type: ignore[arg-type]
 
 
+def test_copies_of_torch_have_to_fit() -> None:
+    """A latent of 64 + 16 numbers that 8 heads share is no case for a fused kernel: 2 x 8 copies, so that a 17th of the room is used."""
+    layer = bandwidth._Attended(heads=8, kv_heads=1, tokens=10, key_width=80, value_width=64, latent=True)
+    plain = bandwidth._Attended(heads=8, kv_heads=2, tokens=10, key_width=64, value_width=64, latent=False)
+
+    assert (layer.copied("bf16"), plain.copied("bf16"), plain.copied("fp32")) == (16, 0, 8)
+
+
+def test_attention_that_does_not_fit_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of memory in torch's attention: what was read is a result all the same."""
+
+    def full(*_: Any) -> Timing:
+        raise MemoryError
+
+    monkeypatch.setattr(bandwidth, "_steps", full)
+    result = measured()
+
+    assert result.attention is None
+    assert "more memory than there is" in result.attention_message
+    assert result.read.bytes == 1024 * TOKEN
+
+
+def test_small_tensors_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight tensors of 256 KiB in pieces of 1 MiB: two kernels, not eight."""
+    sizes: list[int] = []
+    plain = bandwidth._filled
+
+    def filled(size: int, device: Device) -> Any:
+        sizes.append(size)
+        return plain(size, device)
+
+    monkeypatch.setattr(bandwidth, "_filled", filled)
+    monkeypatch.setattr(bandwidth, "_PIECE_BYTES", MIB)
+    measured(batch=2, seq=512)
+
+    assert sizes == [MIB] * (2 * 512 * TOKEN // MIB)
+
+
 def test_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that keeps nothing has nothing to time."""
     engine, context = opened()

@@ -245,3 +245,37 @@ def test_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_live(model)
     assert before + 1 == tensors_alive()
+
+
+def test_a_full_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that the device has no memory for are a result, as everything is that goes wrong there."""
+    plain = live_model.make
+
+    def make(config: Any, *, device: str, **named: Any) -> Any:
+        if device == "meta":
+            return plain(config, device=device, **named)
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(live_model, "make", make)
+    result = run_live(described(CHOSEN["llama"]))
+
+    assert result.status == NOT_RUN
+    assert "out of memory" in result.reason
+
+
+def test_no_shorter_numbers_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU would round to TF32 in convolutions: not here, and afterwards as before."""
+    seen: list[bool] = []
+    plain, backends = live_model._scores, torch.backends
+
+    def scores(output: Any) -> Any:
+        seen.append(backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32)
+        return plain(output)
+
+    monkeypatch.setattr(live_model, "_scores", scores)
+    before = backends.cudnn.allow_tf32
+    run_live(described(CHOSEN["llama"]))
+
+    assert seen
+    assert not any(seen)
+    assert backends.cudnn.allow_tf32 == before

@@ -236,6 +236,43 @@ def test_out_of_memory_is_a_result() -> None:
     assert torch.allocator.reserved == 0
 
 
+def test_a_device_that_is_taken() -> None:
+    """Another program holds all of it, so that there is no context: no device, in the words of the driver, and exit status 5."""
+    torch = FakeTorch()
+
+    def refused(_: int) -> None:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable\nCUDA kernel errors might be ...")
+
+    torch.on_empty = refused
+    with pytest.raises(
+        NoDeviceError, match=r"cuda:0 cannot be used: CUDA error: all CUDA-capable devices are busy or unavailable$"
+    ):
+        probed(LLAMA, ProbeOptions(), torch, seq=100)
+
+
+def test_no_memory_to_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading back needs some bytes of its own: where they are missing, that is the result."""
+    torch = FakeTorch()
+
+    def full(*_: Any) -> bool:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("hwcalc.probe.measure._fill", full)
+    result = probed(LLAMA, ProbeOptions(reserve_bytes=0, fill=True), torch, seq=100)
+    rank = only(result)
+
+    assert (rank.outcome, rank.filled, result.agrees) == (OUT_OF_MEMORY, None, False)
+    assert "read back" in rank.message
+    assert torch.allocator.reserved == 0
+
+
+def test_one_gpu_for_several_processes() -> None:
+    """Each takes the GPU of its own number; one that is named cannot be that of all."""
+    environment = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    with pytest.raises(UsageError, match="one GPU for 2 processes"):
+        probed(LLAMA, ProbeOptions(device="cuda:1"), FakeTorch(), environment=environment, seq=100, tp=2)
+
+
 def test_an_interrupt_frees_everything() -> None:
     """Ctrl-C in the middle of it."""
     torch = FakeTorch()
@@ -327,6 +364,9 @@ def test_out_of_memory_has_many_names() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("x"), torch)
     assert is_out_of_memory(MemoryError(), torch)
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes"), torch)
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"), torch)
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"), torch)
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"), torch)
     assert not is_out_of_memory(RuntimeError("shape mismatch"), torch)
     assert not is_out_of_memory(ValueError("memory"), torch)
 

@@ -95,18 +95,30 @@ def test_one_process_only(capsys: Capture, config: str, monkeypatch: pytest.Monk
 def test_bandwidth_belongs_to_the_accelerator_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan of another one is measured on this one all the same, and kept under this one's name."""
     asked: dict[str, Any] = {}
+    size = 512 * 2**20
 
     def measure_bandwidth(*_: Any, **keywords: Any) -> Any:
         asked.update(keywords)
-        return SimpleNamespace(gpu=keywords["gpu"].id)
+        return SimpleNamespace(gpu=keywords["gpu"].id, read=SimpleNamespace(bytes=size))
 
     monkeypatch.setattr("hwcalc.probe.bandwidth.measure_bandwidth", measure_bandwidth)
     monkeypatch.setattr("hwcalc.probe.bandwidth.save_bandwidth", lambda result: Path(f"/kept/{result.gpu}"))
-    monkeypatch.setattr("hwcalc.hardware.load_gpu", lambda name, _: gpu_named("l4") if name == "local" else None)
+    # The first of the machine is another one than the one that was measured.
+    monkeypatch.setattr("hwcalc.hardware.load_gpu", lambda *_: gpu_named("h100-sxm5-80gb"))
+    torch = SimpleNamespace(version=SimpleNamespace(hip=None))
+    device: Any = SimpleNamespace(kind="cuda", name="NVIDIA L4", total_bytes=22_563 * 2**20, torch=torch)
     notes: list[Any] = []
     options: Any = SimpleNamespace(max_bytes=None, reserve_bytes=None)
     anything: Any = None
-    result = module._bandwidth(anything, anything, SimpleNamespace(kind="cuda"), options, notes)  # type: ignore[arg-type]
+    result = module._bandwidth(anything, anything, device, options, notes)
 
     assert result.gpu == asked["gpu"].id == "l4"
     assert notes[-1].message == "Kept in /kept/l4: plans of l4 use it."
+
+    size -= 1
+    module._bandwidth(anything, anything, device, options, notes)
+    assert notes[-1].message.startswith("Not kept: ")
+
+    mps: Any = SimpleNamespace(kind="mps")
+    size += 1
+    assert module._bandwidth(anything, anything, mps, options, notes).gpu == "h100-sxm5-80gb"

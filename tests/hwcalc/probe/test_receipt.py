@@ -10,6 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hwcalc.api import load_model
+from hwcalc.engines.lora import parse_lora
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.receipt import check_path, make_receipt, read_receipt, verify, write_receipt
@@ -220,4 +221,18 @@ def test_requests_that_a_receipt_should_not_make(tmp_path: Path) -> None:
     for name, value in (("seq", -1), ("tp", 10**9), ("engine", "no such"), ("engine_options", [1]), ("margin", "x"), ("pp", 5)):
         with pytest.raises(ConfigError):
             verify({**document, "arguments": {**document["arguments"], name: value}}, "r")
-    assert verify({**document, "arguments": {**document["arguments"], "token": "x", "draft": "/etc/passwd"}}, "r").agrees
+    assert verify({**document, "arguments": {**document["arguments"], "token": "x"}}, "r").agrees
+
+
+def test_a_draft_and_adapters_are_part_of_the_request(tmp_path: Path) -> None:
+    """The draft's own layers are in the cache: without its config the plan would be another. A name in its place is refused."""
+    draft = load_model({**LLAMA, "num_hidden_layers": 1})
+    document = made(tmp_path / "r.json", seq=500, engine="vllm", draft=draft, lora=parse_lora("rank=8"), weights="fp8")
+
+    assert document["arguments"]["lora"] == "rank=8,count=1,targets=all,dtype=bf16"
+    assert document["arguments"]["weights"] == "fp8"
+    assert verify(document, "r.json").agrees
+
+    document["arguments"]["draft"] = "org/name"
+    with pytest.raises(ConfigError, match="no draft"):
+        verify(document, "r.json")

@@ -450,3 +450,15 @@ def test_whatever_a_log_states(lines: list[str], gpu: str | None) -> None:
         assert error.exit_code == 3  # noqa: PT017 - which error is the claim
     else:
         json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_blocks_alone_beside_a_gpu() -> None:
+    """/metrics gives blocks and no bytes: they are compared with what the GPU has room for, and not only with themselves."""
+    sample = 'vllm:cache_config_info{block_size="16",gpu_memory_utilization="0.9",num_gpu_blocks="%d"} 1'
+    right, wrong = (
+        reconcile("Qwen/Qwen3-8B", sample % blocks, seq=32768, gpu="h100-sxm5-80gb", offline=True) for blocks in (24_900, 12_000)
+    )
+
+    assert [row.name for row in right.rows if row.name == "blocks"] == ["blocks"]
+    assert (right.within, wrong.within) == (True, False)
+    assert [row.definition for row in wrong.rows if row.name == "blocks"] == ["estimate"]
