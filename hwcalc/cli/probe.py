@@ -61,9 +61,10 @@ def run(
 
     view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
     if verify is not None:
-        if model is not None or receipt is not None:
+        if model is not None or receipt is not None or live or bandwidth or fill or find_max is not None:
             raise UsageError(
-                "--verify takes a receipt alone: no MODEL, no --receipt.", hint="Write: kvplan probe --verify F.json"
+                "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure.",
+                hint="Write: kvplan probe --verify F.json",
             )
         return _verified(verify, view)
     if model is None:

@@ -116,6 +116,8 @@ def test_no_such_device_is_status_5(capsys: Capture, monkeypatch: pytest.MonkeyP
         (),
         (QWEN, "--verify", "x.json"),
         ("--verify", "x.json", "--receipt", "y.json"),
+        ("--verify", "x.json", "--live"),
+        ("--verify", "x.json", "--find-max", "seq"),
         (*SMALL, "--device", "gpu"),
         (*SMALL, "--scale", "0"),
         (*SMALL, "--scale", "nan"),
