@@ -1,0 +1,83 @@
+"""Values as people spell them: an engine's own knobs, and the format of a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from formulas import DType
+from formulas.frozen import frozen
+from hwcalc.errors import UnknownNameError, UsageError
+from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
+
+__all__ = ["Option", "choice_option", "integer_option", "number_option", "parse_kv_dtype"]
+
+
+@frozen
+class Option:
+    """An engine's own knob: its name, what it does, its default, and how its value is read."""
+
+    name: str
+    help: str
+    default: str
+    check: Callable[[str, str], object]
+
+
+def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], int]:
+    """A reader of whole numbers in range, ``32k`` included."""
+    from hwcalc.units import parse_tokens
+
+    def check(name: str, value: str) -> int:
+        number = parse_tokens(value, f"engine option {name}", minimum=minimum)
+        if number > maximum:
+            raise UsageError(f"engine option {name} is out of range: {value[:40]}", hint=f"At most {maximum:,}.")
+        return number
+
+    return check
+
+
+def number_option(maximum: int) -> Callable[[str, str], float]:
+    """A reader of numbers from 0 on, with or without a point."""
+
+    def check(name: str, value: str) -> float:
+        whole, _, part = value.partition(".")
+        if not (whole.isascii() and whole.isdecimal() and len(whole) < 10) or (
+            part and not (part.isascii() and part.isdecimal())
+        ):
+            raise UsageError(f"engine option {name}={value[:40]} is not a number.", hint=f"Allowed: 0 to {maximum:,}.")
+        number = float(value[:30])
+        if number > maximum:
+            raise UsageError(f"engine option {name} is out of range: {value[:40]}", hint=f"Allowed: 0 to {maximum:,}.")
+        return number
+
+    return check
+
+
+def choice_option(*choices: str) -> Callable[[str, str], str]:
+    """A reader of one of a few words."""
+
+    def check(name: str, value: str) -> str:
+        if value not in choices:
+            raise UsageError(f"engine option {name}={value[:40]} is not known.", hint=f"Allowed: {', '.join(choices)}.")
+        return value
+
+    return check
+
+
+def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
+    """``fp8`` or ``q8_0:q4_0`` as the formats of keys and values; a packed layout's name is given back as it is."""
+    text = spelling.strip().lower()
+    if find_packed(text) is not None:
+        return text
+    halves = text.split(":")
+    found = [find_dtype(half) for half in halves]
+    if len(halves) > 2 or None in found:
+        known = ", ".join((*dtype_names(), *packed_names()))
+        raise UnknownNameError(
+            f"--dtype {spelling[:40]!r} is not a known dtype.",
+            option="dtype",
+            hint=f"Known: {known}; K:V for two. See: kvplan dtypes",
+        )
+    key, value = found[0], found[-1]
+    assert key is not None
+    assert value is not None
+    return key, value
