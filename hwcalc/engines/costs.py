@@ -142,7 +142,7 @@ def forward(rules: Rules, context: Context, tokens: tuple[int, int, int], rows: 
     model, profile = context.model, runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     width, element_bytes = model_width(rules, model, context.request), rules.plain(model, plain).bits // 8
-    logits = rows * -(-(model.vocab_size or 0) // context.request.tp)
+    logits = rows * -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else context.request.tp))
     low, expected, high = (
         int(element_bytes * count * (many * (model.hidden_size or 0) + width) + logits * each)
         for count, many, each in zip(

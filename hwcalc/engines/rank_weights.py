@@ -45,6 +45,8 @@ class Rules:
     """Whose reading of the file decides how many layers there are."""
     rank: ClassVar[type[Rank]] = Rank
     tables: ClassVar[Tables] = Tables()
+    gathers_logits: ClassVar[bool] = False
+    """Whether every rank gets the logits of the whole vocabulary, not of its own rows alone."""
 
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
         """The layers of each pipeline stage."""

@@ -162,6 +162,8 @@ class TransformersRules(Rules):
 
     engine: ClassVar[str] = "transformers"
     rank: ClassVar[type[Rank]] = TransformersRank
+    gathers_logits: ClassVar[bool] = True
+    """Model classes plan ``lm_head`` as ``colwise_gather_output``."""
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         """Keys and values are divided where the projection leaves them on the rank that made them; where it gathers them (Phi-3,

@@ -225,6 +225,14 @@ def test_vllms_own_figures(model: str, gpu: str, tp: int, seq: int) -> None:
     assert {"weights", "activations", "non-torch", "CUDA graphs"} <= set(terms(made))
 
 
+def test_logits_of_a_rank() -> None:
+    """By the formulas a rank has its rows of the vocabulary; transformers gathers all of them on every rank."""
+    layer = 3 * (4096 + 14_336 // 2)
+
+    assert terms(plan(LLAMA, seq=64, gpu="l4", tp=2))["activations"] == 2 * 64 * layer + 6 * 128_256 // 2
+    assert terms(plan(LLAMA, seq=64, gpu="l4", tp=2, engine="transformers"))["activations"] == 2 * 64 * layer + 6 * 128_256
+
+
 def test_adapters_and_drafts() -> None:
     """Eight adapters of rank 16 beside seven matrices of 32 layers, and a draft whole on its GPU with a cache of its own."""
     made = plan(LLAMA, seq=4096, gpu="h100", lora="rank=16,count=8", draft="meta-llama/Llama-3.2-1B")
