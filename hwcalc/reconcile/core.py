@@ -9,13 +9,12 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.api import ModelLike, load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Context
+from hwcalc.engines.base import Context, Engine
 from hwcalc.errors import LogError, UsageError
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.context import open_request
 from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
-from hwcalc.reconcile.dialects.vllm_settings import online_format
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.lines import LogLike, Reader, log_name
 from hwcalc.reconcile.result import Input, Reconciliation, Saved
@@ -139,15 +138,15 @@ def reconcile(
     read, facts, lines, notes = _read(log, chosen)
     name = engine or read.engine
     stated, stated_options = read.inputs(facts)
-    if read.engine == "vllm" and spec.quantization is None and (made := online_format(facts)) is not None:
+    if spec.quantization is None and (made := read.online_format(facts)) is not None:
         stated["weights"] = made
     rules, told = find_engine(name)
     if rules.name != read.engine:
         raise UsageError(
             f"the log is of {read.engine}, not of {rules.name}.", hint=f"Leave out --engine, or use {read.engine}@VERSION."
         )
-    if told is None:
-        name = _versioned(facts, rules.name, rules.versions, notes)
+    if told is None and read.states_version:
+        name = _versioned(facts, rules, notes)
     try:
         context, shown = _opened(spec, name, stated | wanted, stated_options | options, notes)
         rows, more = read.compare(facts, find_engine(name)[0], context, float(allowed))
@@ -211,19 +210,18 @@ def _read(log: LogLike, chosen: Dialect | None) -> tuple[Dialect, Facts, int, li
     return dialect, found.facts, lines.count, notes
 
 
-def _versioned(facts: Facts, name: str, known: tuple[str, ...], notes: list[Note]) -> str:
+def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
     """The engine with the version that the log states, or the nearest whose rules are known."""
-    if not known or name != "vllm":
-        return name
+    name, known = rules.name, rules.versions
     version = facts.word("version")
     if version is None:
-        message = f"The log does not state vLLM's version: {known[0]} is taken. Set it with --engine vllm@VERSION."
+        message = f"The log does not state {rules.label}'s version: {known[0]} is taken. Set it with --engine {name}@VERSION."
         notes.append(Note(code="version-unknown", message=message))
         return name
     if version in known:
         return f"{name}@{version}"
     nearest = min(known, key=lambda one: abs(_order(one) - _order(version)))
-    message = f"The rules of vLLM {version} are not known: those of {nearest} are taken."
+    message = f"The rules of {rules.label} {version} are not known: those of {nearest} are taken."
     notes.append(Note(code="version-unknown", message=message))
     return f"{name}@{nearest}"
 

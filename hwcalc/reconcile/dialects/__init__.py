@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from formulas.frozen import frozen
@@ -33,7 +34,8 @@ class Dialect:
     """How one program writes.
 
     ``sought`` are lines that it is known by, ``inputs`` the plan's keywords and engine options that a log states, ``compare`` the rows
-    and what could not be compared, ``overheads`` what a calibration keeps, ``batch_shape`` the conditions that it holds under.
+    and what could not be compared, ``overheads`` what a calibration keeps, ``batch_shape`` the conditions that it holds under. ``online_format`` is the weight
+    format that the engine was told to make of plain weights, ``states_version`` whether a start names the engine's version.
     """
 
     name: str
@@ -45,30 +47,33 @@ class Dialect:
     compare: Callable[[Facts, Engine, Context, float], tuple[list[Row], list[Note]]]
     overheads: Callable[[Facts, Context], dict[str, int]]
     batch_shape: Callable[[Context], tuple[int, int]]
+    online_format: Callable[[Facts], str | None] = lambda _: None
+    states_version: bool = False
 
 
+_VLLM: Final = Dialect(
+    name=vllm.NAME,
+    title=vllm.TITLE,
+    engine="vllm",
+    sought=vllm.SOUGHT,
+    parser=vllm.Parser,
+    inputs=vllm_settings.plan_inputs,
+    compare=vllm_rows.compare,
+    overheads=vllm_rows.overheads,
+    batch_shape=vllm_rows.batch_shape,
+    online_format=vllm_settings.online_format,
+    states_version=True,
+)
 DIALECTS: Final = (
-    Dialect(
-        name=vllm.NAME,
-        title=vllm.TITLE,
-        engine="vllm",
-        sought=vllm.SOUGHT,
-        parser=vllm.Parser,
-        inputs=vllm_settings.plan_inputs,
-        compare=vllm_rows.compare,
-        overheads=vllm_rows.overheads,
-        batch_shape=vllm_rows.batch_shape,
-    ),
-    Dialect(
+    _VLLM,
+    # A running server states the same figures in other words.
+    replace(
+        _VLLM,
         name=prometheus.NAME,
         title=prometheus.TITLE,
-        engine="vllm",
         sought=prometheus.SOUGHT,
         parser=prometheus.Parser,
         inputs=prometheus.plan_inputs,
-        compare=vllm_rows.compare,
-        overheads=vllm_rows.overheads,
-        batch_shape=vllm_rows.batch_shape,
     ),
     Dialect(
         name=transformers.NAME,

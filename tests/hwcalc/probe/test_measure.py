@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,7 +24,6 @@ from hwcalc.engines.base import Context, Engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import NoDeviceError, default_reserve, is_out_of_memory, open_device
-from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.measure import holding, scaled
 from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Probed, RankResult
 from hwcalc.probe.run import ProbeOptions, probe
@@ -388,74 +386,3 @@ def test_holding_gives_back_after_an_error() -> None:
         fails()
     assert kept == []
     assert torch.allocator.reserved == 0
-
-
-def machine(root: Path, files: dict[str, str]) -> Path:
-    """A root folder with these files."""
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-def test_free_memory_of_a_machine(tmp_path: Path) -> None:
-    """MemAvailable, in KiB, where no control group has less."""
-    root = machine(tmp_path, {"proc/meminfo": "MemTotal: 9000 kB\nMemFree: 1 kB\nMemAvailable:    5000 kB\n"})
-
-    assert available_bytes(root) == 5000 * 1024
-
-
-@pytest.mark.parametrize(
-    "files, free",
-    [
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/memory.max": "3000000\n",
-                "sys/fs/cgroup/a/memory.current": "1000000\n",
-                "sys/fs/cgroup/a/memory.stat": "anon 5\ninactive_file 400000\n",
-                "sys/fs/cgroup/a/b/memory.max": "max\n",
-                "sys/fs/cgroup/a/b/memory.current": "900000\n",
-            },
-            2_400_000,
-        ),
-        (
-            {
-                "proc/self/cgroup": "12:cpu:/x\n5:memory:/docker/abc\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000000\n",
-                "sys/fs/cgroup/memory/memory.usage_in_bytes": "2500000\n",
-                "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
-            },
-            0,
-        ),
-        ({"proc/self/cgroup": "0::/../../../etc\nnonsense\n5:memory\n", "sys/fs/cgroup/memory.max": "12 34\n"}, None),
-        (
-            {
-                "proc/self/cgroup": "5:memory:/\n",
-                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
-                "sys/fs/cgroup/memory/memory.usage_in_bytes": "5\n",
-            },
-            None,
-        ),
-    ],
-    ids=["v2", "v1", "nonsense", "no limit"],
-)
-def test_free_memory_in_a_control_group(tmp_path: Path, files: dict[str, str], free: int | None) -> None:
-    """The limit less what is used, page cache apart, of the group that has least; none without a limit."""
-    assert available_bytes(machine(tmp_path, files)) == free
-
-
-def test_nothing_says_what_is_free(tmp_path: Path) -> None:
-    """Without /proc nothing is known of what is free; the driver has no version."""
-    assert available_bytes(tmp_path) is None
-    assert resident_bytes(tmp_path) is None
-    assert driver_version(tmp_path) is None
-    assert total_bytes(tmp_path)
-
-
-def test_the_driver_by_its_own_file(tmp_path: Path) -> None:
-    """The version stands in the first line of /proc/driver/nvidia/version."""
-    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\nGCC version: 12.3.0\n"
-
-    assert driver_version(machine(tmp_path, {"proc/driver/nvidia/version": text})) == "580.159.03"
