@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from profiles.catalog import find_model
+from hwcalc.profiles.catalog import find_model
 
 LIMIT = 8
 """What one plan of a catalog model may take, in times of ``python -c pass``."""

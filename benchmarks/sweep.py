@@ -22,8 +22,8 @@ from pathlib import Path
 from hwcalc import load_model, plan
 from hwcalc.cli import main as kvplan
 from hwcalc.errors import KvplanError
+from hwcalc.profiles.catalog import list_models
 from hwcalc.sweep.blocks import row_of
-from profiles.catalog import list_models
 
 LIMIT_SECONDS = 3.0
 LIMIT_MIB = 500

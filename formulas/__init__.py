@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from formulas.attention import AttentionKind, FullAttention
-    from formulas.compressed import CompressedAttention
-    from formulas.cross import CrossAttention
-    from formulas.hybrid import Group, Layer, Stack, pipeline_stages, ranges
-    from formulas.kind import KINDS, MAX_DIMENSION, LayerKind
-    from formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
-    from formulas.linear import (
+    from hwcalc.formulas.attention import AttentionKind, FullAttention
+    from hwcalc.formulas.compressed import CompressedAttention
+    from hwcalc.formulas.cross import CrossAttention
+    from hwcalc.formulas.hybrid import Group, Layer, Stack, pipeline_stages, ranges
+    from hwcalc.formulas.kind import KINDS, MAX_DIMENSION, LayerKind
+    from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
+    from hwcalc.formulas.linear import (
         GatedDeltaNet,
         KimiDeltaAttention,
         LightningAttention,
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
         RwkvMatrix,
         ShortConvolution,
     )
-    from formulas.shared import NoCache, SharedCache
-    from formulas.sink import SinkAttention
-    from formulas.sliding import ChunkedAttention, SlidingAttention
-    from formulas.ssm import Mamba1, Mamba2
-    from formulas.tensor import (
+    from hwcalc.formulas.shared import NoCache, SharedCache
+    from hwcalc.formulas.sink import SinkAttention
+    from hwcalc.formulas.sliding import ChunkedAttention, SlidingAttention
+    from hwcalc.formulas.ssm import Mamba1, Mamba2
+    from hwcalc.formulas.tensor import (
         CacheTensor,
         Chunk,
         DType,
@@ -111,10 +111,10 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 def __getattr__(name: str) -> object:
     module = _HOMES.get(name)
     if module is None:
-        raise AttributeError(f"module 'formulas' has no attribute {name!r}")
+        raise AttributeError(f"module 'hwcalc.formulas' has no attribute {name!r}")
     if name == "KINDS":
         # The registry is full only when every family has been imported.
         for family in _MODULES:
-            import_module(f"formulas.{family}")
-    value = globals()[name] = getattr(import_module(f"formulas.{module}"), name)
+            import_module(f"hwcalc.formulas.{family}")
+    value = globals()[name] = getattr(import_module(f"hwcalc.formulas.{module}"), name)
     return value

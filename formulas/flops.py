@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from formulas.kind import LayerKind
-from formulas.tensor import Chunk, Full, Once, Role, Sink, Span, Strided, Window
+from hwcalc.formulas.kind import LayerKind
+from hwcalc.formulas.tensor import Chunk, Full, Once, Role, Sink, Span, Strided, Window
 
 if TYPE_CHECKING:
-    from formulas.attention import AttentionKind
-    from formulas.compressed import CompressedAttention
-    from formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
+    from hwcalc.formulas.attention import AttentionKind
+    from hwcalc.formulas.compressed import CompressedAttention
+    from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
 
 __all__ = ["decode_flops", "positions_sum", "prefill_flops"]
 
@@ -28,7 +28,7 @@ def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selec
 
     ``selected`` is how many tokens a sparse-attention indexer lets latent attention read.
 
-    >>> from formulas.attention import FullAttention
+    >>> from hwcalc.formulas.attention import FullAttention
     >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
     >>> decode_flops(kind, 1000)
     16384000
@@ -45,7 +45,7 @@ def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selec
 def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> int:
     """Operations of one layer for a prompt of ``tokens`` tokens, each of which looks at itself and those before it.
 
-    >>> from formulas.attention import FullAttention
+    >>> from hwcalc.formulas.attention import FullAttention
     >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
     >>> prefill_flops(kind, 4)
     163840

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from formulas.frozen import frozen
-from formulas.weights import Weight
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Weight
 
 __all__ = [
     "AWQ",
@@ -53,7 +53,7 @@ class WeightFormat:
     def bytes(self, weight: Weight) -> int:
         """Bytes of all copies of a tensor.
 
-        >>> from formulas.weights import WeightRole
+        >>> from hwcalc.formulas.weights import WeightRole
         >>> weight = Weight(path="q_proj.weight", shape=(256, 384), role=WeightRole.LINEAR)
         >>> FP8_BLOCK.bytes(weight)
         98328

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from formulas.frozen import frozen
-from formulas.kind import LayerKind
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.kind import LayerKind
 
 __all__ = ["Group", "Layer", "Stack", "pipeline_stages", "ranges"]
 
@@ -61,7 +61,7 @@ class Group:
 class Stack:
     """All layers of a model, in order.
 
-    >>> from formulas.attention import FullAttention
+    >>> from hwcalc.formulas.attention import FullAttention
     >>> a = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
     >>> [(g.count, ranges(g.layers)) for g in Stack(((a,), (a,), (a,))).groups]
     [(3, '0-2')]

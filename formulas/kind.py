@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import ClassVar, Self, TypeVar
 
-from formulas.frozen import frozen
-from formulas.tensor import CacheTensor
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.tensor import CacheTensor
 
 __all__ = ["KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
@@ -52,7 +52,7 @@ class LayerKind:
         Heads and channels are divided, and what does not divide is rounded up: a key/value head is never cut, so that with more
         ranks than heads each rank has a copy of one. A latent is shared by all heads and is whole on every rank.
 
-        >>> from formulas.attention import FullAttention
+        >>> from hwcalc.formulas.attention import FullAttention
         >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
         >>> [kind.shard(ranks).num_key_value_heads for ranks in (1, 2, 3, 8, 16)]
         [8, 4, 3, 1, 1]

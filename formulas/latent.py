@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from formulas.frozen import frozen
-from formulas.kind import LayerKind, register
-from formulas.tensor import CacheTensor, Full, Role, Span, Window
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.kind import LayerKind, register
+from hwcalc.formulas.tensor import CacheTensor, Full, Role, Span, Window
 
 __all__ = ["ExpandedLatentAttention", "LatentAttention", "SparseIndexer"]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from formulas.frozen import frozen
-from formulas.kind import LayerKind, register
-from formulas.ssm import conv_tensor, state_tensor
-from formulas.tensor import CacheTensor, Once, Role
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.kind import LayerKind, register
+from hwcalc.formulas.ssm import conv_tensor, state_tensor
+from hwcalc.formulas.tensor import CacheTensor, Once, Role
 
 __all__ = [
     "GatedDeltaNet",

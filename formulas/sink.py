@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from formulas.attention import AttentionKind
-from formulas.frozen import frozen
-from formulas.kind import register
-from formulas.tensor import Sink, Span
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.kind import register
+from hwcalc.formulas.tensor import Sink, Span
 
 __all__ = ["SinkAttention"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from formulas.frozen import frozen
-from formulas.kind import LayerKind, register
-from formulas.tensor import CacheTensor, Fixed, Once, Role
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.kind import LayerKind, register
+from hwcalc.formulas.tensor import CacheTensor, Fixed, Once, Role
 
 __all__ = ["Mamba1", "Mamba2", "conv_tensor", "state_tensor"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from math import prod
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 
 __all__ = [
     "CacheTensor",

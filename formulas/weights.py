@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable
 from math import prod
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 
 __all__ = [
     "Block",

@@ -1,11 +1,11 @@
 """Weights of the layers that keep a state: Mamba, delta nets, lightning attention, RG-LRU, RWKV, mLSTM, short convolutions.
 
-The same names as in :mod:`formulas.ssm` and :mod:`formulas.linear`; ``hidden_size`` is the width of the residual stream.
+The same names as in :mod:`hwcalc.formulas.ssm` and :mod:`hwcalc.formulas.linear`; ``hidden_size`` is the width of the residual stream.
 """
 
 from __future__ import annotations
 
-from formulas.weights import Weight, WeightRole, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Weight, WeightRole, layer_norm, linear, parameter, rms_norm
 
 __all__ = [
     "convolution",

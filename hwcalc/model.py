@@ -7,9 +7,9 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
-from formulas import Stack
-from formulas.frozen import frozen
-from formulas.weights import Weights
+from hwcalc.formulas import Stack
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Weights
 
 __all__ = ["ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
 

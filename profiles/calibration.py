@@ -19,10 +19,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from formulas.frozen import frozen
-from profiles.catalog import ProfileError
-from profiles.fields import date
-from profiles.gpu_file import is_id
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.fields import date
+from hwcalc.profiles.gpu_file import is_id
 
 __all__ = [
     "BANDWIDTH",
@@ -122,7 +122,7 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
     """What was measured of this kind on this accelerator, whether or not it is :func:`enabled`; ``None`` if nothing was.
 
-    Raises :class:`~profiles.catalog.ProfileError` with path, line and key if the file is broken.
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
     """
     if not is_id(gpu):
         return None
@@ -139,7 +139,7 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
 def save_reading(gpu: str, kind: str, reading: Reading) -> Path:
     """Add a reading to its file, which is replaced in one step: a program that is killed leaves the old one or the new one.
 
-    Raises :class:`~profiles.catalog.ProfileError` if the file that is there is broken, or if it cannot be written, and
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the file that is there is broken, or if it cannot be written, and
     :class:`ValueError` if the name or the reading is not of the file's form.
     """
     path = calibration_path(gpu, kind)
@@ -162,7 +162,7 @@ def save_reading(gpu: str, kind: str, reading: Reading) -> Path:
 
 
 def parse_calibration(document: Any, path: Path) -> Calibration:
-    """Check a file's content, which must lie where it says. Raises :class:`~profiles.catalog.ProfileError`."""
+    """Check a file's content, which must lie where it says. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     _keys(document, path, "", ("schema_version", "gpu", "kind", "readings"))
     gpu, kind, readings = document["gpu"], document["kind"], document["readings"]
     if document["schema_version"] != SCHEMA_VERSION or isinstance(document["schema_version"], bool):

@@ -1,4 +1,4 @@
-"""The storage formats: ``dtypes.json`` as :class:`formulas.DType` objects."""
+"""The storage formats: ``dtypes.json`` as :class:`hwcalc.formulas.DType` objects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from formulas import DType, Role
-from formulas.frozen import frozen
+from hwcalc.formulas import DType, Role
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find_dtype", "find_packed", "packed_names"]
 

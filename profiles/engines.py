@@ -9,10 +9,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from formulas.frozen import frozen
-from profiles.catalog import ProfileError
-from profiles.estimate import Estimate, parse_estimate, parse_source, wrong
-from profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.estimate import Estimate, parse_estimate, parse_source, wrong
+from hwcalc.profiles.yaml_file import YamlFile, read_yaml
 
 __all__ = [
     "BUILT_IN",
@@ -103,12 +103,12 @@ _OTHER_KEYS: Final = ("schema_version", "id", "recorded", "utilization", "graphs
 
 @lru_cache(maxsize=1)
 def runtime_profile() -> RuntimeProfile:
-    """The constants of any process. Raises :class:`~profiles.catalog.ProfileError` with path, line and key if the file is broken."""
+    """The constants of any process. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken."""
     return parse_runtime(read_yaml(BUILT_IN / "runtime.yaml"))
 
 
 def parse_runtime(file: YamlFile) -> RuntimeProfile:
-    """Check the content of ``runtime.yaml``. Raises :class:`~profiles.catalog.ProfileError`."""
+    """Check the content of ``runtime.yaml``. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     _check_keys(file, ("schema_version", "id", "recorded", "margin", *RUNTIME_ESTIMATES))
     margin = file.data["margin"]
     value = margin.get("value") if isinstance(margin, dict) else None
@@ -119,12 +119,12 @@ def parse_runtime(file: YamlFile) -> RuntimeProfile:
 
 @lru_cache(maxsize=1)
 def vllm_profile() -> VllmProfile:
-    """The constants of vLLM. Raises :class:`~profiles.catalog.ProfileError` with path, line and key if the file is broken."""
+    """The constants of vLLM. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken."""
     return parse_vllm(read_yaml(BUILT_IN / "vllm.yaml"))
 
 
 def parse_vllm(file: YamlFile) -> VllmProfile:
-    """Check the content of ``vllm.yaml``. Raises :class:`~profiles.catalog.ProfileError`."""
+    """Check the content of ``vllm.yaml``. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     _check_keys(file, (*_OTHER_KEYS, *ESTIMATES))
     graphs = file.data["graphs_since"]
     if not isinstance(graphs, dict) or set(graphs) != {"value", "source"}:

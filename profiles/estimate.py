@@ -6,9 +6,9 @@ import math
 import re
 from typing import Any
 
-from formulas.frozen import frozen
-from profiles.catalog import ProfileError
-from profiles.yaml_file import YamlFile
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = ["Estimate", "parse_estimate", "parse_share", "parse_source", "wrong"]
 
@@ -31,7 +31,7 @@ def wrong(file: YamlFile, key: str, problem: str) -> ProfileError:
 
 
 def parse_estimate(file: YamlFile, key: str, content: Any) -> Estimate:
-    """``{low, expected, high, source}`` in that order of size. Raises :class:`~profiles.catalog.ProfileError`."""
+    """``{low, expected, high, source}`` in that order of size. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     if not isinstance(content, dict) or set(content) != {"low", "expected", "high", "source"}:
         raise wrong(file, key, "must have low, expected, high and source")
     numbers = [content[name] for name in ("low", "expected", "high")]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from profiles.catalog import ProfileError
-from profiles.yaml_file import YamlFile
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = ["Field", "check", "date", "number", "sources", "text", "version", "whole"]
 
@@ -50,7 +50,7 @@ def sources(value: Any) -> bool:
 
 
 def check(file: YamlFile, fields: Sequence[Field]) -> None:
-    """Raise :class:`~profiles.catalog.ProfileError` with line and key at the first key that is unknown, missing or wrong."""
+    """Raise :class:`~hwcalc.profiles.catalog.ProfileError` with line and key at the first key that is unknown, missing or wrong."""
     names = [name for name, *_ in fields]
     for key in file.data:
         if key not in names:

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from formulas.frozen import frozen
-from profiles.catalog import ProfileError
-from profiles.fields import Field, check, date, number, sources, text, version, whole
-from profiles.yaml_file import YamlFile
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.fields import Field, check, date, number, sources, text, version, whole
+from hwcalc.profiles.yaml_file import YamlFile
 
 __all__ = ["FIELDS", "MEMORY_FIELDS", "SCHEMA_VERSION", "TFLOPS", "Gpu", "is_id", "parse_gpu"]
 
@@ -152,7 +152,7 @@ FIELDS: Final = tuple(name for name, *_ in _FIELDS)
 
 
 def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
-    """Check the content of one file; its stem must be the id. Raises :class:`~profiles.catalog.ProfileError` with line and key."""
+    """Check the content of one file; its stem must be the id. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     data, path = file.data, file.path
     check(file, _FIELDS)
     if path.stem != data["id"]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from profiles.catalog import ProfileError
-from profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
-from profiles.visible import VisibleMemory, usable_mib, visible_memory
-from profiles.yaml_file import read_yaml
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
+from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory
+from hwcalc.profiles.yaml_file import read_yaml
 
 __all__ = [
     "ALIASES",
@@ -71,7 +71,7 @@ def find_gpu(name: str) -> Gpu:
     """The accelerator of this id or alias, in any case; hyphens, spaces and the vendor's name do not matter.
 
     With a size at its end (``m4-max-64``, ``m4-max-64gb``) it is the one of that name with so much memory. Raises
-    :class:`UnknownGpuError` if there is none, and :class:`~profiles.catalog.ProfileError` with path, line and key if its file is
+    :class:`UnknownGpuError` if there is none, and :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is
     broken.
 
     >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4", "m4-max-128", "m4-max-36")]

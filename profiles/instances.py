@@ -13,12 +13,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from formulas.frozen import frozen
-from profiles.catalog import ProfileError
-from profiles.estimate import parse_share, wrong
-from profiles.fields import Field, check, date, sources, text, version, whole
-from profiles.gpu_file import is_id
-from profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.estimate import parse_share, wrong
+from hwcalc.profiles.fields import Field, check, date, sources, text, version, whole
+from hwcalc.profiles.gpu_file import is_id
+from hwcalc.profiles.yaml_file import YamlFile, read_yaml
 
 __all__ = [
     "BUILT_IN",
@@ -94,7 +94,7 @@ class Instance:
 
 def user_folder() -> Path | None:
     """The user's own ``instances`` folder, there or not; ``None`` where the system names no home."""
-    from profiles import gpus
+    from hwcalc.profiles import gpus
 
     folder = gpus.user_folder()
     return None if folder is None else folder.with_name("instances")
@@ -114,7 +114,7 @@ def find_instance(name: str) -> Instance:
     """The instance of this name, with or without ``cloud/`` before it; capitals and the signs between words do not matter.
 
     Raises :class:`UnknownInstanceError`, :class:`AmbiguousInstanceError` if several clouds have one of this name, and
-    :class:`~profiles.catalog.ProfileError` with path, line and key if its file is broken.
+    :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is broken.
 
     >>> [find_instance(name).count for name in ("p5.48xlarge", "gcp/g2-standard-24", "ND96isr_H100_v5", "DGX H100")]
     [8, 2, 8, 8]
@@ -256,7 +256,7 @@ FIELDS: Final = tuple(name for name, *_ in _FIELDS)
 
 
 def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:
-    """Check the content of one file. Raises :class:`~profiles.catalog.ProfileError` with line and key."""
+    """Check the content of one file. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     data: Mapping[str, Any] = file.data
     check(file, _FIELDS)
     if (file.path.parent.name, file.path.stem) != (data["cloud"], file_name(data["id"])):

@@ -6,12 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas.frozen import frozen
-from profiles.estimate import Estimate, parse_estimate, parse_share, parse_source, wrong
-from profiles.yaml_file import YamlFile, read_yaml
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.estimate import Estimate, parse_estimate, parse_share, parse_source, wrong
+from hwcalc.profiles.yaml_file import YamlFile, read_yaml
 
 if TYPE_CHECKING:
-    from profiles.gpu_file import Gpu
+    from hwcalc.profiles.gpu_file import Gpu
 
 __all__ = ["BUILT_IN", "Hardware", "MetalReading", "MetalStep", "VisibleMemory", "parse_hardware", "usable_mib", "visible_memory"]
 
@@ -130,7 +130,7 @@ def _hardware() -> Hardware:
 
 
 def parse_hardware(file: YamlFile) -> Hardware:
-    """Check the content of ``hardware.yaml``. Raises :class:`~profiles.catalog.ProfileError` with path, line and key."""
+    """Check the content of ``hardware.yaml``. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key."""
     known = ("schema_version", "id", "recorded", "visible_share", "metal")
     _exactly(file, "", file.data, known)
     if file.data["schema_version"] != SCHEMA_VERSION or file.data["id"] != file.path.stem:

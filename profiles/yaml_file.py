@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from formulas.frozen import frozen
-from profiles.catalog import ProfileError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import ProfileError
 
 __all__ = ["YamlFile", "parse_yaml", "read_yaml"]
 
@@ -28,7 +28,7 @@ class YamlFile:
 
 
 def read_yaml(path: Path) -> YamlFile:
-    """Read a file of up to 1 MiB. Raises :class:`~profiles.catalog.ProfileError` with path and line."""
+    """Read a file of up to 1 MiB. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path and line."""
     try:
         if not path.is_file():
             raise ProfileError(path, "is not a regular file")

@@ -22,9 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from profiles.catalog import BUILT_IN, FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
+from hwcalc.profiles.catalog import BUILT_IN, FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
 
 WIDTH = 120
 

@@ -17,17 +17,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from profiles.gpus import BUILT_IN, FIELDS, SCHEMA_VERSION, TFLOPS, parse_gpu
-from profiles.yaml_file import parse_yaml
+from hwcalc.profiles.gpus import BUILT_IN, FIELDS, SCHEMA_VERSION, TFLOPS, parse_gpu
+from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
 NAMED = "a named device, by torch.cuda.get_device_properties"

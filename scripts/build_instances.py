@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -24,10 +23,8 @@ from typing import Any
 
 import yaml
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from profiles.instances import BUILT_IN, FIELDS, SCHEMA_VERSION, file_name, parse_instance
-from profiles.yaml_file import parse_yaml
+from hwcalc.profiles.instances import BUILT_IN, FIELDS, SCHEMA_VERSION, file_name, parse_instance
+from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
 SMALLEST_SHARE = 64

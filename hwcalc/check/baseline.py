@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from formulas.frozen import frozen
 from hwcalc.check.errors import BaselineError
 from hwcalc.check.result import Figures, Judged
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 from hwcalc.units import human_bytes, parse_share
 
 __all__ = ["Baseline", "Growth", "Subject", "compare", "parse_growth", "read_baseline", "settled", "way_of"]

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from formulas.frozen import frozen
 from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
 from hwcalc.check.tree import Node, parse_tree, read_text
 from hwcalc.errors import UsageError
-from hwcalc.sources.wanted import printable
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import printable
 
 __all__ = [
     "MOST_CHECKS",

@@ -19,7 +19,7 @@ from hwcalc.check.errors import LockError
 from hwcalc.errors import KvplanError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 __all__ = ["SCHEMA_VERSION", "SUFFIX", "lock_of", "read_lock", "write_lock"]
 

@@ -14,7 +14,8 @@ from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
 from hwcalc.sources.local import has_path_syntax
-from hwcalc.sources.wanted import Absent, Wanted, printable, split_revision
+from hwcalc.sources.wanted import Absent, Wanted, split_revision
+from hwcalc.text import printable
 
 __all__ = ["Models", "key_of"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 
 __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]

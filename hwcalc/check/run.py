@@ -8,9 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
-from formulas.frozen import frozen
 from hwcalc._version import __version__
-from hwcalc.api import plan
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, settled, way_of
 from hwcalc.check.file import Check, CheckFile, Unread
 from hwcalc.check.judge import judge
@@ -19,8 +17,10 @@ from hwcalc.check.models import Models, key_of
 from hwcalc.check.result import SCHEMA_VERSION, CheckDocument, Checked, CheckFailure, FileInfo, Judged, Summary
 from hwcalc.check.verdict import figures_of, verdict_of
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.plan import plan
 from hwcalc.model import Note
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 __all__ = ["Settings", "run_checks"]
 

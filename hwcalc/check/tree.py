@@ -1,6 +1,6 @@
 """YAML from strangers, as a tree in which every value knows its line and column.
 
-The fact files of :mod:`profiles` are ours and are loaded as plain data; a check file comes with a pull request. So this reader builds
+The fact files of :mod:`hwcalc.profiles` are ours and are loaded as plain data; a check file comes with a pull request. So this reader builds
 its tree from the parser's events, without recursion: nothing is expanded, constructed or called. Allowed is the part of YAML that
 JSON has, with its comments and its bare words: mappings, lists, text, whole numbers, decimals, true, false, null. Aliases, anchors,
 tags, a second document and keys that are not plain text are errors, and so is a key that stands twice.
@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from formulas.frozen import frozen
 from hwcalc.check.errors import CheckFileError
-from hwcalc.sources.wanted import printable
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import printable
 
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_NODES", "Node", "parse_tree", "read_text"]
 

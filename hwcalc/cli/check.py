@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, view_of
 from hwcalc.cli.output import Answer, OutputError, View
 from hwcalc.errors import UsageError
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument

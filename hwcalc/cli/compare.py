@@ -40,7 +40,7 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
 
     The status is 1 if an accelerator is named and no variant fits.
     """
-    from hwcalc.hardware import load_gpu
+    from hwcalc.hardware.named import load_gpu
     from hwcalc.sweep.lists import model_names, numbers, words
 
     view = view_of(**{option.name: options[option.name] for option in OUTPUT})
@@ -54,7 +54,7 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     names = model_names(models or (), every=False)
     further = plan_options(options, apart=(*_LISTS, *(option.name for option in OUTPUT)))
 
-    from hwcalc.api import load_model
+    from hwcalc.library.plan import load_model
     from hwcalc.sweep.variants import common_length, compared
 
     with progress():

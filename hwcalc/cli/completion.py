@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
     "assumptions",
@@ -82,7 +82,7 @@ def dialects(incomplete: str) -> list[str]:
 
 def dtypes(incomplete: str) -> list[str]:
     """Dtype names; after a colon those of the values."""
-    from profiles.dtypes import dtype_names, packed_names
+    from hwcalc.profiles.dtypes import dtype_names, packed_names
 
     first, colon, second = incomplete.rpartition(":")
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
@@ -90,7 +90,7 @@ def dtypes(incomplete: str) -> list[str]:
 
 def weight_formats(incomplete: str) -> list[str]:
     """Weight formats."""
-    from hwcalc.planner.memory import weight_formats as names
+    from hwcalc.quantization.planned import weight_formats as names
 
     return _starting(names(), incomplete)
 
@@ -104,8 +104,8 @@ def emitters(incomplete: str) -> list[str]:
 
 def gpus(incomplete: str) -> list[str]:
     """Accelerators by id, by another name once a part of it is written, and the one of this machine."""
-    from hwcalc.hardware import LOCAL
-    from profiles.gpus import gpu_aliases, list_gpus
+    from hwcalc.hardware.named import LOCAL
+    from hwcalc.profiles.gpus import gpu_aliases, list_gpus
 
     with suppress(Exception):
         known = [*list_gpus(), LOCAL]
@@ -116,7 +116,7 @@ def gpus(incomplete: str) -> list[str]:
 
 def _sizes(name: str) -> list[str]:
     """``m4-max-48gb`` and so on, of one that comes with several sizes of memory."""
-    from profiles.gpus import find_gpu
+    from hwcalc.profiles.gpus import find_gpu
 
     sizes = find_gpu(name).memory_options_gb
     return [f"{name}-{size}gb" for size in sizes] if len(sizes) > 1 else []
@@ -124,7 +124,7 @@ def _sizes(name: str) -> list[str]:
 
 def instances(incomplete: str) -> list[str]:
     """Cloud instances, with the cloud before them or without."""
-    from profiles.instances import list_instances
+    from hwcalc.profiles.instances import list_instances
 
     with suppress(Exception):
         names = list_instances()
@@ -144,7 +144,7 @@ def vendors(incomplete: str) -> list[str]:
 
 def _readable() -> Iterator[Gpu]:
     """Accelerators whose files can be read."""
-    from profiles.gpus import find_gpu, list_gpus
+    from hwcalc.profiles.gpus import find_gpu, list_gpus
 
     with suppress(Exception):
         for name in list_gpus():
@@ -159,7 +159,7 @@ def categories(incomplete: str) -> list[str]:
 
 def clouds(incomplete: str) -> list[str]:
     """Clouds with known instances, and all of them."""
-    from profiles.instances import list_instances
+    from hwcalc.profiles.instances import list_instances
 
     return _starting(["all", *sorted({name.partition("/")[0] for name in list_instances()})], incomplete)
 

@@ -24,7 +24,7 @@ _LONGEST = 60
 
 def run(*, models: list[str] | None, **options: Any) -> Answer:
     """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
-    from hwcalc.api import load_model
+    from hwcalc.library.plan import load_model
     from hwcalc.planner.diff import compare
     from hwcalc.units import parse_tokens
 
@@ -51,7 +51,7 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     if view.format == "csv":
         return Answer(text=_csv(difference, plan_a.request.seq))
     from hwcalc.report.rows import listing
-    from hwcalc.report.text import clean
+    from hwcalc.text import clean
 
     rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
     figures = listing(

@@ -24,7 +24,7 @@ def run(*, name: str | None, **output: Any) -> Answer:
     view = view_of(**output)
     found = dtype_infos(name)
     if view.format == "json":
-        from hwcalc.planner.result import SCHEMA_VERSION
+        from hwcalc.documents import SCHEMA_VERSION
 
         return answer({"schema_version": SCHEMA_VERSION, "dtypes": [asdict(dtype) for dtype in found]})
     from hwcalc.report.rows import listing
@@ -35,8 +35,8 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
 def dtype_infos(name: str | None) -> list[DTypeInfo]:
     """All formats, or the one of this name or alias."""
+    from hwcalc.profiles.dtypes import dtype_aliases, dtype_names, dtype_sources, find_dtype, find_packed, packed_names
     from hwcalc.report.records import DTypeInfo
-    from profiles.dtypes import dtype_aliases, dtype_names, dtype_sources, find_dtype, find_packed, packed_names
 
     sources, aliases = dtype_sources(), dtype_aliases()
     out = []

@@ -23,7 +23,7 @@ def run(*, name: str | None, **output: Any) -> Answer:
     view = view_of(**output)
     found = engine_infos(name)
     if view.format == "json":
-        from hwcalc.planner.result import SCHEMA_VERSION
+        from hwcalc.documents import SCHEMA_VERSION
 
         return answer({"schema_version": SCHEMA_VERSION, "engines": [asdict(engine) for engine in found]})
     from hwcalc.report.rows import listing

@@ -19,11 +19,11 @@ from __future__ import annotations
 import os
 import sys
 
-from formulas.frozen import frozen
 from hwcalc.cli.output import OutputError, write
+from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError
-from hwcalc.report.document import dumps, error_document
-from hwcalc.report.text import clean
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import clean
 
 __all__ = ["INTERNAL", "USAGE", "Failure", "describe", "is_abort", "report"]
 

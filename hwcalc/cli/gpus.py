@@ -11,8 +11,8 @@ from hwcalc.cli.output import Answer, View, answer
 from hwcalc.model import Note
 
 if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
     from hwcalc.report.hardware import GpuInfo
-    from profiles.gpus import Gpu
 
 __all__ = ["OPTIONS", "run"]
 
@@ -40,7 +40,7 @@ _CSV = (
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List the accelerators with their memory and speed, or show one with its sources and the instances that have it."""
-    from hwcalc.hardware import LEFT_OUT, profile_errors
+    from hwcalc.hardware.profiles import LEFT_OUT, profile_errors
 
     view = view_of(**output)
     words = " ".join(search or ()).strip()
@@ -50,7 +50,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         infos = _infos(gpus, notes)
     remarks = tuple(note.message for note in notes if note.code == LEFT_OUT or not view.quiet)
     if view.format == "json":
-        from hwcalc.planner.result import SCHEMA_VERSION
+        from hwcalc.documents import SCHEMA_VERSION
 
         left_out = tuple(note.message for note in notes if note.code == LEFT_OUT)
         return replace(answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in infos]}), remarks=left_out)
@@ -66,8 +66,9 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     """Accelerators, whether the words are the name of the one, and the ids that merely contain them."""
-    from hwcalc.hardware import LOCAL, gpu_named, leaving_out, load_gpu
-    from profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases, list_gpus
+    from hwcalc.hardware.named import LOCAL, gpu_named, load_gpu
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases, list_gpus
 
     if words.lower() == LOCAL:
         return [load_gpu(words, notes)], True, []
@@ -97,10 +98,11 @@ def _haystack(gpu: Gpu, aliases: Sequence[str]) -> str:
 
 
 def _infos(gpus: Sequence[Gpu], notes: list[Note]) -> list[GpuInfo]:
-    from hwcalc.hardware import instance_named, leaving_out
+    from hwcalc.hardware.named import instance_named
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.gpus import gpu_aliases
+    from hwcalc.profiles.instances import list_instances
     from hwcalc.report.hardware import gpu_info
-    from profiles.gpus import gpu_aliases
-    from profiles.instances import list_instances
 
     aliases: dict[str, list[str]] = {}
     for alias, gpu_id in gpu_aliases().items():

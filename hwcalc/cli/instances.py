@@ -34,7 +34,7 @@ _CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_byte
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
     """List cloud instances and boxes with their accelerators, those that have one (h100), or show one with its source."""
-    from hwcalc.hardware import profile_errors
+    from hwcalc.hardware.profiles import profile_errors
 
     view = view_of(**output)
     notes: list[Note] = []
@@ -42,7 +42,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         found, exact = _chosen(" ".join(search or ()).strip(), notes)
     left_out = tuple(note.message for note in notes)
     if view.format == "json":
-        from hwcalc.planner.result import SCHEMA_VERSION
+        from hwcalc.documents import SCHEMA_VERSION
 
         return replace(
             answer({"schema_version": SCHEMA_VERSION, "instances": [asdict(info) for info in found]}), remarks=left_out
@@ -64,10 +64,11 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
     """Instances, and whether the words are the name of the one."""
-    from hwcalc.hardware import gpu_named, instance_device, instance_named, leaving_out
+    from hwcalc.hardware.named import gpu_named, instance_device, instance_named
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance, list_instances
     from hwcalc.report.hardware import instance_info
-    from profiles.gpus import UnknownGpuError, find_gpu
-    from profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance, list_instances
 
     if words:
         try:
@@ -98,9 +99,10 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
 
 def _with(gpu_id: str, notes: list[Note]) -> list[InstanceInfo]:
     from hwcalc.errors import UsageError
-    from hwcalc.hardware import instance_device, instance_named, leaving_out
+    from hwcalc.hardware.named import instance_device, instance_named
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.instances import list_instances
     from hwcalc.report.hardware import instance_info
-    from profiles.instances import list_instances
 
     infos = []
     for name in list_instances():

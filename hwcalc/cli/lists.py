@@ -26,12 +26,12 @@ def listed_options(helps: Mapping[str, str]) -> tuple[Option, ...]:
 
 
 def reading(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a command's values, those that :func:`~hwcalc.api.load_model` takes."""
+    """Of a command's values, those that :func:`~hwcalc.library.plan.load_model` takes."""
     return {name: options[name] for name in READING}
 
 
 def plan_options(options: Mapping[str, Any], *, apart: tuple[str, ...]) -> dict[str, Any]:
-    """Of a command's values, those given that :func:`~hwcalc.api.plan` takes, as keywords; ``apart`` are the command's own."""
+    """Of a command's values, those given that :func:`~hwcalc.library.plan.plan` takes, as keywords; ``apart`` are the command's own."""
     skipped = {*READING, *apart}
     given = {name: value for name, value in options.items() if name not in skipped and value not in (None, [], False)}
     if "engine_option" in given:

@@ -51,7 +51,7 @@ def run(
     if view.format == "json":
         from dataclasses import asdict
 
-        from hwcalc.planner.result import SCHEMA_VERSION
+        from hwcalc.documents import SCHEMA_VERSION
 
         return answer({"schema_version": SCHEMA_VERSION, "models": [asdict(model) for model in found]})
     if not found:
@@ -104,7 +104,7 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
 def _document(done: Mapping[str, Refreshed], failed: Mapping[str, KvplanError]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from hwcalc.planner.result import SCHEMA_VERSION
+    from hwcalc.documents import SCHEMA_VERSION
 
     return {
         "schema_version": SCHEMA_VERSION,

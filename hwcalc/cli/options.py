@@ -181,7 +181,7 @@ def planned(
     **output: Any,
 ) -> tuple[Plan, View]:
     """What the options of :data:`PLANNING` ask for: the plan, and how to show it. A wrong output option comes first."""
-    from hwcalc.api import plan
+    from hwcalc.library.plan import plan
 
     view = view_of(**output)
     options = engine_options(engine_option or ())

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, TextIO
 
-from formulas.frozen import frozen
+from hwcalc.documents import dumps, escaped
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.report.document import dumps, escaped
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "discard", "wants_json", "write"]
 

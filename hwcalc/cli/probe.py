@@ -83,7 +83,7 @@ def run(
 
 
 def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wanted, receipt: str | None, view: View) -> Answer:
-    from hwcalc.api import opened
+    from hwcalc.library.plan import opened
     from hwcalc.planner.context import open_request
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt

@@ -63,7 +63,7 @@ def run(
     **options: Any,
 ) -> Answer:
     """List the hardware that holds the planned sequences, smallest first. Exit status 1 says that none does."""
-    from hwcalc.recommending import recommend
+    from hwcalc.library.recommend import recommend
 
     view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
     options |= {name: value for name, value in (("max_gpus", max_gpus), ("limit", limit)) if value is not None}
@@ -75,7 +75,7 @@ def run(
 def _answer(found: Recommendation, view: View) -> Answer:
     from dataclasses import replace
 
-    from hwcalc.hardware import LEFT_OUT
+    from hwcalc.hardware.profiles import LEFT_OUT
 
     status = 0 if found.offers else 1
     said = tuple(note.message for note in found.notes if note.code in {"hub-unreachable", LEFT_OUT})

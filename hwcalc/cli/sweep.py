@@ -111,7 +111,7 @@ def _format(given: str | None, target: str | None, *, json: bool) -> str:
 
 def _lists(options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     """The axes of the grid, read before anything else is done."""
-    from hwcalc.hardware import load_gpu
+    from hwcalc.hardware.named import load_gpu
     from hwcalc.sweep.lists import numbers, words
 
     gpus = tuple(dict.fromkeys(load_gpu(name, []).id for name in words(options["gpu"], "gpu")))
@@ -139,7 +139,7 @@ def _grid(names: Sequence[str], lists: dict[str, tuple[Any, ...]], options: dict
 
 
 def _models(names: Sequence[str], how: dict[str, Any], *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
-    from hwcalc.api import load_model
+    from hwcalc.library.plan import load_model
     from hwcalc.sources.progress import tell
     from hwcalc.sweep.grid import Missing
 

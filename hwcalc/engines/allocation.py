@@ -6,36 +6,21 @@ from collections.abc import Iterable
 from math import prod
 from typing import TYPE_CHECKING, Final
 
-from formulas import Role
-from formulas.frozen import frozen
+from hwcalc.engines.stored import Allocation
 from hwcalc.errors import UnsupportedError
-from profiles.dtypes import find_dtype
+from hwcalc.formulas import Role
+from hwcalc.profiles.dtypes import find_dtype
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Context, Engine, StoredTensor
+    from hwcalc.engines.base import Engine
+    from hwcalc.engines.stored import Context, StoredTensor
 
-__all__ = ["ITEM_BYTES", "Allocation", "fullest_stage", "layer_allocations", "planned_blocks"]
+__all__ = ["ITEM_BYTES", "fullest_stage", "layer_allocations", "planned_blocks"]
 
 ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1, "int64": 8}
 """Formats of one number each, whose tensors have the cache's own shape; every other format is rows of bytes (``uint8``)."""
 _SAME: Final = {"fp8": "fp8_e4m3"}
 _PER_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX})
-
-
-@frozen
-class Allocation:
-    """One tensor of one rank. ``layer`` is -1 for what the model keeps beside its layers, or what its layers share.
-
-    ``bytes`` is the product of ``shape`` and the bytes of a ``dtype`` of :data:`ITEM_BYTES`. ``blocks`` is set for a part of a pool,
-    whose first axis it is: fewer blocks are a smaller pool of the same layout.
-    """
-
-    name: str
-    layer: int
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    blocks: int | None = None
 
 
 def layer_allocations(engine: Engine, context: Context, stage: int) -> tuple[Allocation, ...]:

@@ -2,217 +2,35 @@
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import field, replace
-from math import ceil, prod
+from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
-from formulas import CacheTensor, DType, LayerKind, Role
-from formulas.frozen import frozen
+from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.options import Option, choice_option, integer_option, number_option, parse_kv_dtype
+from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context, Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UsageError
+from hwcalc.formulas import LayerKind
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.result import PoolGroup, PoolInfo
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
-    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.lora import Lora
     from hwcalc.engines.rank_weights import RankBytes, Rules
+    from hwcalc.engines.stored import Allocation
     from hwcalc.planner.result import Plan
-    from profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
-    "Budget",
-    "BudgetPart",
-    "Context",
-    "Dtypes",
     "Engine",
     "Option",
-    "Request",
-    "Section",
-    "StoredTensor",
     "choice_option",
     "integer_option",
     "number_option",
     "parse_kv_dtype",
-    "store",
 ]
-
-
-@frozen
-class Request:
-    """What the user asked for, parsed. ``dtype`` is the spelling of ``--dtype`` or ``None`` for the engine's default."""
-
-    seq: int
-    batch: int = 1
-    dtype: str | None = None
-    encoder_seq: int | None = None
-    engine_version: str | None = None
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    dcp: int = 1
-    ep: int = 1
-    gpu: Gpu | None = None
-    memory_utilization: float | None = None
-    kv_memory: int | None = None
-    """Bytes that each GPU gives to the cache, where the user says so."""
-    margin: Fraction | None = None
-    """Share of the GPU that is left alone, where the user says so."""
-    weights: str | None = None
-    lora: Lora | None = None
-    draft: ModelSpec | None = None
-    """A small model whose guesses the planned one checks; it is loaded beside it."""
-    calibrated: bool = True
-    """Whether what the user measured stands in for estimates."""
-    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def gpus(self) -> int:
-        """GPUs in all."""
-        return self.tp * self.pp * self.dp
-
-    @property
-    def replica_batch(self) -> int:
-        """Sequences of the data-parallel replica that has most."""
-        return -(-self.batch // self.dp)
-
-
-class Section(enum.StrEnum):
-    """Which line of the whole equation a part belongs to."""
-
-    WEIGHTS = "weights"
-    ACTIVATIONS = "activations"
-    OVERHEAD = "overhead"
-
-
-@frozen
-class BudgetPart:
-    """One term of the memory equation, in bytes per GPU: low, expected, high, and where it comes from.
-
-    ``definition`` is ``exact``, ``estimate`` or ``measured``.
-    """
-
-    name: str
-    section: Section
-    low: int
-    expected: int
-    high: int
-    source: str
-    definition: str = "estimate"
-
-
-@frozen
-class Budget:
-    """What is left for the cache on the GPU that has least: the bytes that may be used minus the parts.
-
-    ``total_bytes`` is what programs see of the GPU, ``requested_bytes`` what of it may be used, ``margin_bytes`` what is left alone on
-    purpose. ``low`` takes every part at its high end.
-    """
-
-    total_bytes: int
-    requested_bytes: int
-    margin_bytes: int
-    parts: tuple[BudgetPart, ...]
-    low: int
-    expected: int
-    high: int
-
-    @classmethod
-    def of(cls, memory: VisibleMemory, share: float, margin: Fraction, parts: tuple[BudgetPart, ...]) -> Budget:
-        """The difference, at both ends and in between. ``share`` and ``margin`` are of the memory that programs see."""
-        sizes = (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-        # In floating point, as engines reckon their share; the margin is exact, and may be more than that share.
-        low, expected, high = (max(0, ceil(size * share) - ceil(size * margin)) for size in sizes)
-        return cls(
-            total_bytes=memory.expected_bytes,
-            requested_bytes=expected,
-            margin_bytes=ceil(memory.expected_bytes * margin),
-            parts=parts,
-            low=low - sum(part.high for part in parts),
-            expected=expected - sum(part.expected for part in parts),
-            high=high - sum(part.low for part in parts),
-        )
-
-
-@frozen
-class Dtypes:
-    """The format of each role, and how the pair of key and value formats is spelled."""
-
-    kv: str
-    roles: Mapping[Role, DType]
-
-    @property
-    def state(self) -> str:
-        """The format of recurrent states."""
-        return self.roles[Role.STATE].name
-
-
-@frozen
-class StoredTensor:
-    """One tensor of one layer as the engine stores it for the whole batch.
-
-    ``shape`` counts elements per position and ``positions`` how many are kept for one sequence; ``bytes`` is exact and
-    holds for ``batch`` sequences, padding and scales included. A tensor that exists once, not once per sequence, is not
-    multiplied. ``rule`` says in words and numbers how the bytes come about where they are not shape times positions.
-    """
-
-    name: str
-    role: Role
-    axes: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    positions: int
-    span: str
-    bytes: int
-    rule: str | None = None
-
-
-@frozen
-class Context:
-    """Everything a rule needs beside the layer itself."""
-
-    model: ModelSpec
-    request: Request
-    version: str
-    dtypes: Dtypes
-    encoder_tokens: int
-    notes: list[Note]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one sequence."""
-        return self.request.seq
-
-    @property
-    def batch(self) -> int:
-        """Sequences."""
-        return self.request.batch
-
-    def on_a_replica(self) -> Context:
-        """The same for the sequences of one data-parallel replica, with notes of its own."""
-        return replace(self, request=replace(self.request, batch=self.request.replica_batch), notes=[])
-
-
-def store(tensor: CacheTensor, context: Context, *, dtype: DType | None = None, positions: int | None = None) -> StoredTensor:
-    """A tensor stored plainly: once per sequence, rows padded to whole blocks of its dtype, positions by its span."""
-    chosen = dtype or context.dtypes.roles[tensor.role]
-    kept = tensor.span.positions(context.tokens, context.encoder_tokens) if positions is None else positions
-    return StoredTensor(
-        name=tensor.name,
-        role=tensor.role,
-        axes=tensor.axes,
-        shape=tensor.shape,
-        dtype=chosen.name,
-        positions=kept,
-        span=tensor.span.text if positions is None else f"{kept:,}",
-        bytes=context.batch * kept * tensor.bytes_per_position(chosen),
-    )
 
 
 class Engine(ABC):
@@ -377,11 +195,6 @@ class Engine(ABC):
 
     def check(self, context: Context) -> None:
         """Raise if the engine refuses this model or this combination as a whole."""
-
-
-def bytes_of(tensors: tuple[StoredTensor, ...]) -> int:
-    """Sum of bytes."""
-    return sum(tensor.bytes for tensor in tensors)
 
 
 def elements(tensor: StoredTensor) -> int:

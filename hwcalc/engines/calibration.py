@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import BudgetPart, Context
+from hwcalc.engines.budget import BudgetPart
+from hwcalc.engines.stored import Context
 from hwcalc.model import Note
 
 if TYPE_CHECKING:
-    from profiles.calibration import Calibration
+    from hwcalc.profiles.calibration import Calibration
 
 __all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measurements"]
 
@@ -54,7 +55,7 @@ def calibrated(engine: str, context: Context, parts: tuple[BudgetPart, ...], *, 
     batch, memory outside of torch for the same ranks. ``tokens`` are those of one forward pass, ``rows`` the sequences whose
     logits it makes. What was taken is said in the context's notes.
     """
-    from profiles.calibration import overheads_kind
+    from hwcalc.profiles.calibration import overheads_kind
 
     gpu = context.request.gpu
     if gpu is None or not context.request.calibrated:
@@ -91,8 +92,8 @@ def measurements(gpu: str, kind: str, notes: list[Note]) -> Calibration | None:
 
     Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
     """
-    from hwcalc.hardware import profile_errors
-    from profiles.calibration import SWITCH, calibration_path, enabled, load_calibration
+    from hwcalc.hardware.profiles import profile_errors
+    from hwcalc.profiles.calibration import SWITCH, calibration_path, enabled, load_calibration
 
     if not enabled():
         path = calibration_path(gpu, kind)

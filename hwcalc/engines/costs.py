@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hwcalc.engines.base import BudgetPart, Context, Request, Section
+from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.rank_weights import RankBytes, Rules
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context
 from hwcalc.engines.widths import layer_width
 from hwcalc.model import ModelSpec, Note
+from hwcalc.profiles.engines import Estimate, runtime_profile
 from hwcalc.units import human_bytes
-from profiles.engines import Estimate, runtime_profile
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu, VisibleMemory
+    from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
 __all__ = [
     "chunk_tokens",
@@ -64,7 +66,7 @@ def ranked(name: str, section: Section, found: RankBytes) -> BudgetPart:
 
 def memory_of(gpu: Gpu, notes: list[Note]) -> VisibleMemory | None:
     """What programs see of the GPU; how that was estimated, where it is not a reading, goes into ``notes``."""
-    from profiles.gpus import visible_memory
+    from hwcalc.profiles.gpus import visible_memory
 
     memory = visible_memory(gpu)
     if memory is None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, block_bytes, cut_blocks, rank_weight_bytes
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["draft_bytes_rank", "eagle_bytes_rank", "mtp_bytes_rank"]
 

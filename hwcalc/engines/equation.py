@@ -9,23 +9,25 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, remembered, workspaces
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.rank_weights import PLAIN, rank_weight_bytes
+from hwcalc.engines.stored import Context
 from hwcalc.model import Note
-from profiles.engines import runtime_profile
+from hwcalc.profiles.engines import runtime_profile
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["plan_equation", "rank_weights_part"]
 
 
 def plan_equation(engine: Engine, context: Context) -> Budget | None:
     """What each GPU has left for the cache. ``None`` without a GPU of known memory, or if the model's weights are unknown."""
-    from hwcalc.planner.memory import format_name
+    from hwcalc.quantization.planned import format_name
 
     request, gpu = context.request, context.request.gpu
     if gpu is None:
@@ -67,7 +69,7 @@ def rank_weights_part(engine: Engine, context: Context) -> BudgetPart | None:
     Parameters in their format where they are counted; else, or where the files are larger, the files' own size shared out the
     same way. ``None``, with a note, where neither is known.
     """
-    from hwcalc.planner.memory import format_name, planned_scheme
+    from hwcalc.quantization.planned import format_name, planned_scheme
 
     model, request = context.model, context.request
     wanted = format_name(request.weights)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hwcalc.engines.base import BudgetPart, Context, Engine, Section
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact, ranked
 from hwcalc.engines.draft_weights import draft_bytes_rank
+from hwcalc.engines.stored import Context
 from hwcalc.model import Note
 
 __all__ = ["adapters", "beside"]
@@ -31,7 +33,7 @@ def adapters(engine: Engine, context: Context) -> tuple[BudgetPart, ...]:
 
 
 def _draft(engine: Engine, context: Context) -> tuple[BudgetPart, ...]:
-    from hwcalc.planner.memory import planned_scheme
+    from hwcalc.quantization.planned import planned_scheme
 
     request, draft = context.request, context.request.draft
     if draft is None:

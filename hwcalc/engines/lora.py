@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, cut_blocks, on_stages
 from hwcalc.engines.shards import module_of
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["Lora", "adapted", "adapter_numbers", "lora_bytes_rank", "most_on_a_stage", "parse_lora"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from formulas import DType
-from formulas.frozen import frozen
 from hwcalc.errors import UnknownNameError, UsageError
-from profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
+from hwcalc.formulas import DType
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
 __all__ = ["Option", "choice_option", "integer_option", "number_option", "parse_kv_dtype"]
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from formulas import LayerKind, pipeline_stages
-from formulas.formats import BF16, FP16, FP32, WeightFormat
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.engines.shards import Rank
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
+from hwcalc.formulas import LayerKind, pipeline_stages
+from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["PLAIN", "REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes"]
 

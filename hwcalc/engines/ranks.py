@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from formulas import Layer, LayerKind, Role
-from hwcalc.engines.base import Context, Engine, StoredTensor, bytes_of
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context, StoredTensor, bytes_of
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import Layer, LayerKind, Role
 
 __all__ = ["fullest_rank_bytes", "stored_bytes"]
 

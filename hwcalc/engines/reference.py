@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import ClassVar
 
-from formulas import DType, LayerKind, Role
-from hwcalc.engines.base import Context, Dtypes, Engine, Request, StoredTensor, parse_kv_dtype, store
+from hwcalc.engines.base import Engine, parse_kv_dtype
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context, Dtypes, StoredTensor, store
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import DType, LayerKind, Role
 from hwcalc.model import ModelSpec, Note
-from profiles.dtypes import find_dtype, find_packed
+from hwcalc.profiles.dtypes import find_dtype, find_packed
 
 __all__ = ["Reference", "model_dtype"]
 

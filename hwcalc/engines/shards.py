@@ -12,8 +12,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from formulas import Mamba2
-from formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.formulas import Mamba2
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["ROW_PARALLEL", "Rank", "cut_inputs", "cut_outputs", "dealt", "module_of"]

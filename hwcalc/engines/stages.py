@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 
 __all__ = ["Tables", "count_on_stage", "layers_on_stage", "number_of"]

@@ -16,7 +16,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from formulas import (
+from hwcalc.engines.base import Engine, Option, choice_option, integer_option, parse_kv_dtype
+from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.reference import model_dtype, named
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context, Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
+from hwcalc.engines.transformers_quantized import quantization, residual_note
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
+from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     FullAttention,
@@ -28,29 +36,11 @@ from formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.engines.base import (
-    BudgetPart,
-    Context,
-    Dtypes,
-    Engine,
-    Option,
-    Request,
-    Section,
-    StoredTensor,
-    bytes_of,
-    choice_option,
-    integer_option,
-    parse_kv_dtype,
-)
-from hwcalc.engines.reference import model_dtype, named
-from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
-from hwcalc.engines.transformers_quantized import quantization, residual_note
-from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.stored import Allocation
 
 __all__ = ["Transformers"]
 

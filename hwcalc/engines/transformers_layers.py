@@ -7,7 +7,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from formulas import (
+from hwcalc.engines.base import integer_option
+from hwcalc.engines.stored import Context, StoredTensor, store
+from hwcalc.engines.transformers_quantized import quantized_tensors
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import (
     CacheTensor,
     ChunkedAttention,
     CompressedAttention,
@@ -39,15 +43,7 @@ from formulas import (
     SparseIndexer,
     Window,
 )
-from formulas.attention import key_value_tensors
-from hwcalc.engines.base import (
-    Context,
-    StoredTensor,
-    integer_option,
-    store,
-)
-from hwcalc.engines.transformers_quantized import quantized_tensors
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas.attention import key_value_tensors
 
 __all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "numbers"]
 

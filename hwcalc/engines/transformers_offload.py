@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, LayerKind
-from formulas.attention import AttentionKind
+from hwcalc.formulas import CompressedAttention, ExpandedLatentAttention, LatentAttention, LayerKind
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
 
 __all__ = ["offloaded_gpu_bytes"]

@@ -9,11 +9,12 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from formulas import DType
-from formulas.attention import AttentionKind
-from formulas.frozen import frozen
-from hwcalc.engines.base import Context, StoredTensor, integer_option
+from hwcalc.engines.base import integer_option
+from hwcalc.engines.stored import Context, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import DType
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 

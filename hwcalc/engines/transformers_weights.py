@@ -16,13 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from formulas import ExpandedLatentAttention, LayerKind
-from formulas.attention import AttentionKind
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, dealt, module_of
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import ExpandedLatentAttention, LayerKind
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["TRANSFORMERS", "Plan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]

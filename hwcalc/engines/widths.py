@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, module_of
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["encoder_width", "layer_width"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from formulas import Layer, Stack
-from formulas.weights import Weights
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
+from hwcalc.formulas import Layer, Stack
+from hwcalc.formulas.weights import Weights
 from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
 from hwcalc.parsers.reading import Reading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulas import SharedCache
+from hwcalc.formulas import SharedCache
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading

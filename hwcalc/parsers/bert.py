@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from formulas import CrossAttention, Layer, NoCache
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, attention_dims

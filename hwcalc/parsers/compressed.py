@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from formulas import CompressedAttention, Layer
+from hwcalc.formulas import CompressedAttention, Layer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading
 

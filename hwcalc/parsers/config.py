@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from formulas import MAX_DIMENSION
 from hwcalc.errors import ConfigError
+from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 
 __all__ = [

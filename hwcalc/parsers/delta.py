@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import GatedDeltaNet, Layer, LayerKind, ShortConvolution, SparseIndexer
+from hwcalc.formulas import GatedDeltaNet, Layer, LayerKind, ShortConvolution, SparseIndexer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, build_layers, every, full_layer
 from hwcalc.parsers.states import LINEAR, spelled_layer_types, state_dtype

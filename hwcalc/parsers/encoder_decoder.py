@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from formulas import CrossAttention, FullAttention, Layer, NoCache, SlidingAttention
-from formulas.attention import AttentionKind
-from formulas.frozen import frozen
 from hwcalc.errors import ConfigError, UnknownArchitectureError
+from hwcalc.formulas import CrossAttention, FullAttention, Layer, NoCache, SlidingAttention
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.encoders import encoder_tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import Layer, SharedCache
+from hwcalc.formulas import Layer, SharedCache
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, every, read_layer_types
 

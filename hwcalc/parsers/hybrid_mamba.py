@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from formulas import Layer, Mamba1, Mamba2
+from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
     AttentionDims,

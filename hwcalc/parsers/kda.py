@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from formulas import KimiDeltaAttention, Layer, SparseIndexer
+from hwcalc.formulas import KimiDeltaAttention, Layer, SparseIndexer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.latent import indexer_modes, latent_attention, sparse_indexer
 from hwcalc.parsers.reading import Reading, build_layers, every

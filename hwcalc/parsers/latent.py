@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import FullAttention, LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
+from hwcalc.formulas import FullAttention, LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every, read_layer_types
 

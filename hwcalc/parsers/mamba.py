@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulas import Mamba1, Mamba2
+from hwcalc.formulas import Mamba1, Mamba2
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.states import inner_width, state_dtype

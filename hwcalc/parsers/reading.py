@@ -7,15 +7,15 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from formulas.attention import FullAttention
-from formulas.frozen import frozen
-from formulas.hybrid import Layer
 from hwcalc.errors import ConfigError
+from hwcalc.formulas.attention import FullAttention
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.hybrid import Layer
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 
 if TYPE_CHECKING:
-    from formulas import ChunkedAttention, SinkAttention, SlidingAttention
+    from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
 
 __all__ = [
     "AttentionDims",
@@ -57,19 +57,19 @@ class AttentionDims:
 
     def sliding(self, window: int) -> SlidingAttention:
         """These dims, the last ``window`` tokens kept."""
-        from formulas.sliding import SlidingAttention
+        from hwcalc.formulas.sliding import SlidingAttention
 
         return SlidingAttention(**vars(self), window=window)
 
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
-        from formulas.sliding import ChunkedAttention
+        from hwcalc.formulas.sliding import ChunkedAttention
 
         return ChunkedAttention(**vars(self), chunk=chunk)
 
     def sink(self, sink: int, window: int) -> SinkAttention:
         """These dims, the first ``sink`` and the last ``window`` tokens kept."""
-        from formulas.sink import SinkAttention
+        from hwcalc.formulas.sink import SinkAttention
 
         return SinkAttention(**vars(self), sink=sink, window=window)
 

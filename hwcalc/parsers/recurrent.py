@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from formulas import Layer, LightningAttention, MatrixLSTM, RealGatedLRU, Rwkv4
+from hwcalc.formulas import Layer, LightningAttention, MatrixLSTM, RealGatedLRU, Rwkv4
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, attention_dims, build_layers, every, full_layer
 from hwcalc.parsers.states import LINEAR, spelled_layer_types, state_dtype

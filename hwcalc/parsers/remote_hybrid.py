@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from formulas import (
+from hwcalc.formulas import (
     LatentAttention,
     Layer,
     LightningAttention,

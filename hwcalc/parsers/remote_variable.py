@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from formulas import Layer, NoCache, SharedCache
+from hwcalc.formulas import Layer, NoCache, SharedCache
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims
 

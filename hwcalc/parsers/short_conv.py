@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from formulas import Layer, ShortConvolution
+from hwcalc.formulas import Layer, ShortConvolution
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, attention_dims, build_layers, full_layer, windowed_layer
 from hwcalc.parsers.states import spelled_layer_types

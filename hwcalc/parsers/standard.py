@@ -7,7 +7,7 @@ layer windowed, as transformers' ``get_layer_types_and_kwargs`` does.
 
 from __future__ import annotations
 
-from formulas import Layer
+from hwcalc.formulas import Layer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.patterns import derived_layer_types
 from hwcalc.parsers.reading import (

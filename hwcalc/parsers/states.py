@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from formulas import Layer, NoCache
+from hwcalc.formulas import Layer, NoCache
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import read_layer_types
-from profiles.dtypes import find_dtype
+from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = ["LINEAR", "inner_width", "no_cache_layer", "spelled_layer_types", "state_dtype"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from formulas import CrossAttention, Layer, SparseIndexer
+from hwcalc.formulas import CrossAttention, Layer, SparseIndexer
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, read_layer_types

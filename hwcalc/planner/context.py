@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from formulas import Encoder, Role
-from formulas.frozen import frozen
-from formulas.weights import Part
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Context, Engine, Request
+from hwcalc.engines.base import Engine
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context
 from hwcalc.errors import UsageError
+from hwcalc.formulas import Encoder, Role
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from hwcalc.engines.lora import Lora
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["FIXED_ROLES", "Parallel", "encoder_tokens", "has_cross", "open_request", "parallel_sizes"]
 
@@ -168,12 +170,12 @@ def _hardware(gpu: str | None, gpus: int | None, instance: str | None, notes: li
     if instance is None:
         if gpu is None:
             return None, gpus
-        from hwcalc.hardware import load_gpu
+        from hwcalc.hardware.named import load_gpu
 
         return load_gpu(gpu, notes), gpus
     if gpu is not None:
         raise UsageError("--instance and --gpu both name the accelerator.", hint="Give one of them.")
-    from hwcalc.hardware import load_instance
+    from hwcalc.hardware.named import load_instance
 
     card, count = load_instance(instance, notes)
     if gpus is not None and gpus > count:

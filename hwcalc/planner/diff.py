@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from formulas.frozen import frozen
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
-from hwcalc.planner.result import SCHEMA_VERSION, Plan
+from hwcalc.planner.result import Plan
 
 __all__ = ["Change", "Difference", "KeyChange", "compare", "key_changes"]
 

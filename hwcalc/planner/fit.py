@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from hwcalc.engines.base import Budget, Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Budget
+from hwcalc.engines.pool import PoolInfo, Try
+from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, PoolInfo, Try
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo
 from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]

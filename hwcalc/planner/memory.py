@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from formulas.formats import BF16, FP16, FP32, WeightFormat
-from formulas.weights import Block, Part, Weights
-from hwcalc.engines.base import Context, Engine, Section
-from hwcalc.errors import UnknownNameError
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Section
+from hwcalc.engines.stored import Context
+from hwcalc.formulas.formats import WeightFormat
+from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import (
     BudgetInfo,
@@ -22,29 +22,18 @@ from hwcalc.planner.result import (
     WeightPart,
     WeightsInfo,
 )
+from hwcalc.quantization.planned import PLAIN_FORMATS, format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["format_name", "plan_memory", "planned_scheme", "weight_formats"]
-
-_PLAIN: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
-_SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
-_PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
-"""Sources whose ids are names that a publisher gave."""
+__all__ = ["plan_memory"]
 
 
 _UNKNOWN_SCHEME: Final = Note(
     code="weights-unknown",
     message="The config's quantization is of a form that kvplan does not know: weights are not counted. Give a format with --weights.",
 )
-
-
-def weight_formats() -> tuple[str, ...]:
-    """What ``--weights`` takes."""
-    from hwcalc.parsers.quantization import FORMATS
-
-    return (*_PLAIN, *FORMATS)
 
 
 def plan_memory(
@@ -110,34 +99,6 @@ def _per_gpu(engine: Engine, context: Context, weights: WeightsInfo, rank_bytes:
     )
 
 
-def format_name(wanted: str | None) -> str | None:
-    """``--weights`` as the name of a format; ``None`` is as published. Raises :class:`~hwcalc.errors.UsageError`."""
-    if wanted is None:
-        return None
-    name = wanted.strip().lower()
-    name = _SPELLINGS.get(name, name)
-    known = weight_formats()
-    if name not in known:
-        raise UnknownNameError(
-            f"--weights {wanted[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
-        )
-    return name
-
-
-def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
-    """The quantisation that is planned, ``None`` for plain weights, and whether it is understood. ``wanted`` is a format's name."""
-    if wanted in _PLAIN:
-        return None, True
-    if wanted is None and model.quantization is None:
-        return None, _quantised_by_name(model) is None
-    from hwcalc.parsers.quantization import read_scheme, uniform_scheme
-
-    if wanted is not None:
-        return uniform_scheme(wanted), True
-    scheme = read_scheme(model.quantization or {}, model.config.get("expert_dtype"))
-    return scheme, scheme is not None
-
-
 def _weights(model: ModelSpec, wanted: str | None, own: str, notes: list[Note]) -> WeightsInfo:
     if wanted is None and model.weights is not None:
         size = model.weights.total_bytes
@@ -155,10 +116,10 @@ def _weights(model: ModelSpec, wanted: str | None, own: str, notes: list[Note]) 
         return _unknown()
     scheme, known = planned_scheme(model, wanted)
     if not known:
-        named = _quantised_by_name(model) if model.quantization is None else None
+        named = named_in_the_id(model) if model.quantization is None else None
         notes.append(named or _UNKNOWN_SCHEME)
         return _unknown()
-    plain = _PLAIN.get(wanted or "") or _PLAIN[own]
+    plain = PLAIN_FORMATS.get(wanted or "") or PLAIN_FORMATS[own]
     if scheme is None:
         return _estimate(model.counted, None, plain)
     weights, spread = _numbered(model.counted)
@@ -195,21 +156,6 @@ def _numbered(weights: Weights) -> tuple[Weights, tuple[str, ...]]:
         else:
             blocks.append(block)
     return Weights(blocks=tuple(blocks)), tuple(spread)
-
-
-def _quantised_by_name(model: ModelSpec) -> Note | None:
-    """Why a published model's config cannot be taken at its word: its name says a format that it does not state."""
-    from hwcalc.parsers.named_format import named_format
-
-    found = named_format(model.id) if model.source in _PUBLISHED else None
-    if found is None:
-        return None
-    word, name = found
-    return Note(
-        code="weights-unknown",
-        message=f"The name {model.id} says {word}, but its config does not say how the weights are quantised: they are not "
-        f"counted. Give a format: --weights {name}.",
-    )
 
 
 def _unknown() -> WeightsInfo:

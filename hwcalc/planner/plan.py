@@ -5,24 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from formulas import LayerKind, Role, Stack, ranges
 from hwcalc._version import __version__
-from hwcalc.engines.base import Context, Engine, Request, StoredTensor
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.base import Engine
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context, StoredTensor
+from hwcalc.formulas import LayerKind, Role, Stack, ranges
 from hwcalc.model import ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, has_cross, open_request
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
-from hwcalc.planner.result import (
-    SCHEMA_VERSION,
-    CacheInfo,
-    LayerInfo,
-    ModelInfo,
-    ParametersInfo,
-    Plan,
-    RequestInfo,
-    SpeedInfo,
-    TensorInfo,
-)
+from hwcalc.planner.result import CacheInfo, LayerInfo, ModelInfo, ParametersInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
 
 __all__ = ["plan_model", "stored_layers"]
 
@@ -165,8 +158,8 @@ def _speed(engine: Engine, context: Context) -> SpeedInfo | None:
     request = context.request
     if request.gpu is None:
         return None
-    from hwcalc.planner.memory import format_name
     from hwcalc.planner.speed import speed_bound
+    from hwcalc.quantization.planned import format_name
 
     return speed_bound(
         context.model,

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas.frozen import frozen
 from hwcalc._version import __version__
-from hwcalc.engines.base import Context, Engine
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.base import Engine
+from hwcalc.engines.pool import Try
+from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_model
-from hwcalc.planner.result import SCHEMA_VERSION, Plan, Try
+from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
-    from hwcalc.planner.candidates import Candidate
+    from hwcalc.hardware.candidates import Candidate
 
 __all__ = ["DEFAULT_LIMIT", "DEFAULT_MOST", "LARGEST_MOST", "Offer", "Recommendation", "recommend_model"]
 

@@ -6,14 +6,14 @@ low and a high), ``measured``, or ``assumed`` where ``--assume`` filled a gap.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Final
 
-from formulas.frozen import frozen
+from hwcalc.documents import document_of
+from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 
 __all__ = [
-    "SCHEMA_VERSION",
     "UNLIMITED",
     "BudgetInfo",
     "BudgetPartInfo",
@@ -27,18 +27,14 @@ __all__ = [
     "ParametersInfo",
     "PerGpu",
     "Plan",
-    "PoolGroup",
-    "PoolInfo",
     "RequestInfo",
     "Share",
     "SpeedInfo",
     "TensorInfo",
-    "Try",
     "WeightPart",
     "WeightsInfo",
 ]
 
-SCHEMA_VERSION: Final = "1"
 UNLIMITED: Final = 2**40
 """No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
 
@@ -124,22 +120,6 @@ class TensorInfo:
     positions: int
     rule: str | None
     bytes: int
-
-
-@frozen
-class PoolGroup:
-    """Layers that share one block table: how many, what they take of a block, and how many blocks one request needs.
-
-    ``page_bytes`` is what a block takes of one layer, null where the layers differ; ``block_bytes`` of all the group's layers.
-    """
-
-    kind: str
-    count: int
-    layers: str
-    block_size: int
-    page_bytes: int | None
-    block_bytes: int
-    blocks_per_request: int
 
 
 @frozen
@@ -229,42 +209,6 @@ class PerGpu:
     activations: int | None
     overhead: int | None
     total: int | None
-
-
-@frozen
-class Try:
-    """A change that would make it start, as the engine's own flag; it was planned again before it was written here."""
-
-    flag: str
-    effect: str
-
-
-@frozen
-class PoolInfo:
-    """An engine's pool for a byte budget per GPU, counted as its own log counts; what an engine lacks is null.
-
-    ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
-    requests of ``seq`` tokens fit at once. ``fits`` says whether one request fits, ``message`` why not, in the engine's own words,
-    and ``requires`` what must be set beside, for the engine to start.
-    """
-
-    budget_bytes: int
-    tokens: int | None
-    bytes_per_token: int | None
-    blocks: int | None
-    block_size: int | None
-    bytes_per_block: int | None
-    blocks_per_request: int | None
-    max_concurrency: float | None
-    max_requests: int | None
-    max_seq: int | None
-    swa_tokens: int | None
-    state_slots: int | None
-    needed_bytes: int | None
-    fits: bool
-    message: str | None
-    requires: tuple[Try, ...]
-    definition: str
 
 
 @frozen
@@ -388,15 +332,5 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, as plain dicts and lists."""
-        document: dict[str, Any] = _plain(self)
+        document: dict[str, Any] = document_of(self)
         return document
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from formulas.frozen import frozen
-from hwcalc.engines.base import Context, Engine, Section
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Section
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.context import encoder_tokens
-from hwcalc.planner.result import UNLIMITED, PoolInfo
+from hwcalc.planner.result import UNLIMITED
 
 __all__ = [
     "MOST_GPUS",

@@ -3,7 +3,7 @@
 A step takes at least as long as memory needs to deliver what is read and as long as arithmetic needs at its peak, whichever is
 longer (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785). Read are the weights that the step's tokens use, once
 each, and what the caches hold; computed are two operations per weight and token (Kaplan et al. 2020, arXiv:2001.08361) and what
-:mod:`formulas.flops` counts. Communication, activations, sampling and kernels below their peak come on top and are left out.
+:mod:`hwcalc.formulas.flops` counts. Communication, activations, sampling and kernels below their peak come on top and are left out.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from formulas import Once, Role
-from formulas.flops import decode_flops, prefill_flops
+from hwcalc.formulas import Once, Role
+from hwcalc.formulas.flops import decode_flops, prefill_flops
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 
 if TYPE_CHECKING:
-    from formulas import DType, LayerKind, Stack
-    from profiles.calibration import Reading
-    from profiles.gpus import Gpu
+    from hwcalc.formulas import DType, LayerKind, Stack
+    from hwcalc.profiles.calibration import Reading
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["cache_bytes_read", "speed_bound"]
 
@@ -125,7 +125,7 @@ def speed_bound(
 def _measured(gpu: Gpu, notes: list[Note]) -> Reading | None:
     """What the user measured of this accelerator's memory, if anything; ``notes`` says so."""
     from hwcalc.engines.calibration import measurements
-    from profiles.calibration import BANDWIDTH
+    from hwcalc.profiles.calibration import BANDWIDTH
 
     found = measurements(gpu.id, BANDWIDTH, notes)
     reading = None if found is None else found.latest("read_gbps")
@@ -185,7 +185,7 @@ def _prompt_flops(shares: Iterable[WeightShare], tp: int, experts: int, seq: int
 
 
 def _rank_kind(kind: LayerKind, tp: int, *, expanded: bool) -> LayerKind:
-    from formulas import LatentAttention
+    from hwcalc.formulas import LatentAttention
 
     return (kind.expanded() if expanded and isinstance(kind, LatentAttention) else kind).shard(tp)
 

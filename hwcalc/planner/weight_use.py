@@ -6,12 +6,12 @@ import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from formulas.formats import WeightFormat
+    from hwcalc.formulas.formats import WeightFormat
 
 __all__ = ["Use", "WeightShare", "expected_share", "weight_shares"]
 
@@ -76,7 +76,7 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
 
     Multi-token prediction and the towers of images and sound are left out: a step of text does not use them.
     """
-    from hwcalc.planner.memory import format_name, planned_scheme
+    from hwcalc.quantization.planned import format_name, planned_scheme
 
     if model.counted is None:
         return None
@@ -101,7 +101,7 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
 
 
 def _plain(wanted: str | None, dtype: str | None) -> WeightFormat:
-    from formulas.formats import BF16, FP16, FP32
+    from hwcalc.formulas.formats import BF16, FP16, FP32
 
     known = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
     return known.get(wanted or "") or known.get(dtype or "", BF16)

@@ -1,7 +1,7 @@
 """``torchrun --nproc-per-node 2 -m hwcalc.probe MODEL --tp 2`` is ``kvplan probe`` with one process for each rank."""
 
+import runpy
 import sys
 
-from hwcalc.cli import main
-
-sys.exit(main(["probe", *sys.argv[1:]]))
+sys.argv.insert(1, "probe")
+runpy.run_module("hwcalc", run_name="__main__")

@@ -24,7 +24,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from typing import Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.settings import AllocatorSettings
 from hwcalc.units import MIB
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas import LatentAttention, Role
-from formulas.attention import AttentionKind
-from formulas.frozen import frozen
 from hwcalc.engines.allocation import ITEM_BYTES, fullest_stage
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import LatentAttention, Role
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.result import Environment  # a field of a document: its schema needs the class itself
@@ -25,7 +26,7 @@ from hwcalc.units import GIB, MIB
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["LEAST_KEPT_BYTES", "BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
 
@@ -168,7 +169,7 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
 
     Raises :class:`~hwcalc.errors.UsageError` where no profile says which accelerator it is.
     """
-    from profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
+    from hwcalc.profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
 
     if result.gpu is None:
         raise UsageError("a calibration belongs to an accelerator's profile.", hint="Name it: --gpu; see: kvplan gpus")

@@ -9,8 +9,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
-from formulas.frozen import frozen
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.result import Environment
 from hwcalc.probe.settings import environment_words

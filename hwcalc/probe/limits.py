@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from formulas.frozen import frozen
-from hwcalc.engines.allocation import Allocation, fullest_stage
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.allocation import fullest_stage
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Allocation, Context
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.planner import solve
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.probe.allocator import predict

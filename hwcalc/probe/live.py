@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from formulas.frozen import frozen
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import WINDOW, Change, Small
 from hwcalc.probe.live_search import smaller

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
-from formulas import Stack
-from formulas.frozen import frozen
+from hwcalc.formulas import Stack
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["MOST_LAYERS", "WINDOW", "Change", "Small", "clean", "pick_layers", "shrink"]
 
@@ -154,7 +154,7 @@ def clean(config: Mapping[str, Any]) -> dict[str, Any]:
 def pick_layers(stack: Stack) -> tuple[int, ...]:
     """The fewest first layers that have every kind; where those are many, the first layer of each combination of kinds.
 
-    >>> from formulas import FullAttention, Mamba2, Stack
+    >>> from hwcalc.formulas import FullAttention, Mamba2, Stack
     >>> a = FullAttention(num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=16)
     >>> b = FullAttention(num_attention_heads=4, num_key_value_heads=1, head_dim=16, v_head_dim=16)
     >>> pick_layers(Stack(((a,), (a,), (b,), (a,))))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import clean
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from formulas import Layer
 from hwcalc.errors import KvplanError
+from hwcalc.formulas import Layer
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.probe.live_config import Small, pick_layers, shrink
 

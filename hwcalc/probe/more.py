@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from formulas.frozen import frozen
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult
@@ -17,7 +18,7 @@ from hwcalc.units import MIB, human_bytes
 if TYPE_CHECKING:
     from hwcalc.probe.devices import Device
     from hwcalc.probe.run import ProbeOptions
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["SEARCHES", "More", "Wanted", "check_alone", "measure_more"]
 
@@ -121,11 +122,11 @@ def _bandwidth(engine: Engine, context: Context, device: Device, options: ProbeO
 def _accelerator(device: Device, notes: list[Note]) -> Gpu:
     """The profile of this very device: a machine may have several, and torch counts them in an order of its own."""
     if device.kind != "cuda":
-        from hwcalc.hardware import LOCAL, load_gpu
+        from hwcalc.hardware.named import LOCAL, load_gpu
 
         return load_gpu(LOCAL, notes)
-    from hwcalc.local_gpu import gpu_of
-    from hwcalc.local_probes import Found
+    from hwcalc.hardware.detect import Found
+    from hwcalc.hardware.local import gpu_of
 
     hip = getattr(device.torch.version, "hip", None)
     size = None if device.total_bytes is None else device.total_bytes // MIB

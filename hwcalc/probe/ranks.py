@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas.frozen import frozen
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Request
+    from hwcalc.engines.request import Request
     from hwcalc.probe.devices import Device
 
 __all__ = ["World", "check_world", "gathered", "stage_of", "world_of"]

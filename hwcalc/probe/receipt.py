@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from formulas.frozen import frozen
 from hwcalc._version import __version__
-from hwcalc.engines.base import Context
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines.stored import Context
 from hwcalc.errors import ConfigError, KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import RawModel
-from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More
@@ -109,7 +109,7 @@ def write_receipt(receipt: Receipt, path: str) -> None:
     """Write it whole or not at all. Raises :class:`~hwcalc.errors.UsageError` if the place cannot be written."""
     from pathlib import Path
 
-    from hwcalc.report.document import dumps
+    from hwcalc.documents import dumps
     from hwcalc.sources.facts_cache import write_atomically
 
     check_path(path)
@@ -160,7 +160,7 @@ def verify(document: Mapping[str, Any], name: str) -> Verified:
 
 
 def _verify(document: Mapping[str, Any], name: str) -> Verified:
-    from hwcalc.api import opened
+    from hwcalc.library.plan import opened
     from hwcalc.parsers import parse
     from hwcalc.planner.context import open_request
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 
 __all__ = [

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
-from formulas.frozen import frozen
-from hwcalc.engines.allocation import Allocation, fullest_stage
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.allocation import fullest_stage
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Allocation, Context
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.probe.measure import measure

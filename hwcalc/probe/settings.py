@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.units import MIB
 
 __all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "environment_words", "parse_settings"]

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc._version import __version__
-from hwcalc.api import ModelLike, load_model
+from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import LogError, UsageError
+from hwcalc.library.plan import ModelLike, load_model
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.context import open_request
-from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.lines import LogLike, Reader, log_name
@@ -93,7 +94,7 @@ def reconcile(
     ``calibrate`` the overheads that the log measured are kept for later plans with this engine and GPU.
 
     Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and what
-    :func:`~hwcalc.api.plan` raises.
+    :func:`~hwcalc.library.plan.plan` raises.
     """
     allowed = parse_share(tolerance, "the tolerance")
     if not 0 <= allowed < 1:
@@ -276,7 +277,7 @@ def _same_model(facts: Facts, spec: ModelSpec, notes: list[Note]) -> None:
         return
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
     if last and last != spec.id.rpartition("/")[2].lower() and "snapshots" not in name:
-        from hwcalc.sources.wanted import printable
+        from hwcalc.text import printable
 
         message = f"The log is of {printable(name)[:80]}; it is compared with {spec.id}."
         notes.append(Note(code="other-model", message=message))
@@ -288,9 +289,9 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
     from pathlib import Path
 
     from hwcalc.engines.calibration import conditions
-    from hwcalc.hardware import profile_errors
-    from hwcalc.sources.wanted import printable
-    from profiles.calibration import Measured, Reading, overheads_kind, save_reading
+    from hwcalc.hardware.profiles import profile_errors
+    from hwcalc.profiles.calibration import Measured, Reading, overheads_kind, save_reading
+    from hwcalc.text import printable
 
     gpu = context.request.gpu
     assert gpu is not None

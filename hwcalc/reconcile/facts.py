@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.units import GIB, KIB, MIB
 
 __all__ = ["BINARY", "Fact", "Facts", "Found", "byte_range", "number_after", "number_before"]

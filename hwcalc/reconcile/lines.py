@@ -94,7 +94,7 @@ def _raw(log: LogLike) -> Iterator[str]:
 
 
 def _file(path: Path) -> Iterator[str]:
-    from hwcalc.sources.wanted import printable
+    from hwcalc.text import printable
 
     shown = printable(str(path))
     hint = "Name a file, or - for standard input."

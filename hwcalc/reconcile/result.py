@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact
 from hwcalc.reconcile.rows import Row

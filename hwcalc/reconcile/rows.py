@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.reconcile.facts import Fact
 
 __all__ = ["Number", "Range", "Row", "compared", "spread"]

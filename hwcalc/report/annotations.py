@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hwcalc.check.result import CheckDocument, Checked
 from hwcalc.report.check_text import in_full, reason, summary_line, what_is_wrong
-from hwcalc.report.text import clean
+from hwcalc.text import clean
 
 __all__ = ["check_annotations"]
 

@@ -12,7 +12,7 @@ FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 def check_report(document: CheckDocument, format_: str, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
     """The text of one of :data:`FORMATS`."""
     if format_ == "json":
-        from hwcalc.report.document import dumps
+        from hwcalc.documents import dumps
 
         return dumps(document.to_dict())
     if format_ == "sarif":

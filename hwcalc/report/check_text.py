@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
-from hwcalc.report.text import clean, plural
+from hwcalc.report.text import plural
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = [

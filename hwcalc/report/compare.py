@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from hwcalc.planner.recommend import TIGHT
-from hwcalc.report.compare_records import Comparison, Variant
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
-from hwcalc.report.text import clean, how_many
+from hwcalc.report.text import how_many
+from hwcalc.sweep.records import Comparison, Variant
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = ["comparison_csv", "comparison_text"]

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from formulas import KINDS, DType
+from hwcalc.formulas import KINDS, DType
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.report.summary import kind_title, stored
 from hwcalc.report.text import TIMES
-from profiles.dtypes import find_dtype
 
 __all__ = ["KindExplanation", "TensorExplanation", "explain", "explain_document"]
 

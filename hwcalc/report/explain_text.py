@@ -6,7 +6,8 @@ from hwcalc.planner.result import Plan
 from hwcalc.report.explain import KindExplanation, TensorExplanation, explain
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
-from hwcalc.report.text import TIMES, both, clean, exact, layer_words, percent
+from hwcalc.report.text import TIMES, both, exact, layer_words, percent
+from hwcalc.text import clean
 
 __all__ = ["dimensions", "explain_text", "group_lines", "heading", "result", "steps", "total"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu
-    from profiles.instances import Instance
+    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.instances import Instance
 
 __all__ = ["GpuInfo", "GpusDocument", "InstanceInfo", "InstancesDocument", "VisibleInfo", "gpu_info", "instance_info"]
 
@@ -100,7 +100,7 @@ class InstancesDocument:
 
 def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuInfo:
     """The record of an accelerator, with its other names and where it is rented."""
-    from profiles.gpus import visible_memory
+    from hwcalc.profiles.gpus import visible_memory
 
     visible = visible_memory(gpu)
     return GpuInfo(
@@ -137,7 +137,7 @@ def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuI
 
 def instance_info(instance: Instance, each: Gpu) -> InstanceInfo:
     """The record of an instance; ``each`` is what one of its accelerators is to a program."""
-    from profiles.gpus import visible_memory
+    from hwcalc.profiles.gpus import visible_memory
 
     visible = visible_memory(each)
     fraction = instance.fraction

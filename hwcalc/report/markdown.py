@@ -8,7 +8,8 @@ from hwcalc.planner.result import Plan
 from hwcalc.report.explain import explain
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.summary import definition, figures, fit_lines, model_lines, request_line, shares, source_line, verdict
-from hwcalc.report.text import clean, exact, percent
+from hwcalc.report.text import exact, percent
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = ["explain_markdown", "markdown_table", "plan_markdown"]

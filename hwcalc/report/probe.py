@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hwcalc._version import __version__
-from hwcalc.planner.result import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import MEASURED, Compared, Probed, RankResult, TensorResult
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import both, clean, exact, plural
+from hwcalc.report.text import both, exact, plural
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = ["ProbeDocument", "probe_csv", "probe_document", "probe_text", "verified_text", "verify_csv"]

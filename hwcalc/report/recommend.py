@@ -8,7 +8,8 @@ from typing import Final
 from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import clean, how_many, percent, plural
+from hwcalc.report.text import how_many, percent, plural
+from hwcalc.text import clean
 from hwcalc.units import GIB
 
 __all__ = ["layout_words", "left_out", "recommendation_csv", "recommendation_text"]

@@ -7,7 +7,8 @@ from typing import Final
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import clean, plural
+from hwcalc.report.text import plural
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = ["reconcile_csv", "reconcile_text", "verdict"]

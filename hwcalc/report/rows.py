@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from hwcalc.planner.result import Plan
 from hwcalc.report.markdown import markdown_table
 from hwcalc.report.table import PIPED_WIDTH, rendered
-from hwcalc.report.text import clean
+from hwcalc.text import clean
 
 __all__ = ["csv_text", "listing", "plan_csv"]
 

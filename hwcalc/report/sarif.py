@@ -13,9 +13,9 @@ from urllib.parse import quote
 
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.result import CheckDocument, Checked, Judged
+from hwcalc.documents import dumps
 from hwcalc.report.check_text import in_full, reason, what_is_wrong
-from hwcalc.report.document import dumps
-from hwcalc.report.text import clean
+from hwcalc.text import clean
 
 __all__ = ["check_sarif"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.planner.result import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION
 
 __all__ = ["DOCUMENTS", "json_schema"]
 
@@ -45,7 +45,8 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.result import Plan
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
-    from hwcalc.report import compare_records, explain, hardware, probe, records
+    from hwcalc.report import explain, hardware, probe, records
+    from hwcalc.sweep import records as compare_records
 
     classes: dict[str, type] = {
         "plan": Plan,

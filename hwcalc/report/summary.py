@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from formulas import KINDS, Role, ranges
 from hwcalc.engines import find_engine
-from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, PoolInfo, TensorInfo
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.formulas import KINDS, Role, ranges
+from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
-from hwcalc.report.text import TIMES, both, clean, indices, parameters, plural
+from hwcalc.report.text import TIMES, both, indices, parameters, plural
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 __all__ = [

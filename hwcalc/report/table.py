@@ -18,7 +18,8 @@ from hwcalc.report.summary import (
     source_line,
     verdict,
 )
-from hwcalc.report.text import abbreviated, clean, exact, layer_words, percent
+from hwcalc.report.text import abbreviated, exact, layer_words, percent
+from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ __all__ = [
     "TIMES",
     "abbreviated",
     "both",
-    "clean",
     "exact",
     "how_many",
     "indices",
@@ -22,19 +21,6 @@ __all__ = [
 TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
 _BILLION, _MILLION = 10**9, 10**6
-
-
-def clean(text: str) -> str:
-    r"""Text from outside without what moves a terminal's cursor: control and formatting characters become ``?``.
-
-    >>> clean("a\x1b[31mb")
-    'a?[31mb'
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    import unicodedata
-
-    return "".join("?" if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character for character in text)
 
 
 def exact(count: int) -> str:

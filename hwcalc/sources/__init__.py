@@ -15,11 +15,12 @@ from typing import IO
 
 from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError, UsageError
 from hwcalc.model import Note, RawModel
+from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
 from hwcalc.sources.hf_cache import find_cached
 from hwcalc.sources.local import from_path, from_standard_input, from_stream, has_path_syntax, no_such_path
-from hwcalc.sources.wanted import Absent, Source, Wanted, shown, split_revision
-from profiles.catalog import is_model_id
+from hwcalc.sources.wanted import Absent, Source, Wanted, split_revision
+from hwcalc.text import shown
 
 __all__ = ["resolve", "resolve_stream"]
 

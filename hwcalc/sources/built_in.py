@@ -1,4 +1,4 @@
-"""The catalog as a source: what :mod:`profiles.catalog` knows, as a :class:`~hwcalc.model.RawModel`."""
+"""The catalog as a source: what :mod:`hwcalc.profiles.catalog` knows, as a :class:`~hwcalc.model.RawModel`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from hwcalc.errors import ConfigError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
+from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry
 from hwcalc.sources.document import check_document
-from hwcalc.sources.wanted import Absent, Wanted, printable
-from profiles.catalog import CatalogEntry, ProfileError, find_entry
+from hwcalc.sources.wanted import Absent, Wanted
+from hwcalc.text import printable
 
 __all__ = ["find_in_catalog", "profile_errors"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 __all__ = ["LARGEST_DOCUMENT", "MAX_DEPTH", "check_document", "parse_document", "read_document", "read_stream"]
 

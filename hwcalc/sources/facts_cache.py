@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note, WeightFacts
 
 __all__ = ["Kept", "cached_weights", "facts_folder", "keep_weights", "write_atomically"]

@@ -9,7 +9,7 @@ from typing import Any
 from hwcalc.errors import KvplanError
 from hwcalc.model import Note, WeightFacts
 from hwcalc.sources.document import read_document
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 __all__ = ["read_config", "weights_beside"]
 

@@ -14,21 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from hwcalc.model import Note, RawModel
-from hwcalc.sources.wanted import Absent, Wanted, printable
+from hwcalc.sources.hf_folder import cache_folder
+from hwcalc.sources.wanted import Absent, Wanted
+from hwcalc.text import printable
 
-__all__ = ["cache_folder", "cached_config", "cached_ids", "find_cached"]
+__all__ = ["cached_config", "cached_ids", "find_cached"]
 
 _COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
 _COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
-
-
-def cache_folder() -> Path:
-    """Where the cache is, there or not. An empty variable counts as not set."""
-    environment = os.environ.get
-    home = environment("HF_HOME") or os.path.join(environment("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    place = environment("HF_HUB_CACHE") or environment("HUGGINGFACE_HUB_CACHE") or os.path.join(home, "hub")
-    return Path(os.path.expandvars(os.path.expanduser(place)))
 
 
 def cached_ids() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hwcalc.sources.facts_cache import write_atomically
-from hwcalc.sources.hf_cache import cache_folder
+from hwcalc.sources.hf_folder import cache_folder
 
 __all__ = ["blob_key", "keep_files"]
 

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from formulas.frozen import frozen
 from hwcalc._version import __version__
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, UsageError
-from hwcalc.sources.wanted import printable, shown
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import printable, shown
 
 __all__ = ["PAUSES", "HubClient", "Reply"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hwcalc.errors import KvplanError
+from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.document import read_document
 from hwcalc.sources.hf_cache import cached_config, cached_ids
-from hwcalc.sources.wanted import printable
-from profiles.catalog import find_entry, list_models
+from hwcalc.text import printable
 
 __all__ = ["KnownModel", "known_ids", "list_known_models"]
 

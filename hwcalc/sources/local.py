@@ -11,9 +11,9 @@ from typing import IO, Any
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError, UsageError
 from hwcalc.model import Note, RawModel
+from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import read_stream
-from hwcalc.sources.wanted import printable, shown
-from profiles.catalog import is_model_id
+from hwcalc.text import printable, shown
 
 __all__ = ["from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError, UnsupportedError
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 __all__ = ["config_from_params"]
 

@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from formulas.frozen import frozen
 from hwcalc.errors import HubError, HubUnreachableError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers import parse
+from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
 from hwcalc.sources import resolve
 from hwcalc.sources.facts_cache import write_atomically
-from hwcalc.sources.wanted import printable, shown
-from profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
+from hwcalc.text import printable, shown
 
 __all__ = ["Refreshed", "finite", "refresh"]
 

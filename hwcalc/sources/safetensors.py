@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from formulas.frozen import frozen
 from hwcalc.errors import ConfigError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import WeightFacts
 
 __all__ = ["LARGEST_HEADER", "PREFIX", "Header", "add_up", "header_end", "read_header", "read_index"]

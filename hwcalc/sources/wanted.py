@@ -6,11 +6,12 @@ import re
 from collections.abc import Callable
 from dataclasses import field
 
-from formulas.frozen import frozen
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import RawModel
+from hwcalc.text import shown
 
-__all__ = ["Absent", "Source", "Wanted", "printable", "shown", "split_revision"]
+__all__ = ["Absent", "Source", "Wanted", "split_revision"]
 
 # What git allows in a branch or tag name, less what could leave the folder of a cache.
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
@@ -45,16 +46,6 @@ class Absent:
 
 
 Source = Callable[[Wanted], RawModel | Absent]
-
-
-def printable(text: str) -> str:
-    """``text`` as it can be written to any UTF-8 stream: control characters and undecodable bytes escaped."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
-
-
-def shown(text: str, longest: int = 80) -> str:
-    """``text`` in quotes for a message: cut, and with everything escaped that a terminal might obey."""
-    return f"'{printable(text if len(text) <= longest else text[: longest - 3] + '...')}'"
 
 
 def split_revision(text: str, revision: str | None) -> tuple[str, str | None]:

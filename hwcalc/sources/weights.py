@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
-from formulas.frozen import frozen
 from hwcalc.errors import ConfigError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import WeightFacts
 from hwcalc.sources.progress import tell
 from hwcalc.sources.safetensors import LARGEST_INDEX, Header, add_up, header_end, read_header, read_index

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError
+from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
-from hwcalc.sources.wanted import printable, shown
-from profiles.catalog import is_model_id
+from hwcalc.text import printable, shown
 
 if TYPE_CHECKING:
-    from hwcalc.sources.hub import Repository
+    from hwcalc.sources.repository import Repository
 
 __all__ = ["without_config"]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Final
 
-from formulas.frozen import frozen
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.result import Plan
-from hwcalc.report.compare_records import SweepPoint
+from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.spans import Integers
 
 __all__ = ["COLUMNS", "NUMBERS", "Block", "Column", "Value", "failed_row", "row_of"]

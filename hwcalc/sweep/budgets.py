@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from formulas.frozen import frozen
-from hwcalc.engines.base import Context, Engine, Section
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Section
+from hwcalc.engines.stored import Context
+from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.fit import DOES_NOT_FIT, FITS, TIGHT
 from hwcalc.sweep.spans import Integers
 

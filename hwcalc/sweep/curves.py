@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from formulas import CacheTensor, LayerKind, Span
-from formulas.frozen import frozen
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
+from hwcalc.formulas import CacheTensor, LayerKind, Span
+from hwcalc.formulas.frozen import frozen
 from hwcalc.sweep.spans import Integers, positions
 
 __all__ = ["CURVES", "Curves", "Term", "amounts", "growth", "largest"]

@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from formulas.frozen import frozen
-from hwcalc.api import plan
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 from hwcalc.planner.context import has_cross, open_request
 from hwcalc.sources.progress import tell

@@ -8,9 +8,9 @@ from math import prod
 from types import MappingProxyType
 from typing import Any
 
-from formulas.frozen import frozen
-from hwcalc.api import plan
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 
 __all__ = ["Grid", "Missing", "check", "count"]

@@ -83,8 +83,8 @@ def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
 
 
 def _catalog() -> tuple[str, ...]:
+    from hwcalc.profiles.catalog import list_models
     from hwcalc.sources.built_in import profile_errors
-    from profiles.catalog import list_models
 
     with profile_errors():
         return list_models()

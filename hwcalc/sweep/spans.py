@@ -1,4 +1,4 @@
-"""How many positions are kept after each of many lengths: :meth:`formulas.Span.positions` for a whole array."""
+"""How many positions are kept after each of many lengths: :meth:`hwcalc.formulas.Span.positions` for a whole array."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, Span, Strided, Window
+from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, Span, Strided, Window
 
 __all__ = ["Integers", "positions"]
 

@@ -7,11 +7,12 @@ from itertools import product
 from typing import Any, Final
 
 from hwcalc._version import __version__
-from hwcalc.api import plan
+from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
+from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
-from hwcalc.planner.result import SCHEMA_VERSION, Plan
-from hwcalc.report.compare_records import AXES, Comparison, Variant
+from hwcalc.planner.result import Plan
+from hwcalc.sweep.records import AXES, Comparison, Variant
 
 __all__ = ["MOST_VARIANTS", "common_length", "compared"]
 

@@ -10,8 +10,8 @@ from typing import IO, Any, Final
 import numpy as np
 
 from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
-from hwcalc.planner.result import SCHEMA_VERSION
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Block, Column, Value
 
 __all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]

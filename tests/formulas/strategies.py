@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from formulas import KINDS, AttentionKind, FullAttention, LayerKind
+from hwcalc.formulas import KINDS, AttentionKind, FullAttention, LayerKind
 
 __all__ = ["LARGEST", "attention", "dimensions", "kinds"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import formulas
+from hwcalc import formulas
 
 
 def test_every_name_is_there() -> None:
@@ -17,9 +17,11 @@ def test_every_name_is_there() -> None:
 
 def test_type_checkers_see_the_same_names() -> None:
     """The block for type checkers imports each name from the same module."""
-    (block,) = (node for node in ast.parse(Path(formulas.__file__).read_text(encoding="utf-8")).body if isinstance(node, ast.If))
+    (block,) = (
+        node for node in ast.parse(Path(str(formulas.__file__)).read_text(encoding="utf-8")).body if isinstance(node, ast.If)
+    )
     seen = {
-        alias.name: (statement.module or "").removeprefix("formulas.")
+        alias.name: (statement.module or "").removeprefix("hwcalc.formulas.")
         for statement in block.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import (
+from hwcalc.formulas import (
     Chunk,
     ChunkedAttention,
     CompressedAttention,
@@ -29,7 +29,7 @@ from formulas import (
     Strided,
     Window,
 )
-from formulas.flops import decode_flops, positions_sum, prefill_flops
+from hwcalc.formulas.flops import decode_flops, positions_sum, prefill_flops
 from tests.formulas.strategies import kinds
 
 HEADS = {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "v_head_dim": 32}

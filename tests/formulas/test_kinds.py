@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from formulas import (
+from hwcalc.formulas import (
     KINDS,
     MAX_DIMENSION,
     AttentionKind,
@@ -38,7 +38,7 @@ from formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from formulas.kind import register
+from hwcalc.formulas.kind import register
 
 BF16: Final = DType(name="bf16", block_elements=1, block_bytes=2)
 FP32: Final = DType(name="fp32", block_elements=1, block_bytes=4)
@@ -219,11 +219,12 @@ def _subclasses(kind: type[LayerKind]) -> Iterator[type[LayerKind]]:
 
 
 def test_every_concrete_kind_is_registered() -> None:
-    """A kind of :mod:`formulas` that has a name is in the registry under it; only the shared base has none."""
+    """A kind of :mod:`hwcalc.formulas` that has a name is in the registry under it; only the shared base has none."""
     ours = {
         kind
         for kind in _subclasses(LayerKind)
-        if kind.__module__.startswith("formulas.") and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+        if kind.__module__.startswith("hwcalc.formulas.")
+        and getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
     }
 
     assert ours - set(KINDS.values()) == {AttentionKind}

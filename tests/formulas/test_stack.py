@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import FullAttention, Layer, LayerKind, LightningAttention, NoCache, Stack, ranges
+from hwcalc.formulas import FullAttention, Layer, LayerKind, LightningAttention, NoCache, Stack, ranges
 from tests.formulas.strategies import kinds
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import CacheTensor, Chunk, DType, Encoder, Fixed, Full, Once, Remainder, Role, Sink, Span, Strided, Window
-from profiles.dtypes import dtype_names, find_dtype
+from hwcalc.formulas import CacheTensor, Chunk, DType, Encoder, Fixed, Full, Once, Remainder, Role, Sink, Span, Strided, Window
+from hwcalc.profiles.dtypes import dtype_names, find_dtype
 
 SPANS = (
     (Full(), (0, 1, 2, 3, 4, 5)),

@@ -8,7 +8,7 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.errors import KvplanError
-from profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import find_model, list_models
 
 
 def config_of(model_id: str) -> dict[str, Any]:

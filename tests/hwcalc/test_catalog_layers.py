@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from formulas import LayerKind
 from hwcalc import load_model
-from profiles.catalog import list_models
+from hwcalc.formulas import LayerKind
+from hwcalc.profiles.catalog import list_models
 
 TABLE: Final = Path(__file__).with_name("catalog_layers.txt")
 

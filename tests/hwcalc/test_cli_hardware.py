@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from hwcalc import local_gpu
 from hwcalc.cli import completion
-from hwcalc.local_probes import Found
+from hwcalc.hardware import local as local_gpu
+from hwcalc.hardware.detect import Found
+from hwcalc.profiles.gpus import list_gpus, user_folder
+from hwcalc.profiles.instances import list_instances
 from hwcalc.report.schema import json_schema
-from profiles.gpus import list_gpus, user_folder
-from profiles.instances import list_instances
 from tests.hwcalc.command import QWEN, Capture, run
 
 

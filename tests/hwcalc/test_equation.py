@@ -13,14 +13,14 @@ import pytest
 
 from hwcalc import KvplanError, Plan, plan
 from hwcalc.engines import ENGINES
-from hwcalc.engines.base import Section
+from hwcalc.engines.budget import Section
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.result import FitInfo
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.profiles.gpus import find_gpu, visible_memory
 from hwcalc.report.markdown import plan_markdown
 from hwcalc.report.table import plan_table
 from hwcalc.units import GIB, MIB
-from profiles.engines import runtime_profile
-from profiles.gpus import find_gpu, visible_memory
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 GOLDEN: Final = json.loads((Path(__file__).parents[1] / "golden" / "vllm.json").read_text(encoding="utf-8"))["cases"]
@@ -322,7 +322,7 @@ def test_a_model_that_nobody_counts_has_no_verdict() -> None:
 
 def test_every_gpu_plans() -> None:
     """From what is known of its memory, or with a note that nothing is."""
-    from profiles.gpus import list_gpus
+    from hwcalc.profiles.gpus import list_gpus
 
     for name in list_gpus():
         made = plan(LLAMA, seq=1024, gpu=name)

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import profiles
-from hwcalc import KvplanError, Plan, plan
+from hwcalc import KvplanError, Plan, plan, profiles
 from hwcalc.parsers.registry import DIALECTS
 
-CATALOG: Final = Path(profiles.__file__).parent / "models"
+CATALOG: Final = Path(str(profiles.__file__)).parent / "models"
 REQUESTS: Final = (
     {"engine": "reference"},
     {"engine": "reference", "dtype": "q8_0:q4_0", "batch": 3},

@@ -10,7 +10,8 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import (
+from hwcalc import ModelSpec, Plan
+from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
@@ -22,9 +23,8 @@ from formulas import (
     SlidingAttention,
     Stack,
 )
-from hwcalc import ModelSpec, Plan
 from hwcalc.planner.plan import plan_model
-from profiles.dtypes import dtype_names
+from hwcalc.profiles.dtypes import dtype_names
 from tests.formulas.strategies import attention, dimensions, kinds
 
 TOKENS: Final = st.integers(1, 5_000)

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import local_gpu, local_probes
 from hwcalc.errors import UsageError
-from hwcalc.hardware import load_gpu
-from hwcalc.local_gpu import detect, match
-from hwcalc.local_probes import Found, amdgpu, bounded_output, metal, nvidia_smi, nvml, rocm_smi, torch
+from hwcalc.hardware import detect as local_probes
+from hwcalc.hardware import local as local_gpu
+from hwcalc.hardware.detect import Found, amdgpu, bounded_output, metal, nvidia_smi, nvml, rocm_smi, torch
+from hwcalc.hardware.local import detect, match
+from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from profiles.gpus import user_folder, visible_memory
+from hwcalc.profiles.gpus import user_folder, visible_memory
 
 MIB: Final = 1024**2
 

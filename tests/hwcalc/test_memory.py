@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.planner.memory import weight_formats
+from hwcalc.quantization.planned import weight_formats
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",

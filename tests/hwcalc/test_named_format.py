@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.parsers.named_format import named_format
-from profiles.catalog import list_models
+from hwcalc.profiles.catalog import list_models
+from hwcalc.quantization.named_format import named_format
 
 SILENT: Final = {
     "nvidia/DeepSeek-V3.1-NVFP4": "nvfp4",

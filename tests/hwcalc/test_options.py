@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from hwcalc import api
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
+from hwcalc.library import plan as api
 from tests.hwcalc.command import QWEN, Capture, run
 
 GIVEN = [option for option in PLANNING if option.flags and option not in OUTPUT]

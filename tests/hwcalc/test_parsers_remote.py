@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import CompressedAttention, FullAttention, NoCache, SharedCache, SinkAttention, SlidingAttention, ranges
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError
+from hwcalc.formulas import CompressedAttention, FullAttention, NoCache, SharedCache, SinkAttention, SlidingAttention, ranges
 from tests.hwcalc.remote_configs import (
     ARCTIC,
     BAICHUAN_13B,

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from formulas.formats import (
+from hwcalc import plan
+from hwcalc.errors import UsageError
+from hwcalc.formulas.formats import (
     AWQ,
     BF16,
     BNB4,
@@ -22,11 +24,9 @@ from formulas.formats import (
     NVFP4,
     WeightFormat,
 )
-from formulas.weights import Block, Part, Weight, WeightRole, Weights, experts, gated_mlp, linear
-from hwcalc import plan
-from hwcalc.errors import UsageError
-from hwcalc.parsers.quantization import Scheme, read_scheme, uniform_scheme
-from profiles.catalog import find_model, list_models
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights, experts, gated_mlp, linear
+from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.quantization.scheme import Scheme, read_scheme, uniform_scheme
 
 ROWS, COLUMNS = 4096, 1024
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import pytest
 
 import hwcalc.engines
-from formulas import KINDS, Stack
 from hwcalc import ModelSpec, plan
 from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
+from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 
 ROOT: Final = Path(__file__).parent.parent.parent

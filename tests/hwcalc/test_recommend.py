@@ -16,8 +16,8 @@ import pytest
 from hwcalc import KvplanError, plan, recommend
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.planner.recommend import Offer, Recommendation
+from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
-from profiles.gpus import find_gpu, list_gpus, visible_memory
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B"

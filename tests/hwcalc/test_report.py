@@ -13,11 +13,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from formulas import KINDS
-from hwcalc.api import plan
+from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import KINDS
+from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
-from hwcalc.report.document import dumps, error_document, escaped
+from hwcalc.profiles.catalog import list_models
 from hwcalc.report.explain import explain, explain_document
 from hwcalc.report.explain_text import explain_text
 from hwcalc.report.markdown import explain_markdown, plan_markdown
@@ -25,8 +26,8 @@ from hwcalc.report.rows import plan_csv
 from hwcalc.report.schema import DOCUMENTS, json_schema
 from hwcalc.report.summary import shares, stored
 from hwcalc.report.table import plan_table
-from hwcalc.report.text import TIMES, abbreviated, clean, indices, layer_words, percent
-from profiles.catalog import list_models
+from hwcalc.report.text import TIMES, abbreviated, indices, layer_words, percent
+from hwcalc.text import clean
 
 QWEN3 = {
     "model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,

@@ -11,8 +11,8 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import KvplanError, plan
+from hwcalc.profiles.catalog import list_models
 from hwcalc.sources import resolve
-from profiles.catalog import list_models
 
 TOKENS: Final = 20_000
 LOST: Final[Mapping[str, str]] = {

@@ -12,11 +12,12 @@ import pytest
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
+from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import MIB
-from profiles.gpus import Gpu
 
 CASES: Final = 2_000
 CHUNKS: Final = 10

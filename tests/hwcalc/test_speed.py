@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import DType, Role
 from hwcalc import load_model
+from hwcalc.formulas import DType, Role
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import cache_bytes_read, speed_bound
 from hwcalc.planner.weight_use import expected_share, weight_shares
-from profiles.gpus import Gpu
+from hwcalc.profiles.gpus import Gpu
 
 BF16 = DType(name="bf16", block_elements=1, block_bytes=2)
 FP8 = DType(name="fp8", block_elements=1, block_bytes=1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from profiles.calibration import (
+from hwcalc.profiles.calibration import (
     BANDWIDTH,
     SWITCH,
     Calibration,
@@ -22,7 +22,7 @@ from profiles.calibration import (
     parse_calibration,
     save_reading,
 )
-from profiles.catalog import ProfileError
+from hwcalc.profiles.catalog import ProfileError
 
 MEASURED = Measured(device="NVIDIA L4", date="2026-11-20", source="a log", driver="580.1", torch="2.13.0")
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from profiles.catalog import (
+from hwcalc.profiles.catalog import (
     BUILT_IN,
     FIELDS,
     ProfileError,
@@ -138,7 +138,7 @@ def test_search_wants_every_word_in_any_case() -> None:
 )
 def test_what_is_not_an_id_reads_no_file(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A strict form of id: nothing else ever becomes a path."""
-    monkeypatch.setattr("profiles.catalog.os.path.lexists", lambda path: pytest.fail(f"looked for {path}"))
+    monkeypatch.setattr("hwcalc.profiles.catalog.os.path.lexists", lambda path: pytest.fail(f"looked for {path}"))
 
     assert not is_model_id(text)
     assert find_model(text) is None

@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
-from profiles.catalog import ProfileError
-from profiles.engines import (
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.engines import (
     BUILT_IN,
     ESTIMATES,
     RUNTIME_ESTIMATES,
@@ -18,7 +18,7 @@ from profiles.engines import (
     runtime_profile,
     vllm_profile,
 )
-from profiles.yaml_file import parse_yaml
+from hwcalc.profiles.yaml_file import parse_yaml
 
 TEXT: Final = (BUILT_IN / "vllm.yaml").read_text(encoding="utf-8")
 RUNTIME_TEXT: Final = (BUILT_IN / "runtime.yaml").read_text(encoding="utf-8")

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.hardware import load_gpu
+from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from profiles.catalog import ProfileError
-from profiles.gpus import (
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.gpus import (
     BUILT_IN,
     FIELDS,
     UnknownGpuError,
@@ -26,7 +26,7 @@ from profiles.gpus import (
     parse_gpu,
     user_folder,
 )
-from profiles.yaml_file import parse_yaml, read_yaml
+from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
 
 ROOT: Final = Path(__file__).parent.parent.parent
 FILES: Final = sorted(BUILT_IN.glob("*.yaml"))

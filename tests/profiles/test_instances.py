@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from hwcalc.errors import ConfigError, UsageError
-from hwcalc.hardware import load_instance
+from hwcalc.hardware.named import load_instance
 from hwcalc.model import Note
-from profiles.catalog import ProfileError
-from profiles.gpus import find_gpu, list_gpus, visible_memory
-from profiles.instances import (
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
+from hwcalc.profiles.instances import (
     BUILT_IN,
     FIELDS,
     AmbiguousInstanceError,
@@ -27,7 +27,7 @@ from profiles.instances import (
     parse_instance,
     user_folder,
 )
-from profiles.yaml_file import read_yaml
+from hwcalc.profiles.yaml_file import read_yaml
 
 ROOT: Final = Path(__file__).parent.parent.parent
 FILES: Final = sorted(BUILT_IN.glob("*/*.yaml"))

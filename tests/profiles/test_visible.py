@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from profiles.catalog import ProfileError
-from profiles.gpus import Gpu, find_gpu, list_gpus, usable_mib, visible_memory, with_memory
-from profiles.visible import BUILT_IN, parse_hardware
-from profiles.yaml_file import parse_yaml, read_yaml
+from hwcalc.profiles.catalog import ProfileError
+from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus, usable_mib, visible_memory, with_memory
+from hwcalc.profiles.visible import BUILT_IN, parse_hardware
+from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
 
 MIB: Final = 1024**2
 TEXT: Final = BUILT_IN.read_text(encoding="utf-8")

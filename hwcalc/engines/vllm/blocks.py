@@ -8,12 +8,12 @@ from __future__ import annotations
 from math import lcm
 from typing import TYPE_CHECKING, Final
 
-from formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["backend_block", "gpu_architecture", "hybrid_block", "kernel_block", "sparse_word"]
 

@@ -9,7 +9,7 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py (KVCacheTensor.shared_by) and v1
 
 from __future__ import annotations
 
-from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.stored import Allocation
 from hwcalc.engines.vllm.layout import Layout
 
 __all__ = ["pool_buffers"]

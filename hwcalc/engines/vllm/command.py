@@ -68,7 +68,7 @@ def serve(plan: Plan) -> list[str]:
 
 def _weights(wanted: str) -> list[str]:
     """Formats that vLLM makes of plain weights as it loads them; any other has to be published."""
-    from hwcalc.planner.memory import format_name
+    from hwcalc.quantization.planned import format_name
 
     name = format_name(wanted) or ""
     if name in _LOADED:

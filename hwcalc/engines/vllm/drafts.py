@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
-from formulas.attention import AttentionKind
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.settings import Speculation
+    from hwcalc.engines.vllm.speculation import Speculation
 
 __all__ = ["draft_layers"]
 
@@ -24,7 +24,7 @@ def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[
     if speculation is None or speculation.method == "ngram":
         return ()
     if speculation.model is not None:
-        from hwcalc.api import load_model
+        from hwcalc.library.plan import load_model
 
         draft = load_model(speculation.model)
         return [kind for layer in draft.stack_for("vllm") for kind in layer]

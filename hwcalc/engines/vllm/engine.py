@@ -6,23 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
-from formulas.attention import AttentionKind
-from hwcalc.engines.base import (
-    Budget,
-    BudgetPart,
-    Context,
-    Dtypes,
-    Engine,
-    Option,
-    Request,
-    StoredTensor,
-    choice_option,
-    integer_option,
-    number_option,
-)
+from hwcalc.engines.base import Engine, Option, choice_option, integer_option, number_option
+from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context, Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture
 from hwcalc.engines.vllm.command import FLAGS, serve
@@ -34,11 +24,13 @@ from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.specs import Spec
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.result import Plan, PoolGroup, PoolInfo
+from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
-    from hwcalc.engines.allocation import Allocation
+    from hwcalc.engines.stored import Allocation
 
 __all__ = ["Vllm"]
 

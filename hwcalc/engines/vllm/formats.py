@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from formulas import (
+from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
@@ -23,10 +24,9 @@ from formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from formulas.attention import AttentionKind
-from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
-from profiles.dtypes import find_dtype
+from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = [
     "COMPRESSED_ROW",

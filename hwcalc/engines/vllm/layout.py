@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from formulas import (
+from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
+from hwcalc.engines.vllm.drafts import draft_layers
+from hwcalc.engines.vllm.groups import Group, form_groups
+from hwcalc.engines.vllm.settings import Settings
+from hwcalc.engines.vllm.specs import Limits, Spec, attention_spec, blocks_of, ceil_div, state_spec
+from hwcalc.engines.vllm.states import STATE_KINDS, checkpoint_alignment, exports_checkpoints, state_bytes
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import (
     ChunkedAttention,
     CompressedAttention,
     CrossAttention,
@@ -16,18 +24,10 @@ from formulas import (
     SparseIndexer,
     Stack,
 )
-from formulas.attention import AttentionKind
-from formulas.frozen import frozen
-from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
-from hwcalc.engines.vllm.drafts import draft_layers
-from hwcalc.engines.vllm.groups import Group, form_groups
-from hwcalc.engines.vllm.settings import Settings
-from hwcalc.engines.vllm.specs import Limits, Spec, attention_spec, blocks_of, ceil_div, state_spec
-from hwcalc.engines.vllm.states import STATE_KINDS, checkpoint_alignment, exports_checkpoints, state_bytes
-from hwcalc.errors import UnsupportedError
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
-from profiles.dtypes import find_dtype
+from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = ["Held", "Layout", "Part", "plan_layout"]
 

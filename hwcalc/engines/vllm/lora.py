@@ -12,13 +12,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines.lora import Lora, adapted, adapter_numbers, most_on_a_stage
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
 from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["RANKS", "slot_rank", "vllm_lora_bytes_rank"]

@@ -8,35 +8,32 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING
 
-from formulas import Role
-from hwcalc.engines.base import Budget, BudgetPart, Context, Request, Section
+from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, ranked, remembered, workspaces
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.rank_weights import RankBytes
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context
+from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.shards import encoder_width
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
+from hwcalc.formulas import Role
 from hwcalc.model import ModelSpec, Note
-from hwcalc.units import GIB, human_bytes
-from profiles.engines import runtime_profile, vllm_profile
+from hwcalc.profiles.engines import runtime_profile, vllm_profile
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.engines.vllm.settings import Speculation
-    from profiles.gpus import Gpu
+    from hwcalc.engines.vllm.speculation import Speculation
 
 __all__ = [
-    "batch_defaults",
-    "default_utilization",
-    "graphs_subtracted",
     "plan_budget",
     "rotary_parts",
-    "total_bytes",
     "weight_parts",
 ]
 
@@ -77,57 +74,9 @@ def plan_budget(
     return budget
 
 
-def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
-    """``max_num_seqs`` and ``max_num_batched_tokens`` of the API server on this GPU; an H100's without one.
-
-    From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
-    """
-    return _without_a_gpu() if gpu is None else _batch_class(gpu)
-
-
-@lru_cache(maxsize=1)
-def _without_a_gpu() -> tuple[int, int]:
-    from profiles.gpus import find_gpu
-
-    return _batch_class(find_gpu("h100-sxm5-80gb"))
-
-
-def _batch_class(gpu: Gpu) -> tuple[int, int]:
-    classes = vllm_profile().batch_classes
-    memory, name, capability = total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
-    for entry in classes:
-        excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
-        if memory >= entry.least_gib * GIB and not excepted:
-            return entry.max_num_seqs, entry.max_num_batched_tokens
-    return classes[-1].max_num_seqs, classes[-1].max_num_batched_tokens
-
-
-def default_utilization(version: str) -> str:
-    """The share of the GPU that this version asks for, as an exact decimal: ``0.92`` since 0.21."""
-    return next(entry.value for entry in vllm_profile().utilization if entry.since <= _numbers(version))
-
-
-def graphs_subtracted(version: str) -> bool:
-    """Whether this version takes its estimate of CUDA graphs off the pool."""
-    return _numbers(version) >= vllm_profile().graphs_since
-
-
-def _numbers(version: str) -> tuple[int, int]:
-    major, _, minor = version.partition(".")
-    return int(major), int(minor.partition(".")[0])
-
-
-def total_bytes(gpu: Gpu) -> int | None:
-    """Memory that torch sees, in bytes: read, or estimated (:func:`profiles.gpus.visible_memory`)."""
-    from profiles.gpus import visible_memory
-
-    visible = visible_memory(gpu)
-    return None if visible is None else visible.expected_bytes
-
-
 def weight_parts(context: Context) -> tuple[BudgetPart, ...] | None:
     """Weights of the stage that holds most, and what quantised latent attention keeps beside them."""
-    from hwcalc.planner.memory import format_name, planned_scheme
+    from hwcalc.quantization.planned import format_name, planned_scheme
 
     model, request = context.model, context.request
     ranks = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
@@ -174,7 +123,7 @@ def _beside(context: Context, speculation: Speculation | None, batched_tokens: i
 
 
 def _draft_bytes(context: Context, speculation: Speculation) -> RankBytes | None:
-    from hwcalc.planner.memory import format_name, planned_scheme
+    from hwcalc.quantization.planned import format_name, planned_scheme
 
     model, request = context.model, context.request
     if speculation.model is None:
@@ -183,7 +132,7 @@ def _draft_bytes(context: Context, speculation: Speculation) -> RankBytes | None
             return None
         tp, pp, dp, ep = request.tp, request.pp, request.dp, request.ep
         return mtp_bytes_rank(model, tp=tp, pp=pp, dp=dp, ep=ep, scheme=scheme, rules=VLLM)
-    from hwcalc.api import load_model
+    from hwcalc.library.plan import load_model
 
     draft = load_model(speculation.model)
     scheme, known = planned_scheme(draft, None)

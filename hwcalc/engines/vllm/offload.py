@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from formulas.weights import Block, Part
 from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_stages
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
+from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["encoder_cache_bytes", "resident_bytes_rank"]
 

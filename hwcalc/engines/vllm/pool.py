@@ -6,12 +6,12 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
-from formulas import ranges
+from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.groups import Group
 from hwcalc.engines.vllm.layout import Layout
 from hwcalc.engines.vllm.settings import Settings
-from hwcalc.planner.result import PoolGroup, PoolInfo, Try
+from hwcalc.formulas import ranges
 from hwcalc.units import GIB
 
 __all__ = ["group_infos", "plan_pool", "usable_blocks"]

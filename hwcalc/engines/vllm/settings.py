@@ -5,32 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
-from formulas.frozen import frozen
-from hwcalc.engines.base import Request
+from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture, sparse_word
-from hwcalc.engines.vllm.memory import batch_defaults
+from hwcalc.engines.vllm.defaults import batch_defaults
+from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
 from hwcalc.errors import UsageError
+from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
+from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.units import parse_tokens
-from profiles.dtypes import find_dtype
 
-__all__ = ["Settings", "Speculation", "cached_kinds", "read_settings"]
+__all__ = ["Settings", "cached_kinds", "read_settings"]
 
 _BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
 # Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
 _DEAF: Final = frozenset({"FalconForCausalLM"})
-
-
-@frozen
-class Speculation:
-    """``method`` drafts ``tokens`` at a time; ``model`` names the draft's own model, where it has one."""
-
-    method: str
-    tokens: int
-    model: str | ModelSpec | None = None
 
 
 @frozen
@@ -107,7 +99,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
         async_scheduling=_flag(options.get("async_scheduling"), default=True),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
-        speculation=_speculation(options.get("speculative"), request.draft),
+        speculation=read_speculation(options.get("speculative"), request.draft),
     )
 
 
@@ -189,22 +181,3 @@ def _number(value: str | None, name: str) -> int | None:
 
 def _flag(value: str | None, *, default: bool) -> bool:
     return default if value is None else value.lower() in ("true", "1", "on", "yes")
-
-
-def _speculation(value: str | None, draft: ModelSpec | None) -> Speculation | None:
-    """``--draft MODEL`` is ``speculative=draft:MODEL``; the option says more."""
-    if value is None:
-        return None if draft is None else Speculation(method="draft", tokens=1, model=draft)
-    if draft is not None:
-        raise UsageError("--draft and the engine option speculative both name a draft.", hint="Give one of them.")
-    method, _, rest = value.partition(":")
-    if method in ("ngram", "mtp"):
-        return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
-    if method in ("eagle", "draft") and rest:
-        name, _, count = rest.rpartition(":")
-        if name and count.isdecimal():
-            return Speculation(method=method, tokens=parse_tokens(count), model=name)
-        return Speculation(method=method, tokens=1, model=rest)
-    raise UsageError(
-        f"engine option speculative={value[:60]} is not known.", hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], draft:MODEL[:N]."
-    )

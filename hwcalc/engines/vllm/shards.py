@@ -10,10 +10,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.engines import widths
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, module_of
 from hwcalc.errors import UsageError
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
 __all__ = ["VllmRank", "check_experts", "encoder_width", "layer_width"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["Limits", "Spec", "attention_spec", "blocks_of", "ceil_div", "state_spec"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import pipeline_stages
 from hwcalc.engines.stages import Tables
+from hwcalc.formulas import pipeline_stages
 
 __all__ = ["HASHED", "TABLES", "layers_of_stages"]
 

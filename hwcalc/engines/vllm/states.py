@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import (
+from hwcalc.engines.vllm.specs import ceil_div
+from hwcalc.errors import UsageError
+from hwcalc.formulas import (
     GatedDeltaNet,
     KimiDeltaAttention,
     LayerKind,
@@ -19,8 +21,6 @@ from formulas import (
     Mamba2,
     ShortConvolution,
 )
-from hwcalc.engines.vllm.specs import ceil_div
-from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
 
 __all__ = ["STATE_KINDS", "checkpoint_alignment", "default_state_dtype", "exports_checkpoints", "state_bytes"]

@@ -11,18 +11,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from formulas import LatentAttention
-from formulas.formats import BF16, FP16, WeightFormat
-from formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.engines.rank_weights import PLAIN, Rules, rank_weight_bytes
 from hwcalc.engines.shards import Rank, module_of
 from hwcalc.engines.stages import Tables, number_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
+from hwcalc.formulas import LatentAttention
+from hwcalc.formulas.formats import BF16, FP16, WeightFormat
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
-    from hwcalc.parsers.quantization import Scheme
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["VLLM", "VllmRules", "absorbed_bytes_rank", "param_bytes_rank"]
 

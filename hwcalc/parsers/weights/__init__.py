@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
-from formulas.weights import Block, Weights
+from hwcalc.formulas.weights import Block, Weights
 from hwcalc.parsers.config import Config
 
 __all__ = ["COMPOSITE", "LANGUAGE", "read_weights"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, embedding, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, Part, Weight, embedding, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import Style, block, conv, encoder_layer, mlp_chain, norm, ratio_width
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import tied_head
 

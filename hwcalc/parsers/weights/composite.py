@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, embedding, linear, parameter, rms_norm
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, embedding, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import UnknownTowerError, block, conv, mlp_chain, norm, pair, tower
 

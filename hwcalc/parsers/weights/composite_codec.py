@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.towers import UnknownTowerError, block, conv, mlp_chain, norm, ratio_width, tower

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, linear, parameter
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, linear, parameter
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.composite_codec import picture_stages
 from hwcalc.parsers.weights.towers import Style, UnknownTowerError, block, conv, encoder_layer, mlp_chain, norm, tower

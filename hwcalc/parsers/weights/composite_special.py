@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Final
 
-from formulas.weights import (
+from hwcalc.formulas.weights import (
     Block,
     Part,
     Weight,

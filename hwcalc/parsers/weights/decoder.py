@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import (
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import (
     Block,
     Part,
     Weight,

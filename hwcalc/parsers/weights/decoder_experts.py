@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import (
     Decoder,

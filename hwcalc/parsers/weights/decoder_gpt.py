@@ -6,7 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.weights import Block, Weight, WeightRole, attention, embedding, experts, gated_mlp, layer_norm, linear, rms_norm
+from hwcalc.formulas.weights import (
+    Block,
+    Weight,
+    WeightRole,
+    attention,
+    embedding,
+    experts,
+    gated_mlp,
+    layer_norm,
+    linear,
+    rms_norm,
+)
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
 from hwcalc.parsers.weights.decoder import Decoder, Layers, attention_weights, build, grouped, head_block, norm, tied_head

@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
 from hwcalc.parsers.weights.decoder import (

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from formulas import GatedDeltaNet, Layer, ShortConvolution, SparseIndexer
-from formulas.attention import AttentionKind
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, linear, rms_norm
-from formulas.weights_state import convolution, gated_delta_net
+from hwcalc.formulas import GatedDeltaNet, Layer, ShortConvolution, SparseIndexer
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, linear, rms_norm
+from hwcalc.formulas.weights_state import convolution, gated_delta_net
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import attention_dims
 from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated

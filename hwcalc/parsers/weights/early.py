@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from formulas.weights import (
+from hwcalc.formulas.weights import (
     Block,
     Part,
     WeightRole,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, experts, layer_norm, linear
-from formulas.weights_state import convolution
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, experts, layer_norm, linear
+from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.stack import Named, repeated

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
-from formulas.weights_state import convolution
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
 from hwcalc.parsers.weights.decoder import tied_head

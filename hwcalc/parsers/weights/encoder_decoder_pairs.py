@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.weights.bert import BERT_TYPES, bert_blocks
 from hwcalc.parsers.weights.decoder_gpt import blocks as gpt_blocks

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.speech import conformer, feature_extractor, positional_convolution

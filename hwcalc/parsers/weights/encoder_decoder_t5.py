@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from formulas.weights import (
+from hwcalc.formulas.weights import (
     Block,
     Part,
     Weight,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.gemma import layer_dims, layer_types
 from hwcalc.parsers.reading import AttentionDims

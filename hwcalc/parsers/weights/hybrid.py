@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from formulas import Layer, Mamba1, Mamba2
-from formulas.attention import AttentionKind
-from formulas.weights import Block, Part, Weight, WeightRole, attention, experts, gated_mlp, linear, plain_mlp, rms_norm
+from hwcalc.formulas import Layer, Mamba1, Mamba2
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, experts, gated_mlp, linear, plain_mlp, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.hybrid_mamba import nemotron_mtp_types, nemotron_types
 from hwcalc.parsers.weights.mamba import mamba1_of, mamba2_of, time_step_rank

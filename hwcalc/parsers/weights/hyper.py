@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas import CompressedAttention
-from formulas.weights import Block, Part, Weight, linear, parameter, rms_norm
+from hwcalc.formulas import CompressedAttention
+from hwcalc.formulas.weights import Block, Part, Weight, linear, parameter, rms_norm
 from hwcalc.parsers.compressed import read
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import Decoder, Experts, Layers, build, moe_weights

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.weights import (
+from hwcalc.formulas.weights import (
     Block,
     WeightRole,
     experts,

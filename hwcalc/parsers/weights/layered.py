@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from formulas.weights import Block, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import attention_dims, read_layer_types
 from hwcalc.parsers.weights.decoder import (

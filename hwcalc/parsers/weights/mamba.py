@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from formulas import Layer, Mamba1, Mamba2
-from formulas.weights import Block, Weight, rms_norm
-from formulas.weights_state import mamba1, mamba2
+from hwcalc.formulas import Layer, Mamba1, Mamba2
+from hwcalc.formulas.weights import Block, Weight, rms_norm
+from hwcalc.formulas.weights_state import mamba1, mamba2
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.stack import Named, cached_layers, ends, repeated
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from formulas import Layer, LightningAttention, MatrixLSTM, RealGatedLRU, Rwkv4
-from formulas.attention import AttentionKind
-from formulas.weights import Block, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
-from formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
+from hwcalc.formulas import Layer, LightningAttention, MatrixLSTM, RealGatedLRU, Rwkv4
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.weights import Block, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from formulas import Layer, Mamba1, Mamba2, NoCache, RwkvMatrix
-from formulas.attention import AttentionKind
-from formulas.weights import Block, Weight, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
-from formulas.weights_state import convolution, mamba1
+from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache, RwkvMatrix
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.weights import Block, Weight, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.weights_state import convolution, mamba1
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import attention_dims
 from hwcalc.parsers.weights.decoder import tied_head

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from formulas import KimiDeltaAttention, LatentAttention, Layer
-from formulas.weights import (
+from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer
+from hwcalc.formulas.weights import (
     Block,
     Part,
     Weight,
@@ -22,7 +22,7 @@ from formulas.weights import (
     plain_mlp,
     rms_norm,
 )
-from formulas.weights_state import kimi_delta_attention
+from hwcalc.formulas.weights_state import kimi_delta_attention
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import sparse_layers
 from hwcalc.parsers.weights.stack import Named, cached_layers, ends, repeated

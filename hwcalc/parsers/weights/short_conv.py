@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from formulas import FullAttention, Layer, ShortConvolution
-from formulas.attention import AttentionKind
-from formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
-from formulas.weights_state import convolution, short_convolution
+from hwcalc.formulas import FullAttention, Layer, ShortConvolution
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights_state import convolution, short_convolution
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import sparse_layers
 from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter
-from formulas.weights_state import convolution
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter
+from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.config import MAX_LAYERS, Config
 
 __all__ = ["conformer", "feature_extractor", "parakeet", "positional_convolution"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-from formulas import Layer
-from formulas.attention import AttentionKind
-from formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.formulas import Layer
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.registry import dialect_for, read_with
 from hwcalc.parsers.weights.decoder import tied_head

@@ -11,8 +11,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 
 __all__ = [

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Weight, WeightRole, embedding, linear, parameter, plain_mlp
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Weight, WeightRole, embedding, linear, parameter, plain_mlp
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import (
     Style,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, embedding, gated_mlp, linear
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, embedding, gated_mlp, linear
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import (
     Style,

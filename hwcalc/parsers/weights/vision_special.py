@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from formulas.weights import Block, Part, Weight, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.towers import (
     Style,

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from formulas.frozen import frozen
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.reconcile.dialects import prometheus, transformers, vllm, vllm_rows, vllm_settings
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Context, Engine
+    from hwcalc.engines.base import Engine
+    from hwcalc.engines.stored import Context
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Facts
     from hwcalc.reconcile.rows import Row

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.base import Budget, Context, Engine, Section
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Budget, Section
 from hwcalc.engines.calibration import CONTEXT, NON_TORCH
+from hwcalc.engines.stored import Context
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import BINARY, Facts, Found, byte_range, number_after, number_at
 from hwcalc.reconcile.rows import Range, Row, compared, spread
@@ -150,7 +152,7 @@ def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) ->
                 Note(code="no-gpu", message="Name the GPU with --gpu to compare the peak and what lies outside of torch.")
             )
         return rows, notes
-    from profiles.gpus import visible_memory
+    from hwcalc.profiles.gpus import visible_memory
 
     assert context.request.gpu is not None
     visible = visible_memory(context.request.gpu)

@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from formulas.frozen import frozen
-from hwcalc.engines.base import Budget, BudgetPart, Context, Engine, Section
+from hwcalc.engines.base import Engine
+from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
-from hwcalc.engines.vllm.memory import graphs_subtracted, rotary_parts
+from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.stored import Context
+from hwcalc.engines.vllm.defaults import graphs_subtracted
+from hwcalc.engines.vllm.memory import rotary_parts
 from hwcalc.engines.vllm.settings import read_settings
 from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
 from hwcalc.engines.vllm.versions import GROUP_AWARE_LOG_SINCE, minor
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
-from hwcalc.planner.result import PoolGroup, PoolInfo
 from hwcalc.reconcile.facts import Fact, Facts
 from hwcalc.reconcile.rows import Number, Range, Row, compared, spread
 
@@ -257,7 +260,7 @@ def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | Non
 
 
 def _visible(context: Context) -> Range | None:
-    from profiles.gpus import visible_memory
+    from hwcalc.profiles.gpus import visible_memory
 
     memory = None if context.request.gpu is None else visible_memory(context.request.gpu)
     if memory is None:

@@ -14,8 +14,9 @@ from hwcalc.check.file import parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, measured
 from hwcalc.check.result import Judged
 from hwcalc.check.verdict import figures_of, in_words, verdict_of
+from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.planner.result import FitInfo, Try
+from hwcalc.planner.result import FitInfo
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
 
 GIB = 2**30

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from hwcalc.api import load_model
 from hwcalc.engines import ENGINES
-from hwcalc.engines.allocation import ITEM_BYTES, Allocation, fullest_stage
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.allocation import ITEM_BYTES, fullest_stage
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Allocation, Context
 from hwcalc.errors import KvplanError
+from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import stored_layers
 from hwcalc.sources.listing import known_ids

@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from hwcalc.engines import find_engine
+from hwcalc.engines.pool import PoolGroup
 from hwcalc.errors import KvplanError
-from hwcalc.planner.result import PoolGroup
 from tests.hwcalc.engines.vllm_rows import Row, row_context, rows
 
 ALLOWED_MISSES: Final = 0.03

@@ -10,11 +10,11 @@ import torch
 from transformers import DynamicCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from formulas import LayerKind
 from hwcalc import load_model, plan
 from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.weights import param_bytes_rank
+from hwcalc.formulas import LayerKind
 
 LAYERS: Final = 16_060_522_496 - 2 * 128_256 * 4096 * 2 - 8192
 """Llama-3.1-8B in bf16 without embedding, head and last norm."""

@@ -9,11 +9,14 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.base import Budget, BudgetPart, Context, Dtypes, Request
-from hwcalc.engines.vllm.memory import batch_defaults, default_utilization, graphs_subtracted, plan_budget, total_bytes
+from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context, Dtypes
+from hwcalc.engines.vllm.defaults import batch_defaults, default_utilization, graphs_subtracted, total_bytes
+from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.errors import UsageError
+from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus
 from hwcalc.units import GIB, MIB
-from profiles.gpus import Gpu, find_gpu, list_gpus
 
 DTYPES: Final = Dtypes(kv="bf16", roles={})
 

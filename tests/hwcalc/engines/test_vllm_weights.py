@@ -13,8 +13,8 @@ from hwcalc import load_model, plan
 from hwcalc.engines.vllm.shards import encoder_width, layer_width
 from hwcalc.engines.vllm.stages import layers_of_stages
 from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
-from hwcalc.parsers.quantization import uniform_scheme
-from hwcalc.planner.memory import planned_scheme
+from hwcalc.quantization.planned import planned_scheme
+from hwcalc.quantization.scheme import uniform_scheme
 from tests.hwcalc.engines.vllm_rows import rows
 
 DTYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}

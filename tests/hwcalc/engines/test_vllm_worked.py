@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Context
+from hwcalc.engines.pool import PoolGroup, PoolInfo
+from hwcalc.engines.stored import Context
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.planner.result import PoolGroup, PoolInfo
 from tests.hwcalc.engines.vllm_rows import card, context, row_context, rows
 
 GIB = 1024**3

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Context, Request
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Context
+from hwcalc.profiles.gpus import Gpu
 from hwcalc.sources import resolve
-from profiles.gpus import Gpu
 
 GOLDEN: Final = Path(__file__).parent.parent.parent / "golden" / "vllm.json"
 CARDS: Final = {"H100": ("9.0", 81_559), "B200": ("10.0", 183_359), "A100": ("8.0", 81_920), "L4": ("8.9", 22_564)}

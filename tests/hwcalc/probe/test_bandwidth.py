@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hwcalc import load_model
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe import bandwidth
@@ -141,7 +142,7 @@ def test_without_a_profile() -> None:
 
 def test_kept_for_later_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reading is in the user's file for that accelerator, with device, torch and date."""
-    from profiles.calibration import BANDWIDTH, load_calibration
+    from hwcalc.profiles.calibration import BANDWIDTH, load_calibration
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     result = measured(gpu="l4")

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hwcalc import load_model
-from hwcalc.engines.base import Context, Engine
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Context
 from hwcalc.errors import UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import Counters, Device

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from formulas import (
+from hwcalc.engines.base import Engine
+from hwcalc.engines.stored import Allocation, Context
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas import (
     KINDS,
     ExpandedLatentAttention,
     LayerKind,
@@ -18,10 +21,7 @@ from formulas import (
     SinkAttention,
     Stack,
 )
-from hwcalc.api import load_model
-from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Context, Engine
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import NoDeviceError, default_reserve, is_out_of_memory, open_device
 from hwcalc.probe.measure import holding, scaled

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hwcalc.hardware import gpu_named
+from hwcalc.hardware.named import gpu_named
 from hwcalc.probe import more as module
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN
 from hwcalc.probe.more import More
@@ -104,7 +104,7 @@ def test_bandwidth_belongs_to_the_accelerator_that_is_here(monkeypatch: pytest.M
     monkeypatch.setattr("hwcalc.probe.bandwidth.measure_bandwidth", measure_bandwidth)
     monkeypatch.setattr("hwcalc.probe.bandwidth.save_bandwidth", lambda result: Path(f"/kept/{result.gpu}"))
     # The first of the machine is another one than the one that was measured.
-    monkeypatch.setattr("hwcalc.hardware.load_gpu", lambda *_: gpu_named("h100-sxm5-80gb"))
+    monkeypatch.setattr("hwcalc.hardware.named.load_gpu", lambda *_: gpu_named("h100-sxm5-80gb"))
     torch = SimpleNamespace(version=SimpleNamespace(hip=None))
     device: Any = SimpleNamespace(kind="cuda", name="NVIDIA L4", total_bytes=22_563 * 2**20, torch=torch)
     notes: list[Any] = []

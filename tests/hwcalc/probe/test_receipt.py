@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from hwcalc.api import load_model
 from hwcalc.engines.lora import parse_lora
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.receipt import check_path, make_receipt, read_receipt, verify, write_receipt
 from hwcalc.probe.run import ProbeOptions, probe

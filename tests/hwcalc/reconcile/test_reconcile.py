@@ -15,10 +15,10 @@ from hwcalc import plan
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, LogError, UsageError
 from hwcalc.planner.result import FitInfo
+from hwcalc.profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
 from hwcalc.reconcile import Reconciliation, reconcile
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.rows import Range, Row, compared, spread
-from profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
 from tests.hwcalc.engines.vllm_rows import Row as GoldenRow
 from tests.hwcalc.engines.vllm_rows import rows as golden_rows
 

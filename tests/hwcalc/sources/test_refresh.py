@@ -9,7 +9,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.cli import main
-from profiles.catalog import find_entry, user_folder
+from hwcalc.profiles.catalog import find_entry, user_folder
 from tests.hub.repositories import COMMIT, CONFIG, MODEL
 from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, run

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.profiles.catalog import list_models
 from hwcalc.sweep.lists import model_names, numbers, words
-from profiles.catalog import list_models
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from hwcalc import api
 from hwcalc.cli import completion
 from hwcalc.cli.lists import READING
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
+from hwcalc.library import plan as api
 from hwcalc.sweep import grid, variants
 from tests.hwcalc.command import QWEN, Capture, run
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, Span, Strided, Window
+from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, Span, Strided, Window
 from hwcalc.sweep import spans
 from hwcalc.sweep.spans import positions
 

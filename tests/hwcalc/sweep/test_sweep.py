@@ -19,15 +19,15 @@ import pytest
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
-from hwcalc.report.compare_records import SweepPoint
+from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.progress import listening
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Block, row_of
 from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.files import whole_file
 from hwcalc.sweep.grid import Grid, count
+from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.writers import texts, write_parquet
-from profiles.catalog import list_models
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"

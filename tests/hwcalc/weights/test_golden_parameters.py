@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from formulas.weights import Weights
 from hwcalc import KvplanError, load_model
+from hwcalc.formulas.weights import Weights
 from tests.hwcalc.test_golden_transformers import GOLDEN, config_of
 
 ALLOWED_MISSES: Final = 0.07

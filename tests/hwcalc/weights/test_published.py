@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import ModelSpec, load_model
-from profiles.catalog import find_model, list_models
+from hwcalc.profiles.catalog import find_model, list_models
 
 CLOSE: Final = 0.005
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from formulas.weights import Weights
 from hwcalc import load_model
+from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights import read_weights
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formulas.weights import Block, Part, WeightRole
 from hwcalc.errors import ConfigError
+from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights import COMPOSITE, read_weights
 from hwcalc.parsers.weights.composite import blocks

@@ -1,6 +1,6 @@
 """What a config's ``quantization_config`` does to each weight: which format it has, and which it is left alone.
 
-Every quantiser names its exceptions in its own way; :mod:`hwcalc.parsers.quantized_names` reads them. What is not understood
+Every quantiser names its exceptions in its own way; :mod:`hwcalc.quantization.names` reads them. What is not understood
 makes the whole scheme unknown: nothing is left out of account.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from formulas.formats import (
+from hwcalc.formulas.formats import (
     AWQ,
     BNB4,
     BNB4_DOUBLE,
@@ -26,9 +26,9 @@ from formulas.formats import (
     NVFP4,
     WeightFormat,
 )
-from formulas.frozen import frozen
-from formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.parsers.quantized_names import MOST_NAMES, Names, read_names
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
+from hwcalc.quantization.names import MOST_NAMES, Names, read_names
 
 __all__ = ["FORMATS", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
 

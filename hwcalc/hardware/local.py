@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from formulas.frozen import frozen
 from hwcalc.errors import UsageError
-from hwcalc.local_probes import PROBES, Found
+from hwcalc.formulas.frozen import frozen
+from hwcalc.hardware.detect import PROBES, Found
 from hwcalc.model import Note
-from hwcalc.sources.wanted import printable
+from hwcalc.text import printable
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["LocalGpus", "detect", "gpu_of", "local_gpu", "match"]
 
@@ -130,7 +130,7 @@ def _with_reading(gpu: Gpu, found: Found) -> Gpu:
 
 def _mac(found: Found, notes: list[Note]) -> Gpu | None:
     """An Apple chip with the memory that the machine has, and the limit that its owner has set for the GPU."""
-    from profiles.gpus import UnknownGpuError, find_gpu, with_memory
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, with_memory
 
     assert found.system_mib is not None
     size = found.system_mib // 1024
@@ -154,7 +154,7 @@ def _limited(gpu: Gpu, limit_mib: int) -> Gpu:
 
 
 def _family(name: str) -> list[Gpu]:
-    from profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
 
     try:
         return [find_gpu(name)]
@@ -164,8 +164,8 @@ def _family(name: str) -> list[Gpu]:
 
 def _named(name: str, notes: list[Note]) -> list[Gpu]:
     """Profiles whose name is this one; else those with all its words and no more than a form factor besides."""
-    from hwcalc.hardware import leaving_out
-    from profiles.gpus import find_gpu, list_gpus
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.gpus import find_gpu, list_gpus
 
     wanted = _words(name)
     gpus: list[Gpu] = []
@@ -188,7 +188,7 @@ def _words(name: str) -> frozenset[str]:
 
 def _measured(found: Found) -> Gpu:
     """An accelerator without a profile: its name and what was read."""
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
     size, basis = found.memory_mib, f"read here through {found.through}"
     capability = found.capability

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from formulas.frozen import frozen
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
     from hwcalc.model import Note
-    from profiles.gpus import Gpu
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["EVERY", "Candidate", "gpu_candidates", "instance_candidates"]
 
@@ -53,8 +53,9 @@ def instance_candidates(
     notes: list[Note],
 ) -> tuple[Candidate, ...]:
     """All instances of a cloud, or of every one; ``names`` are accelerators that they may have. As :func:`gpu_candidates`."""
-    from hwcalc.hardware import instance_device, instance_named, leaving_out, load_gpu
-    from profiles.instances import list_instances
+    from hwcalc.hardware.named import instance_device, instance_named, load_gpu
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.instances import list_instances
 
     known = list_instances()
     clouds = sorted({name.partition("/")[0] for name in known})
@@ -76,15 +77,15 @@ def instance_candidates(
 
 def _named(name: str) -> Candidate:
     """By its id, which says what an alias stands for; this machine's own may have none that finds it again."""
-    from hwcalc.hardware import LOCAL, load_gpu
+    from hwcalc.hardware.named import LOCAL, load_gpu
 
     gpu = load_gpu(name, [])
     return Candidate(name=LOCAL if name.strip().lower() == LOCAL else gpu.id, gpu=gpu)
 
 
 def _known(notes: list[Note]) -> Iterable[Candidate]:
-    from hwcalc.hardware import leaving_out
-    from profiles.gpus import find_gpu, list_gpus
+    from hwcalc.hardware.profiles import leaving_out
+    from hwcalc.profiles.gpus import find_gpu, list_gpus
 
     for name in list_gpus():
         found: list[Candidate] = []

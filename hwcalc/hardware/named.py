@@ -2,69 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
-    from profiles.gpus import Gpu
-    from profiles.instances import Instance
+    from hwcalc.profiles.gpus import Gpu
+    from hwcalc.profiles.instances import Instance
 
 __all__ = [
-    "LEFT_OUT",
     "LOCAL",
-    "OwnProfileError",
     "gpu_named",
     "instance_device",
     "instance_named",
-    "leaving_out",
     "load_gpu",
     "load_instance",
-    "profile_errors",
 ]
 
 LOCAL = "local"
 """The name of whatever this machine has."""
-LEFT_OUT = "broken-profile"
-"""The code of the note about a file that is left out."""
-
-
-class OwnProfileError(ConfigError):
-    """A broken file of the user's own: what lists many goes on without it, what needs this one does not. Exit 3."""
-
-
-@contextmanager
-def profile_errors() -> Iterator[None]:
-    """A :class:`~profiles.catalog.ProfileError` as an error of the program, which names path, line and key."""
-    from profiles.catalog import ProfileError
-
-    try:
-        yield
-    except ProfileError as error:
-        from hwcalc.sources.wanted import printable
-        from profiles.gpus import user_folder
-
-        own = user_folder()
-        kind = OwnProfileError if own is not None and error.path.is_relative_to(own.parent) else ConfigError
-        raise kind(printable(str(error)), hint="Correct the file, or move it away.") from error
-
-
-@contextmanager
-def leaving_out(notes: list[Note]) -> Iterator[None]:
-    """Around what is read of one of many: a broken file of the user's own becomes a note, once, and the rest goes on."""
-    try:
-        with profile_errors():
-            yield
-    except OwnProfileError as error:
-        note = Note(code=LEFT_OUT, message=f"Left out: {error.message}")
-        if note not in notes:
-            notes.append(note)
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
@@ -73,7 +34,7 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     Raises :class:`~hwcalc.errors.UsageError` for an unknown name and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
     if name.strip().lower() == LOCAL:
-        from hwcalc.local_gpu import local_gpu
+        from hwcalc.hardware.local import local_gpu
 
         with profile_errors():
             gpu = local_gpu(notes)
@@ -85,8 +46,8 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 
 def gpu_named(name: str, what: str = "accelerator") -> Gpu:
     """The profile of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
-    from hwcalc.sources.wanted import printable
-    from profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.text import printable
 
     try:
         with profile_errors():
@@ -103,7 +64,7 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
     :class:`~hwcalc.errors.UsageError` for a name that is unknown, or that several clouds have, and
     :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
-    from hwcalc.sources.wanted import printable
+    from hwcalc.text import printable
 
     instance = instance_named(name, "--instance")
     whole, gpu = _whole(instance), instance_device(instance)
@@ -122,8 +83,8 @@ def instance_device(instance: Instance) -> Gpu:
 
 def _whole(instance: Instance) -> Gpu:
     """The accelerator that the instance's file names."""
-    from hwcalc.sources.wanted import printable
-    from profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+    from hwcalc.text import printable
 
     try:
         with profile_errors():
@@ -137,8 +98,8 @@ def _whole(instance: Instance) -> Gpu:
 
 def instance_named(name: str, what: str = "instance") -> Instance:
     """The instance of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
-    from hwcalc.sources.wanted import printable
-    from profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
+    from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
+    from hwcalc.text import printable
 
     shown = printable(name)[:60]
     try:
@@ -187,8 +148,8 @@ def _share(gpu: Gpu, instance: Instance) -> Gpu:
 
 def _remarks(gpu: Gpu, notes: list[Note]) -> None:
     """A file of the user's own, which size of memory was taken, and a Mac's limit."""
-    from hwcalc.sources.wanted import printable
-    from profiles.gpus import visible_memory
+    from hwcalc.profiles.gpus import visible_memory
+    from hwcalc.text import printable
 
     if gpu.user:
         notes.append(Note(code="user-profile", message=f"The accelerator is your own: {printable(str(gpu.path))}."))

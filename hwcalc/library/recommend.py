@@ -9,7 +9,7 @@ from hwcalc.errors import UsageError
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.api import ModelLike
+    from hwcalc.library.plan import ModelLike
     from hwcalc.model import Note
     from hwcalc.planner.recommend import Recommendation
 
@@ -43,8 +43,8 @@ def recommend(
     """
     from dataclasses import replace
 
-    from hwcalc.api import opened
-    from hwcalc.planner.candidates import gpu_candidates, instance_candidates
+    from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
+    from hwcalc.library.plan import opened
     from hwcalc.planner.recommend import recommend_model
 
     strange = sorted(set(planning) - _PLANNING)

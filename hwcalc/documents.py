@@ -1,14 +1,27 @@
-"""Documents as JSON text."""
+"""JSON documents: dataclasses as plain dicts and lists, one schema version, errors in the same form."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-from hwcalc.planner.result import SCHEMA_VERSION
+__all__ = ["SCHEMA_VERSION", "document_of", "dumps", "error_document", "escaped"]
 
-__all__ = ["dumps", "error_document", "escaped"]
+SCHEMA_VERSION: Final = "1"
+"""Of every JSON document that the program writes."""
+
+
+def document_of(value: Any) -> Any:
+    """A value as JSON has it: dataclasses as dicts of their fields, tuples as lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: document_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: document_of(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [document_of(item) for item in value]
+    return value
 
 
 def dumps(document: Mapping[str, Any]) -> str:

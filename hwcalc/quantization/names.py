@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import product
 from typing import Final
 
-from formulas.frozen import frozen
-from formulas.weights import Part
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Part
 
 __all__ = ["MOST_NAMES", "Names", "read_names"]
 

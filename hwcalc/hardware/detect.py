@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["PROBES", "Found", "bounded_output"]
 

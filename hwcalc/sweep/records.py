@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen
 
 __all__ = ["AXES", "Comparison", "SweepDocument", "SweepPoint", "Variant"]
 

@@ -1,0 +1,59 @@
+"""A pool of blocks as an engine reports it."""
+
+from __future__ import annotations
+
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["PoolGroup", "PoolInfo", "Try"]
+
+
+@frozen
+class PoolGroup:
+    """Layers that share one block table: how many, what they take of a block, and how many blocks one request needs.
+
+    ``page_bytes`` is what a block takes of one layer, null where the layers differ; ``block_bytes`` of all the group's layers.
+    """
+
+    kind: str
+    count: int
+    layers: str
+    block_size: int
+    page_bytes: int | None
+    block_bytes: int
+    blocks_per_request: int
+
+
+@frozen
+class Try:
+    """A change that would make it start, as the engine's own flag; it was planned again before it was written here."""
+
+    flag: str
+    effect: str
+
+
+@frozen
+class PoolInfo:
+    """An engine's pool for a byte budget per GPU, counted as its own log counts; what an engine lacks is null.
+
+    ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
+    requests of ``seq`` tokens fit at once. ``fits`` says whether one request fits, ``message`` why not, in the engine's own words,
+    and ``requires`` what must be set beside, for the engine to start.
+    """
+
+    budget_bytes: int
+    tokens: int | None
+    bytes_per_token: int | None
+    blocks: int | None
+    block_size: int | None
+    bytes_per_block: int | None
+    blocks_per_request: int | None
+    max_concurrency: float | None
+    max_requests: int | None
+    max_seq: int | None
+    swa_tokens: int | None
+    state_slots: int | None
+    needed_bytes: int | None
+    fits: bool
+    message: str | None
+    requires: tuple[Try, ...]
+    definition: str

@@ -1,0 +1,1 @@
+"""What a notebook uses: plans, recommendations, explanations and comparisons as typed values."""

@@ -1,0 +1,85 @@
+"""One repository on the Hub at one commit: its files, whole or in part."""
+
+from __future__ import annotations
+
+from hwcalc.errors import HubError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import is_model_id
+from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
+from hwcalc.sources.hub_client import HubClient, Reply
+from hwcalc.sources.weights import Part
+from hwcalc.text import shown
+
+__all__ = ["Listing", "Repository"]
+
+_PARALLEL = 8
+
+
+_WHOLE_COMMIT = 40
+
+
+@frozen
+class Listing:
+    """The names of a repository's files, and the base model that its page names, if it is an id."""
+
+    names: tuple[str, ...]
+    base: str
+
+
+class Repository:
+    """One commit of one repository. A file that the Hub refuses or cannot give is an error, one that it lacks is ``None``.
+
+    ``id`` is the repository's name today, ``commit`` is ``None`` where a mirror does not say it.
+    """
+
+    parallel = _PARALLEL
+
+    def __init__(self, client: HubClient, reply: Reply | None, model_id: str, revision: str) -> None:
+        whole = len(revision) == _WHOLE_COMMIT and all(letter in "0123456789abcdef" for letter in revision)
+        self.client = client
+        self.asked = model_id
+        self.id = (reply and reply.id) or model_id
+        self.commit = (reply and reply.commit) or (revision if whole else None)
+        self.revision = self.commit or revision
+
+    def whole(self, name: str, most: int) -> bytes | None:
+        """A small file."""
+        reply = self._file(name, most, None)
+        return None if reply is None else reply.body
+
+    def part(self, name: str, first: int, end: int) -> Part | None:
+        """A part of a large one."""
+        reply = self._file(name, end - first, first)
+        return None if reply is None else Part(data=reply.body, file_bytes=reply.file_bytes)
+
+    def _file(self, name: str, most: int, first: int | None) -> Reply | None:
+        try:
+            reply = self.client.file(self.id, self.revision, name, most=most, first=first)
+        except ValueError as error:  # huggingface_hub's own rule of what an id is
+            raise HubError(f"{self.client.name} has no {shown(self.asked)}.") from error
+        if reply.status == 404 and reply.code in {"RepoNotFound", "RevisionNotFound"}:
+            raise HubError(f"{self.client.name} has no {shown(self.asked)} at revision {shown(self.revision)}.")
+        if reply.status == 404:
+            return None
+        if reply.status not in {200, 206}:
+            raise self.client.refusal(reply, self.asked)
+        return reply
+
+    def listing(self) -> Listing | None:
+        """What the Hub knows of it, if it says so: a plain mirror may not."""
+        reply = self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT)
+        if reply.status == 404:
+            return None
+        if reply.status != 200:
+            raise self.client.refusal(reply, self.asked)
+        document = parse_document(reply.body, f"the list of files of {self.asked}")
+        siblings, card = document.get("siblings"), document.get("cardData")
+        rows = siblings if isinstance(siblings, list) else []
+        names = (row.get("rfilename") for row in rows if isinstance(row, dict))
+        base = card.get("base_model") if isinstance(card, dict) else None
+        if isinstance(base, list) and base:
+            base = base[0]
+        return Listing(
+            names=tuple(sorted(name for name in names if isinstance(name, str))),
+            base=base if isinstance(base, str) and is_model_id(base) else "",
+        )
