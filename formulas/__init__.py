@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hwcalc.formulas.attention import AttentionKind, FullAttention
     from hwcalc.formulas.compressed import CompressedAttention
     from hwcalc.formulas.cross import CrossAttention
-    from hwcalc.formulas.hybrid import Group, Layer, Stack, pipeline_stages, ranges
+    from hwcalc.formulas.hybrid import Group, Layer, LayerNumbers, Stack, pipeline_stages, ranges
     from hwcalc.formulas.kind import KINDS, MAX_DIMENSION, LayerKind
     from hwcalc.formulas.latent import ExpandedLatentAttention, LatentAttention, SparseIndexer
     from hwcalc.formulas.linear import (
@@ -66,6 +66,7 @@ __all__ = [
     "LatentAttention",
     "Layer",
     "LayerKind",
+    "LayerNumbers",
     "LightningAttention",
     "Mamba1",
     "Mamba2",
@@ -95,7 +96,7 @@ _MODULES = {
     "attention": "AttentionKind FullAttention",
     "compressed": "CompressedAttention",
     "cross": "CrossAttention",
-    "hybrid": "Group Layer Stack pipeline_stages ranges",
+    "hybrid": "Group Layer LayerNumbers Stack pipeline_stages ranges",
     "kind": "KINDS LayerKind MAX_DIMENSION",
     "latent": "ExpandedLatentAttention LatentAttention SparseIndexer",
     "linear": "GatedDeltaNet KimiDeltaAttention LightningAttention MatrixLSTM RealGatedLRU Rwkv4 RwkvMatrix ShortConvolution",

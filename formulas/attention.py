@@ -71,4 +71,5 @@ class FullAttention(AttentionKind):
 
     name: ClassVar[str] = "full_attention"
     title: ClassVar[str] = "full attention"
+    keeps: ClassVar[str] = "A key and a value per key/value head for every token."
     source: ClassVar[str] = "Ainslie et al. 2023, arXiv:2305.13245"

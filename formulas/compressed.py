@@ -39,6 +39,7 @@ class CompressedAttention(LayerKind):
 
     name: ClassVar[str] = "compressed_attention"
     title: ClassVar[str] = "compressed sparse attention"
+    keeps: ClassVar[str] = "One vector that is key and value at once, for the last {window} tokens and for every group of tokens."
     source: ClassVar[str] = "transformers 5.23, modeling_deepseek_v4.py"
     _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
 

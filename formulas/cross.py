@@ -26,6 +26,7 @@ class CrossAttention(AttentionKind):
 
     name: ClassVar[str] = "cross_attention"
     title: ClassVar[str] = "cross attention"
+    keeps: ClassVar[str] = "A key and a value per head for every encoder token; decoded tokens add nothing."
     source: ClassVar[str] = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3"
 
     @property

@@ -12,8 +12,9 @@ from functools import cached_property
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.kind import LayerKind
+from hwcalc.formulas.shown import Shown
 
-__all__ = ["Group", "Layer", "Stack", "pipeline_stages", "ranges"]
+__all__ = ["Group", "Layer", "LayerNumbers", "Stack", "pipeline_stages", "ranges"]
 
 Layer = tuple[LayerKind, ...]
 """What one layer keeps: its kinds, in the order the layer applies them."""
@@ -31,6 +32,21 @@ def ranges(indices: Iterable[int]) -> str:
             parts.append(str(start) if start == last else f"{start}-{last}")
         start = last = index
     return ",".join(parts)
+
+
+class LayerNumbers(tuple[int, ...], Shown):
+    """Numbers of layers, counted from 0, in ascending order.
+
+    >>> LayerNumbers([0, 1, 2, 5]).text, len(LayerNumbers([0, 1, 2, 5]))
+    ('0-2,5', 4)
+    """
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:
+        """The numbers the short way."""
+        return ranges(self)
 
 
 def pipeline_stages(layers: int, stages: int) -> tuple[range, ...]:
@@ -54,7 +70,7 @@ class Group:
 
     kind: LayerKind
     count: int
-    layers: tuple[int, ...]
+    layers: LayerNumbers
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ class Stack:
 
     >>> from hwcalc.formulas.attention import FullAttention
     >>> a = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
-    >>> [(g.count, ranges(g.layers)) for g in Stack(((a,), (a,), (a,))).groups]
+    >>> [(g.count, g.layers.text) for g in Stack(((a,), (a,), (a,))).groups]
     [(3, '0-2')]
     """
 
@@ -83,5 +99,5 @@ class Stack:
             for kind in layer:
                 found.setdefault(kind, []).append(index)
         return tuple(
-            Group(kind=kind, count=len(indices), layers=tuple(dict.fromkeys(indices))) for kind, indices in found.items()
+            Group(kind=kind, count=len(indices), layers=LayerNumbers(dict.fromkeys(indices))) for kind, indices in found.items()
         )

@@ -26,6 +26,8 @@ class LayerKind:
     """Stable identifier, as it stands in JSON."""
     title: ClassVar[str]
     """What people call it."""
+    keeps: ClassVar[str]
+    """What it keeps, as one sentence, with the names of fields in braces where a number belongs."""
     source: ClassVar[str]
     """The paper or the file that defines what is kept."""
     _minimum: ClassVar[dict[str, int]] = {}

@@ -30,6 +30,7 @@ class LatentAttention(LayerKind):
 
     name: ClassVar[str] = "latent_attention"
     title: ClassVar[str] = "latent attention (MLA)"
+    keeps: ClassVar[str] = "One compressed vector per token, shared by all heads, plus one rotary key."
     source: ClassVar[str] = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
     _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "kv_lora_rank": 0}
     _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
@@ -83,6 +84,7 @@ class ExpandedLatentAttention(LayerKind):
 
     name: ClassVar[str] = "expanded_latent_attention"
     title: ClassVar[str] = "latent attention, expanded per head"
+    keeps: ClassVar[str] = "MLA with the latent multiplied out: a key of nope + rope and a value for every head."
     source: ClassVar[str] = "transformers 5.14, modeling_deepseek_v3.py"
     _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
     _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
@@ -132,6 +134,7 @@ class SparseIndexer(LayerKind):
 
     name: ClassVar[str] = "sparse_indexer"
     title: ClassVar[str] = "sparse-attention indexer"
+    keeps: ClassVar[str] = "One small key per token that decides which tokens the attention beside it looks at."
     source: ClassVar[str] = "DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1"
     _minimum: ClassVar[dict[str, int]] = {"index_extra_elements": 0}
 

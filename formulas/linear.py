@@ -39,6 +39,9 @@ class GatedDeltaNet(LayerKind):
 
     name: ClassVar[str] = "gated_delta_net"
     title: ClassVar[str] = "gated delta net"
+    keeps: ClassVar[str] = (
+        "A key x value matrix per value head, and the last inputs of a convolution over queries, keys and values."
+    )
     source: ClassVar[str] = "Yang et al. 2024, arXiv:2412.06464"
     _divided: ClassVar[tuple[str, ...]] = ("num_key_heads", "num_value_heads")
 
@@ -78,6 +81,7 @@ class KimiDeltaAttention(LayerKind):
 
     name: ClassVar[str] = "kimi_delta_attention"
     title: ClassVar[str] = "Kimi delta attention"
+    keeps: ClassVar[str] = "A square matrix per head, and the last inputs of three convolutions: queries, keys and values."
     source: ClassVar[str] = "Kimi Team 2025, arXiv:2510.26692"
     _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
@@ -111,6 +115,7 @@ class LightningAttention(LayerKind):
 
     name: ClassVar[str] = "lightning_attention"
     title: ClassVar[str] = "lightning attention"
+    keeps: ClassVar[str] = "A square matrix per head and no convolution."
     source: ClassVar[str] = "MiniMax 2025, arXiv:2501.08313"
     _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
@@ -135,6 +140,7 @@ class RealGatedLRU(LayerKind):
 
     name: ClassVar[str] = "real_gated_lru"
     title: ClassVar[str] = "RG-LRU"
+    keeps: ClassVar[str] = "One number per channel of a real-gated linear recurrent unit, and the last inputs of its convolution."
     source: ClassVar[str] = "De et al. 2024, arXiv:2402.19427"
     _divided: ClassVar[tuple[str, ...]] = ("lru_width",)
 
@@ -167,6 +173,7 @@ class Rwkv4(LayerKind):
 
     name: ClassVar[str] = "rwkv4"
     title: ClassVar[str] = "RWKV-4"
+    keeps: ClassVar[str] = "Three numbers per channel (numerator, denominator, running maximum) and two token shifts."
     source: ClassVar[str] = "Peng et al. 2023, arXiv:2305.13048"
     _divided: ClassVar[tuple[str, ...]] = ("attention_hidden_size",)
 
@@ -196,6 +203,7 @@ class RwkvMatrix(LayerKind):
 
     name: ClassVar[str] = "rwkv_matrix"
     title: ClassVar[str] = "RWKV"
+    keeps: ClassVar[str] = "RWKV from version 5 on: a head_dim x head_dim matrix per head and two token shifts."
     source: ClassVar[str] = "Peng et al. 2024, arXiv:2404.05892"
     _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
@@ -225,6 +233,7 @@ class MatrixLSTM(LayerKind):
 
     name: ClassVar[str] = "matrix_lstm"
     title: ClassVar[str] = "mLSTM"
+    keeps: ClassVar[str] = "mLSTM: per head a matrix memory, a normaliser and a running maximum."
     source: ClassVar[str] = "Beck et al. 2024, arXiv:2405.04517"
     _divided: ClassVar[tuple[str, ...]] = ("num_heads",)
 
@@ -260,6 +269,7 @@ class ShortConvolution(LayerKind):
 
     name: ClassVar[str] = "short_convolution"
     title: ClassVar[str] = "short convolution"
+    keeps: ClassVar[str] = "The last d_conv - 1 inputs of one short causal convolution, and nothing else."
     source: ClassVar[str] = "transformers, modeling_lfm2.py"
     _divided: ClassVar[tuple[str, ...]] = ("channels",)
 

@@ -24,6 +24,7 @@ class SharedCache(LayerKind):
 
     name: ClassVar[str] = "shared_cache"
     title: ClassVar[str] = "shares another layer's cache"
+    keeps: ClassVar[str] = "A layer that reads the cache of another layer: 0 bytes."
     source: ClassVar[str] = "Brandon et al. 2024, arXiv:2405.12981"
 
     def tensors(self) -> tuple[CacheTensor, ...]:
@@ -41,6 +42,7 @@ class NoCache(LayerKind):
 
     name: ClassVar[str] = "no_cache"
     title: ClassVar[str] = "no cache"
+    keeps: ClassVar[str] = "A layer without attention or state (a feed-forward or expert block on its own): 0 bytes."
     source: ClassVar[str] = "by definition"
 
     def tensors(self) -> tuple[CacheTensor, ...]:

@@ -29,6 +29,7 @@ class SinkAttention(AttentionKind):
 
     name: ClassVar[str] = "sink_attention"
     title: ClassVar[str] = "attention sinks + window"
+    keeps: ClassVar[str] = "Keys and values of the first {sink} and the last {window} tokens."
     source: ClassVar[str] = "Xiao et al. 2023, arXiv:2309.17453"
 
     sink: int

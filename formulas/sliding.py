@@ -29,6 +29,7 @@ class SlidingAttention(AttentionKind):
 
     name: ClassVar[str] = "sliding_attention"
     title: ClassVar[str] = "sliding-window attention"
+    keeps: ClassVar[str] = "Keys and values of the last {window} tokens."
     source: ClassVar[str] = "Jiang et al. 2023, arXiv:2310.06825"
 
     window: int
@@ -54,6 +55,7 @@ class ChunkedAttention(AttentionKind):
 
     name: ClassVar[str] = "chunked_attention"
     title: ClassVar[str] = "chunked attention"
+    keeps: ClassVar[str] = "Keys and values of the chunk of {chunk} tokens that the current token stands in."
     source: ClassVar[str] = "transformers, modeling_llama4.py, attention_chunk_size"
 
     chunk: int

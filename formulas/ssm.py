@@ -40,6 +40,9 @@ class Mamba1(LayerKind):
 
     name: ClassVar[str] = "mamba1"
     title: ClassVar[str] = "Mamba-1"
+    keeps: ClassVar[str] = (
+        "A state of d_state numbers for each of d_inner channels, and the last d_conv - 1 inputs of its convolution."
+    )
     source: ClassVar[str] = "Gu and Dao 2023, arXiv:2312.00752"
     _divided: ClassVar[tuple[str, ...]] = ("d_inner",)
 
@@ -72,6 +75,9 @@ class Mamba2(LayerKind):
 
     name: ClassVar[str] = "mamba2"
     title: ClassVar[str] = "Mamba-2"
+    keeps: ClassVar[str] = (
+        "A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C."
+    )
     source: ClassVar[str] = "Dao and Gu 2024, arXiv:2405.21060"
     _minimum: ClassVar[dict[str, int]] = {"n_groups": 0}
     _divided: ClassVar[tuple[str, ...]] = ("num_heads", "n_groups")

@@ -10,6 +10,7 @@ import enum
 from math import prod
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.shown import Shown
 
 __all__ = [
     "CacheTensor",
@@ -72,7 +73,7 @@ class DType:
         return 8 * self.block_bytes / self.block_elements
 
 
-class Span:
+class Span(Shown):
     """How many positions of a tensor are kept after ``tokens`` tokens (and ``encoder_tokens`` of encoder input).
 
     A span is its class and its numbers: immutable, equal to another of the same rule and numbers.
@@ -103,7 +104,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """The rule in words, for ``explain``; ``n`` is the number of tokens."""
+        """The rule in words; ``n`` is the number of tokens."""
         raise NotImplementedError
 
 

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hwcalc.formulas.shown import Shown
+
 __all__ = ["SCHEMA_VERSION", "document_of", "dumps", "error_document", "escaped"]
 
 SCHEMA_VERSION: Final = "1"
@@ -14,7 +16,9 @@ SCHEMA_VERSION: Final = "1"
 
 
 def document_of(value: Any) -> Any:
-    """A value as JSON has it: dataclasses as dicts of their fields, tuples as lists."""
+    """A value as JSON has it: dataclasses as dicts of their fields, tuples as lists, what has words of its own as those."""
+    if isinstance(value, Shown):
+        return value.text
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: document_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
@@ -9,9 +10,38 @@ from typing import Any
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
 
-__all__ = ["ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+__all__ = ["Definition", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+
+
+class Definition(Shown, enum.StrEnum):
+    """What a number is."""
+
+    EXACT = "exact"
+    """It follows from the formulas or from the files' own headers."""
+    PUBLISHED = "published"
+    """The model's publisher says it."""
+    ENGINE = "engine"
+    """It follows from an engine's rule."""
+    ESTIMATE = "estimate"
+    """It lies between a low and a high."""
+    MEASURED = "measured"
+    """It was read on a machine."""
+    BOUND = "bound"
+    """Nothing is better than it."""
+    PROFILE = "profile"
+    """It stands in the profile of an accelerator."""
+    ASSUMED = "assumed"
+    """A part of the config was not understood, and the user said what to take it for."""
+    UNKNOWN = "unknown"
+    """There is no number."""
+
+    @property
+    def text(self) -> str:
+        """The word itself."""
+        return self.value
 
 
 @frozen
@@ -29,7 +59,8 @@ class Parameters:
     total: int | None = None
     active: int | None = None
     mtp: int | None = None
-    definition: str = "exact"
+    definition: str = Definition.EXACT
+    """A :class:`Definition`, or the words of a catalog file."""
 
 
 @frozen
@@ -47,7 +78,7 @@ class WeightFacts:
     files: int
     tensors: int
     source: str = "safetensors headers"
-    definition: str = "exact"
+    definition: Definition = Definition.EXACT
 
     @property
     def total_bytes(self) -> int:

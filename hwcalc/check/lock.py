@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from hwcalc.check.errors import LockError
 from hwcalc.errors import KvplanError
-from hwcalc.model import Note, Parameters, RawModel, WeightFacts
+from hwcalc.model import Definition, Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.text import printable
 
@@ -160,7 +160,7 @@ def _weights(given: Any) -> WeightFacts | None:
         files=_count(found.files),
         tensors=_count(found.tensors),
         source=_words(found.source),
-        definition=_words(found.definition),
+        definition=Definition(found.definition),
     )
 
 

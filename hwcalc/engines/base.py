@@ -15,7 +15,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Context, Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import LayerKind
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
@@ -42,7 +42,7 @@ class Engine(ABC):
     """What people call it."""
     has_command: ClassVar[bool] = False
     """Whether :meth:`command` gives the command line of a plan."""
-    definition: ClassVar[str]
+    definition: ClassVar[Definition]
     """What its numbers are: ``exact`` (the formulas) or ``engine`` (that engine's rule)."""
     versions: ClassVar[tuple[str, ...]]
     """Versions whose rules are known, newest first; an empty tuple if there is nothing to choose."""

@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.model import Definition
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -37,7 +38,7 @@ class BudgetPart:
     expected: int
     high: int
     source: str
-    definition: str = "estimate"
+    definition: Definition = Definition.ESTIMATE
 
 
 @frozen

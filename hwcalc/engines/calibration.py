@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.stored import Context
-from hwcalc.model import Note
+from hwcalc.model import Definition, Note
 
 if TYPE_CHECKING:
     from hwcalc.profiles.calibration import Calibration
@@ -77,7 +77,7 @@ def calibrated(engine: str, context: Context, parts: tuple[BudgetPart, ...], *, 
             expected=size,
             high=size,
             source=f"measured on {measured.device}, {measured.date}: {measured.source}",
-            definition="measured",
+            definition=Definition.MEASURED,
         )
         parts = tuple(part if one is first else one for one in parts if one is first or one.name not in names)
         used.append(f"{first.name} ({measured.date})")

@@ -13,7 +13,7 @@ from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Context
 from hwcalc.engines.widths import layer_width
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import Estimate, runtime_profile
 from hwcalc.units import human_bytes
 
@@ -56,7 +56,7 @@ def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -
 
 def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
     """A term that is known."""
-    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source, definition="exact")
+    return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source, definition=Definition.EXACT)
 
 
 def ranked(name: str, section: Section, found: RankBytes) -> BudgetPart:

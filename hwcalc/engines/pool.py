@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
+from hwcalc.model import Definition
 
 __all__ = ["PoolGroup", "PoolInfo", "Try"]
 
@@ -16,7 +18,7 @@ class PoolGroup:
 
     kind: str
     count: int
-    layers: str
+    layers: LayerNumbers
     block_size: int
     page_bytes: int | None
     block_bytes: int
@@ -56,4 +58,4 @@ class PoolInfo:
     fits: bool
     message: str | None
     requires: tuple[Try, ...]
-    definition: str
+    definition: Definition

@@ -10,7 +10,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Context, Dtypes, StoredTensor, store
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, LayerKind, Role
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.dtypes import find_dtype, find_packed
 
 __all__ = ["Reference", "model_dtype"]
@@ -44,7 +44,7 @@ class Reference(Engine):
     name: ClassVar[str] = "reference"
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
     label: ClassVar[str] = "reference"
-    definition: ClassVar[str] = "exact"
+    definition: ClassVar[Definition] = Definition.EXACT
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hwcalc.engines.request import Request
 from hwcalc.formulas import CacheTensor, DType, Role
 from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.tensor import Fixed, Span
 from hwcalc.model import ModelSpec, Note
 
 __all__ = ["Allocation", "Context", "Dtypes", "StoredTensor", "bytes_of", "store"]
@@ -41,7 +42,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str
     positions: int
-    span: str
+    span: Span | str
     bytes: int
     rule: str | None = None
 
@@ -83,7 +84,7 @@ def store(tensor: CacheTensor, context: Context, *, dtype: DType | None = None, 
         shape=tensor.shape,
         dtype=chosen.name,
         positions=kept,
-        span=tensor.span.text if positions is None else f"{kept:,}",
+        span=tensor.span if positions is None else Fixed(kept),
         bytes=context.batch * kept * tensor.bytes_per_position(chosen),
     )
 

@@ -36,7 +36,7 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 
 if TYPE_CHECKING:
     from hwcalc.engines.rank_weights import Rules
@@ -62,7 +62,7 @@ class Transformers(Engine):
     name: ClassVar[str] = "transformers"
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
     label: ClassVar[str] = "transformers"
-    definition: ClassVar[str] = "engine"
+    definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
     options: ClassVar[Mapping[str, Option]] = MappingProxyType(

@@ -250,7 +250,7 @@ def _counted(language: Config, top: Config, notes: list[Note]) -> Weights | None
 
 def _parameters(counted: Weights) -> Parameters:
     mtp = counted.mtp
-    return Parameters(total=counted.total, active=counted.active, mtp=mtp or None, definition="exact")
+    return Parameters(total=counted.total, active=counted.active, mtp=mtp or None)
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:

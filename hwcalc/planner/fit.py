@@ -10,12 +10,11 @@ from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Verdict
 from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]
 
-FITS, TIGHT, DOES_NOT_FIT = "fits", "tight", "does not fit"
 _LESS = ("auto", "bf16", "fp16")
 _MEMORY = ("cache", "weights", "activations", "state slots", None)
 
@@ -39,9 +38,8 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget
     usable = size if budget is None else budget.requested_bytes
     low, high = (size, size) if budget is None else (budget.low, budget.high)
     fits = solve.holds_in(engine, context, size, pool)
-    same = budget is None or (
-        solve.holds_in(engine, context, budget.low) is fits and solve.holds_in(engine, context, budget.high) is fits
-    )
+    ends = () if budget is None else (budget.low, budget.high)
+    verdict = Verdict.of(fits, *(solve.holds_in(engine, context, end) for end in ends))
     most = solve.most(engine, context, size, pool)
     longest = solve.longest(engine, context, size)
     fewest = _fewest(engine, context, fits=fits)
@@ -53,7 +51,7 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget
         needed_low_bytes=max(0, usable - high + rank_bytes),
         needed_high_bytes=usable - low + rank_bytes,
         fits=fits,
-        verdict=(FITS if fits else DOES_NOT_FIT) if same else TIGHT,
+        verdict=verdict,
         headroom_bytes=size - rank_bytes,
         max_seq=longest.value,
         max_batch=most.value,

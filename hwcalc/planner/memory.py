@@ -10,7 +10,7 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.stored import Context
 from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weights
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import (
     BudgetInfo,
     BudgetPartInfo,
@@ -37,7 +37,7 @@ _UNKNOWN_SCHEME: Final = Note(
 
 
 def plan_memory(
-    engine: Engine, context: Context, *, cache_bytes: int, rank_bytes: int, definition: str, budget: BudgetInfo | None
+    engine: Engine, context: Context, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
 ) -> MemoryInfo:
     """The sum: weights and cache, and with hardware activations and overhead. What is not known is ``None`` and says why in a note.
 
@@ -75,8 +75,9 @@ def _overhead(budget: BudgetInfo, gpus: int) -> OverheadInfo:
     return OverheadInfo(bytes=expected, low=low, high=high, definition=_definition(parts), parts=parts)
 
 
-def _definition(parts: tuple[BudgetPartInfo, ...]) -> str:
-    return "measured" if parts and all(part.definition == "measured" for part in parts) else "estimate"
+def _definition(parts: tuple[BudgetPartInfo, ...]) -> Definition:
+    measured = bool(parts) and all(part.definition is Definition.MEASURED for part in parts)
+    return Definition.MEASURED if measured else Definition.ESTIMATE
 
 
 def _per_gpu(engine: Engine, context: Context, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
@@ -159,7 +160,7 @@ def _numbered(weights: Weights) -> tuple[Weights, tuple[str, ...]]:
 
 
 def _unknown() -> WeightsInfo:
-    return WeightsInfo(bytes=None, low=None, high=None, definition="unknown", source="", format="", parts=())
+    return WeightsInfo(bytes=None, low=None, high=None, definition=Definition.UNKNOWN, source="", format="", parts=())
 
 
 def _estimate(weights: Weights, scheme: Scheme | None, plain: WeightFormat) -> WeightsInfo:
@@ -171,7 +172,7 @@ def _estimate(weights: Weights, scheme: Scheme | None, plain: WeightFormat) -> W
         bytes=size,
         low=size,
         high=sum(part.bytes for part in parts),
-        definition="estimate",
+        definition=Definition.ESTIMATE,
         source=source,
         format=plain.name if scheme is None else scheme.name,
         parts=parts,

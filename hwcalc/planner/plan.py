@@ -9,9 +9,10 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Engine
 from hwcalc.engines.request import Request
+from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Context, StoredTensor
-from hwcalc.formulas import LayerKind, Role, Stack, ranges
-from hwcalc.model import ModelSpec, Note, Parameters
+from hwcalc.formulas import LayerKind, LayerNumbers, Role, Span, Stack
+from hwcalc.model import Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, has_cross, open_request
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
@@ -34,7 +35,7 @@ def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
     per_sequence = sum(count * tensor.bytes for _, _, count, tensor in single_stored)
     state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in FIXED_ROLES)
     request = context.request
-    definition = "assumed" if model.assumed else rules.definition
+    definition = Definition.ASSUMED if model.assumed else rules.definition
     if request.gpu is None:
         notes += _without_effect(request)
     rank_bytes = rules.rank_bytes(context, total)
@@ -93,7 +94,7 @@ def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
     )
 
 
-Stored = tuple[LayerKind | None, str, int, StoredTensor]
+Stored = tuple[LayerKind | None, LayerNumbers, int, StoredTensor]
 """The layer kind (none for what the model keeps beside its layers), layer numbers, how many, and the tensor of one."""
 
 
@@ -101,13 +102,12 @@ def stored_layers(engine: Engine, context: Context) -> list[Stored]:
     """Everything the engine stores: equal layers asked once and counted."""
     out: list[Stored] = []
     for group in context.model.stack_for(engine.name).groups:
-        numbers = ranges(group.layers)
-        out += [(group.kind, numbers, group.count, tensor) for tensor in engine.tensors(group.kind, context)]
-    out += [(None, "", 1, tensor) for tensor in engine.extras(context)]
+        out += [(group.kind, group.layers, group.count, tensor) for tensor in engine.tensors(group.kind, context)]
+    out += [(None, LayerNumbers(), 1, tensor) for tensor in engine.extras(context)]
     return out
 
 
-def _tensor_info(kind: LayerKind | None, layers: str, count: int, tensor: StoredTensor) -> TensorInfo:
+def _tensor_info(kind: LayerKind | None, layers: LayerNumbers, count: int, tensor: StoredTensor) -> TensorInfo:
     return TensorInfo(
         name=tensor.name,
         role=tensor.role.value,
@@ -117,7 +117,7 @@ def _tensor_info(kind: LayerKind | None, layers: str, count: int, tensor: Stored
         axes=tensor.axes,
         shape=tensor.shape,
         dtype=tensor.dtype,
-        span=tensor.span,
+        span=tensor.span if isinstance(tensor.span, Span) else OwnRule(tensor.span, tensor.positions),
         positions=tensor.positions,
         rule=tensor.rule,
         bytes=count * tensor.bytes,
@@ -208,7 +208,7 @@ def _warnings(model: ModelSpec, request: Request) -> list[Note]:
 
 
 def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:
-    parameters = model.parameters or Parameters(definition="unknown")
+    parameters = model.parameters or Parameters(definition=Definition.UNKNOWN)
     return ModelInfo(
         id=model.id,
         source=model.source,
@@ -217,7 +217,7 @@ def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:
         model_type=model.model_type,
         architecture=model.architecture,
         layers=tuple(
-            LayerInfo(kind=group.kind.name, count=group.count, layers=ranges(group.layers), dims=group.kind.dims())
+            LayerInfo(kind=group.kind.name, count=group.count, layers=group.layers, dims=group.kind.dims())
             for group in stack.groups
         ),
         parameters=ParametersInfo(

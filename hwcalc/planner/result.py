@@ -1,17 +1,21 @@
 """The plan: one frozen object, integers throughout, whose fields are the JSON document.
 
-Every section says what its numbers are: ``exact`` (the formulas), ``engine`` (that engine's rule), ``estimate`` (with a
-low and a high), ``measured``, or ``assumed`` where ``--assume`` filled a gap.
+Every section says by its :class:`~hwcalc.model.Definition` what its numbers are. Spans, layer numbers and verdicts are values here;
+they become text in reports and in :meth:`Plan.to_dict`.
 """
 
 from __future__ import annotations
 
+import enum
 from typing import Any, Final
 
 from hwcalc.documents import document_of
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
-from hwcalc.model import Note
+from hwcalc.formulas.shown import Shown
+from hwcalc.formulas.tensor import Span
+from hwcalc.model import Definition, Note
 
 __all__ = [
     "UNLIMITED",
@@ -31,6 +35,7 @@ __all__ = [
     "Share",
     "SpeedInfo",
     "TensorInfo",
+    "Verdict",
     "WeightPart",
     "WeightsInfo",
 ]
@@ -39,13 +44,36 @@ UNLIMITED: Final = 2**40
 """No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
 
 
+class Verdict(Shown, enum.StrEnum):
+    """Whether something fits, and whether both ends of the estimate agree on it."""
+
+    FITS = "fits"
+    """At both ends."""
+    TIGHT = "tight"
+    """At one end alone."""
+    DOES_NOT_FIT = "does not fit"
+    """At neither end."""
+
+    @classmethod
+    def of(cls, fits: bool, *ends: bool) -> Verdict:
+        """From what holds by the expected value, and at the ends of the estimate."""
+        if any(end is not fits for end in ends):
+            return cls.TIGHT
+        return cls.FITS if fits else cls.DOES_NOT_FIT
+
+    @property
+    def text(self) -> str:
+        """The words themselves."""
+        return self.value
+
+
 @frozen
 class LayerInfo:
     """One layer kind, how often the model has it, and its numbers."""
 
     kind: str
     count: int
-    layers: str
+    layers: LayerNumbers
     dims: dict[str, int | bool]
 
 
@@ -111,12 +139,12 @@ class TensorInfo:
     name: str
     role: str
     kind: str
-    layers: str
+    layers: LayerNumbers
     count: int
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
-    span: str
+    span: Span
     positions: int
     rule: str | None
     bytes: int
@@ -133,7 +161,7 @@ class CacheInfo:
     ``groups`` are the layers that share a block table, where the engine has such; every block is as wide as the widest group.
     """
 
-    definition: str
+    definition: Definition
     bytes_per_token: int
     state_bytes_per_sequence: int
     bytes_per_sequence: int
@@ -165,7 +193,7 @@ class WeightsInfo:
     bytes: int | None
     low: int | None
     high: int | None
-    definition: str
+    definition: Definition
     source: str
     format: str
     parts: tuple[WeightPart, ...]
@@ -176,7 +204,7 @@ class CacheShare:
     """The cache as it stands in the sum."""
 
     bytes: int
-    definition: str
+    definition: Definition
 
 
 @frozen
@@ -186,7 +214,7 @@ class Share:
     bytes: int
     low: int
     high: int
-    definition: str
+    definition: Definition
 
 
 @frozen
@@ -196,7 +224,7 @@ class OverheadInfo:
     bytes: int
     low: int
     high: int
-    definition: str
+    definition: Definition
     parts: tuple[BudgetPartInfo, ...]
 
 
@@ -225,7 +253,7 @@ class BudgetPartInfo:
     expected: int
     high: int
     source: str
-    definition: str
+    definition: Definition
 
 
 @frozen
@@ -262,7 +290,7 @@ class FitInfo:
     needed_low_bytes: int
     needed_high_bytes: int
     fits: bool
-    verdict: str
+    verdict: Verdict
     headroom_bytes: int
     max_seq: int | None
     max_batch: int | None
@@ -301,7 +329,7 @@ class SpeedInfo:
     ``unknown``.
     """
 
-    definition: str
+    definition: Definition
     decode_tokens_per_s_bound: float | None
     decode_step_s_bound: float | None
     bound_by: str | None

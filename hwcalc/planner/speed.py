@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 
@@ -108,7 +108,7 @@ def speed_bound(
     prefill, prefill_by = _longer(prompt_bytes, prompt, gpu, bandwidth)
     told += _unknown(gpu, {*flops, *prompt}, bandwidth)
     return SpeedInfo(
-        definition="bound" if measured is None else "measured",
+        definition=Definition.BOUND if measured is None else Definition.MEASURED,
         decode_tokens_per_s_bound=None if step is None else batch / step,
         decode_step_s_bound=step,
         bound_by=bound_by,
@@ -249,7 +249,7 @@ def _unknown(gpu: Gpu, wanted: Iterable[tuple[str, ...]], bandwidth: float | Non
 
 def _nothing() -> SpeedInfo:
     return SpeedInfo(
-        definition="unknown",
+        definition=Definition.UNKNOWN,
         decode_tokens_per_s_bound=None,
         decode_step_s_bound=None,
         bound_by=None,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hwcalc.formulas import KINDS, DType
+from hwcalc.documents import document_of
+from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.report.summary import kind_title, stored
@@ -21,7 +22,6 @@ from hwcalc.report.text import TIMES
 __all__ = ["KindExplanation", "TensorExplanation", "explain", "explain_document"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_QUOTED = re.compile(r"``([^`]*)``")
 _BRACKETS = re.compile(r"\([^()]*\)")
 
 
@@ -46,7 +46,7 @@ class KindExplanation:
     kind: str
     title: str
     why: str
-    layers: str
+    layers: LayerNumbers
     count: int
     dims: dict[str, int | bool]
     tensors: tuple[TensorExplanation, ...]
@@ -61,18 +61,20 @@ def explain(plan: Plan) -> tuple[KindExplanation, ...]:
 
 def explain_document(plan: Plan) -> dict[str, Any]:
     """The plan's JSON document with one more key, ``explain``."""
-    return {**plan.to_dict(), "explain": [asdict(part) for part in explain(plan)]}
+    return {**plan.to_dict(), "explain": [document_of(part) for part in explain(plan)]}
 
 
 def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) -> KindExplanation:
     kind = KINDS.get(layer.kind) if layer is not None else None
-    why = (kind.__doc__ or "").strip().partition("\n")[0] if kind is not None else "What the engine keeps beside the layers."
     dims = layer.dims if layer is not None else {}
+    why = "What the engine keeps beside the layers."
+    if kind is not None:
+        why = kind.keeps.format_map({name: f"{size:,}" for name, size in dims.items()})
     return KindExplanation(
         kind=layer.kind if layer is not None else "model",
         title=kind_title(layer.kind if layer is not None else "model"),
-        why=_QUOTED.sub(lambda match: f"{dims[match[1]]:,}" if match[1] in dims else match[1], why),
-        layers=layer.layers if layer is not None else "",
+        why=why,
+        layers=layer.layers if layer is not None else LayerNumbers(),
         count=layer.count if layer is not None else 1,
         dims=dims,
         tensors=tuple(_tensor(tensor, dims, plan) for tensor in tensors),
@@ -119,8 +121,8 @@ def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per
     if batch > 1 and once != per_layer:
         names.append("batch")
         numbers.append(f"{batch:,}")
-    if tensor.positions != 1 or tensor.span != "1":
-        names.append(_factor(tensor.span))
+    if tensor.positions != 1 or tensor.span.text != "1":
+        names.append(_factor(tensor.span.text))
         numbers.append(f"{tensor.positions:,}")
     for axis, size in zip(tensor.axes[:-1], tensor.shape[:-1], strict=True):
         names.append(_factor(axis))

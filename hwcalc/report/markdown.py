@@ -35,7 +35,7 @@ def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
     figure_rows = [(f.name, exact(f.bytes), human_bytes(f.bytes), f.meaning) for f in figures(plan)]
     whole = plan.cache.total_bytes
     share_rows = [
-        (s.title, f"{s.count:,}" if s.count else "", s.layers, s.rule, s.dtypes, percent(s.bytes, whole), exact(s.bytes))
+        (s.title, f"{s.count:,}" if s.count else "", s.layers.text, s.rule, s.dtypes, percent(s.bytes, whole), exact(s.bytes))
         for s in shares(plan)
     ]
     return "\n".join(

@@ -37,8 +37,8 @@ def plan_csv(plan: Plan) -> str:
     )  # fmt: skip
     rows = (
         (
-            *common, tensor.kind, tensor.layers, tensor.count, tensor.name, tensor.role, " x ".join(tensor.axes),
-            "x".join(map(str, tensor.shape)), tensor.dtype, tensor.span, tensor.positions, tensor.bytes,
+            *common, tensor.kind, tensor.layers.text, tensor.count, tensor.name, tensor.role, " x ".join(tensor.axes),
+            "x".join(map(str, tensor.shape)), tensor.dtype, tensor.span.text, tensor.positions, tensor.bytes,
         )
         for tensor in plan.cache.tensors
     )  # fmt: skip

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.formulas import KINDS, Role, ranges
-from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo
+from hwcalc.formulas import KINDS, Full, LayerNumbers, Role, Strided
+from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo, Verdict
 from hwcalc.planner.result import Share as ActivationShare
-from hwcalc.report.text import TIMES, both, indices, parameters, plural
+from hwcalc.report.text import TIMES, both, parameters, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -73,7 +73,7 @@ class Share:
 
     title: str
     count: int
-    layers: str
+    layers: LayerNumbers
     rule: str
     dtypes: str
     bytes: int
@@ -93,11 +93,10 @@ def definition(plan: Plan) -> str:
 def model_lines(plan: Plan) -> tuple[str, str, str]:
     """The model's id; its type and parameters; its layers and heads."""
     model = plan.model
-    everything: set[int] = set()
     counts: dict[str, int] = {}
     for layer in model.layers:
-        everything |= indices(layer.layers)
         counts[layer.kind] = counts.get(layer.kind, 0) + layer.count
+    everything = {number for layer in model.layers for number in layer.layers}
     kinds = ", ".join(f"{count:,} {kind_title(kind)}" for kind, count in counts.items())
     about = clean(model.model_type)
     if model.parameters.total is not None:
@@ -192,7 +191,7 @@ def _meaning(part: ActivationShare | OverheadInfo) -> str:
 
 def _growth(plan: Plan) -> str:
     """What the growth per token is: that of the very next token, by the formulas."""
-    strides = sorted({int(span.removeprefix("n // ").replace(",", "")) for span in _spans(plan) if span.startswith("n // ")})
+    strides = sorted({tensor.span.numbers[0] for tensor in plan.cache.tensors if isinstance(tensor.span, Strided)})
     every = " and ".join(f"{stride:,}" for stride in strides)
     if strides:
         return f"the next token of a sequence; some layers add an entry only every {every} tokens"
@@ -200,10 +199,6 @@ def _growth(plan: Plan) -> str:
         return "no layer grows at this length"
     by = "" if plan.request.engine == "reference" else ", by the formulas"
     return f"each further token of a sequence{by}"
-
-
-def _spans(plan: Plan) -> set[str]:
-    return {tensor.span for tensor in plan.cache.tensors}
 
 
 def verdict(plan: Plan) -> str:
@@ -215,7 +210,7 @@ def verdict(plan: Plan) -> str:
     pooled = plan.pool is not None
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
     required = f" with {flags}" if flags else ""
-    if fit.verdict == "tight":
+    if fit.verdict is Verdict.TIGHT:
         start = (
             f"{engine} will {'probably' if fit.fits else 'probably not'} start"
             if pooled
@@ -328,7 +323,7 @@ def shares(plan: Plan) -> list[Share]:
         Share(
             title=kind_title(kind),
             count=sum(layer.count for layer, _ in members if layer is not None),
-            layers=ranges(set().union(*(indices(layer.layers) for layer, _ in members if layer is not None))),
+            layers=LayerNumbers(sorted({number for layer, _ in members if layer is not None for number in layer.layers})),
             rule=rule,
             dtypes=", ".join(dict.fromkeys(tensor.dtype for _, tensors in members for tensor in tensors)),
             bytes=sum(tensor.bytes for _, tensors in members for tensor in tensors),
@@ -342,7 +337,7 @@ def _rule(tensors: tuple[TensorInfo, ...]) -> str:
     if not tensors:
         return "nothing kept"
     growing = dict.fromkeys(tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV})
-    words = ["every token" if span == "n" else span for span in growing]
+    words = ["every token" if isinstance(span, Full) else span.text for span in growing]
     if any(tensor.role in {Role.STATE, Role.CONV} for tensor in tensors):
         words.append("fixed state")
     return " + ".join(words)

@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan, Verdict
 from hwcalc.report.summary import (
     Share,
     definition,
@@ -106,7 +106,7 @@ def _verdict(plan: Plan) -> list[RenderableType]:
 
     if plan.fit is None:
         return []
-    colour = {"fits": "green", "tight": "yellow"}.get(plan.fit.verdict, "red")
+    colour = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}[plan.fit.verdict]
     lines: list[RenderableType] = [Text(verdict(plan), style=f"bold {colour}")]
     lines += hanging([(label, text, "") for label, text in fit_lines(plan)])
     if plan.fit.suggestions:
@@ -123,7 +123,7 @@ def _bars(groups: Sequence[Share], total: int) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for group in groups:
         filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * _BAR * group.bytes + total) // (2 * total))
-        layers = layer_words(group.count, abbreviated(group.layers), of=group.layers) if group.count else ""
+        layers = layer_words(group.count, group.layers, abbreviated(group.layers.text)) if group.count else ""
         described = " · ".join(filter(None, (layers, group.rule, group.dtypes)))
         lines += [
             indented(Text.assemble((group.title, "bold"), ("  " + described, "dim"))),

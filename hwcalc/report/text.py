@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hwcalc.formulas import LayerNumbers
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
@@ -11,7 +12,6 @@ __all__ = [
     "both",
     "exact",
     "how_many",
-    "indices",
     "layer_words",
     "parameters",
     "percent",
@@ -73,23 +73,14 @@ def percent(part: int, whole: int) -> str:
     return f"{tenths // 10}.{tenths % 10} %"
 
 
-def indices(ranges: str) -> set[int]:
-    """Layer numbers from the short way of writing them: ``indices("0-2,5")`` is ``{0, 1, 2, 5}``."""
-    found: set[int] = set()
-    for part in filter(None, ranges.split(",")):
-        first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+def layer_words(count: int, numbers: LayerNumbers, shown: str | None = None) -> str:
+    """How many layers and which; ``shown`` is the list of them cut short, where there is no room for the whole.
 
-
-def layer_words(count: int, shown: str, of: str | None = None) -> str:
-    """How many layers and which; ``of`` is the whole list where ``shown`` is cut short.
-
-    >>> layer_words(4, "0-3"), layer_words(1, "5"), layer_words(8, "0-3")
+    >>> layer_words(4, LayerNumbers(range(4))), layer_words(1, LayerNumbers([5])), layer_words(8, LayerNumbers(range(4)))
     ('4 layers 0-3', '1 layer 5', '8 in 4 layers 0-3')
     """
-    layers = len(indices(shown if of is None else of))
-    return f"{plural(layers, 'layer')} {shown}" if layers == count else f"{count:,} in {plural(layers, 'layer')} {shown}"
+    layers = f"{plural(len(numbers), 'layer')} {numbers.text if shown is None else shown}"
+    return layers if len(numbers) == count else f"{count:,} in {layers}"
 
 
 def abbreviated(ranges: str, width: int = 30) -> str:

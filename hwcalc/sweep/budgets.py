@@ -12,7 +12,7 @@ from hwcalc.engines.base import Engine
 from hwcalc.engines.budget import Section
 from hwcalc.engines.stored import Context
 from hwcalc.formulas.frozen import frozen
-from hwcalc.planner.fit import DOES_NOT_FIT, FITS, TIGHT
+from hwcalc.planner.result import Verdict
 from hwcalc.sweep.spans import Integers
 
 __all__ = ["Alike", "Budgets", "alike", "budgets_of", "ends_of", "verdicts"]
@@ -97,5 +97,5 @@ def ends_of(needed: Integers, budgets: Budgets) -> tuple[Integers, Integers]:
 def verdicts(needed: Integers, budgets: Budgets) -> list[str]:
     """For each point, row by row: whether what is needed fits, and at both ends of the estimates too."""
     fits, low, high = needed <= budgets.expected, needed <= budgets.low, needed <= budgets.high
-    words = np.where((low == fits) & (high == fits), np.where(fits, FITS, DOES_NOT_FIT), TIGHT)
+    words = np.where((low == fits) & (high == fits), np.where(fits, Verdict.FITS, Verdict.DOES_NOT_FIT), Verdict.TIGHT)
     return [str(word) for word in words.ravel().tolist()]

@@ -19,7 +19,7 @@ def planned(config: dict[str, Any], *, seq: int = 100, engine: str = "reference"
 
 def layers(config: dict[str, Any], engine: str = "reference") -> dict[str, str]:
     """Layer numbers by kind."""
-    return {layer.kind: layer.layers for layer in planned(config, engine=engine).model.layers}
+    return {layer.kind: layer.layers.text for layer in planned(config, engine=engine).model.layers}
 
 
 def total(config: dict[str, Any], **request: Any) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import KINDS
+from hwcalc.formulas import KINDS, LayerNumbers
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
@@ -26,7 +26,7 @@ from hwcalc.report.rows import plan_csv
 from hwcalc.report.schema import DOCUMENTS, json_schema
 from hwcalc.report.summary import shares, stored
 from hwcalc.report.table import plan_table
-from hwcalc.report.text import TIMES, abbreviated, indices, layer_words, percent
+from hwcalc.report.text import TIMES, abbreviated, layer_words, percent
 from hwcalc.text import clean
 
 QWEN3 = {
@@ -337,12 +337,12 @@ def test_markdown_tables_are_even(all_plans: list[Plan]) -> None:
 
 def test_words() -> None:
     """Small helpers at their edges."""
-    assert indices("") == set()
-    assert indices("0-2,5") == {0, 1, 2, 5}
+    assert LayerNumbers().text == ""
+    assert LayerNumbers([0, 1, 2, 5]).text == "0-2,5"
     assert percent(0, 0) == "0.0 %"
     assert percent(1, 3) == "33.3 %"
     assert percent(2, 3) == "66.7 %"
     assert abbreviated("0-35") == "0-35"
     assert len(abbreviated(",".join(map(str, range(0, 400, 2))))) <= 30
-    assert layer_words(56, "0-27") == "56 in 28 layers 0-27"
+    assert layer_words(56, LayerNumbers(range(28))) == "56 in 28 layers 0-27"
     assert clean("naïve 模型") == "naïve 模型"

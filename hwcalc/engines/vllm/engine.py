@@ -26,7 +26,7 @@ from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Vllm(Engine):
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
     label: ClassVar[str] = "vLLM"
-    definition: ClassVar[str] = "engine"
+    definition: ClassVar[Definition] = Definition.ENGINE
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS

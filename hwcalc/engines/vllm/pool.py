@@ -11,7 +11,8 @@ from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.groups import Group
 from hwcalc.engines.vllm.layout import Layout
 from hwcalc.engines.vllm.settings import Settings
-from hwcalc.formulas import ranges
+from hwcalc.formulas import LayerNumbers
+from hwcalc.model import Definition
 from hwcalc.units import GIB
 
 __all__ = ["group_infos", "plan_pool", "usable_blocks"]
@@ -48,7 +49,7 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
         fits=fits,
         message=message,
         requires=_mamba_limit(layout, settings, blocks) if fits else (),
-        definition="engine",
+        definition=Definition.ENGINE,
     )
 
 
@@ -78,7 +79,7 @@ def _without_cache(budget: int) -> PoolInfo:
         fits=True,
         message=None,
         requires=(),
-        definition="engine",
+        definition=Definition.ENGINE,
     )
 
 
@@ -137,7 +138,7 @@ def _group_info(layout: Layout, group: Group, length: int) -> PoolGroup:
     return PoolGroup(
         kind="+".join(forms),
         count=len(group.members),
-        layers=ranges(dict.fromkeys(layers)),
+        layers=LayerNumbers(dict.fromkeys(layers)),
         block_size=group.specs[0].block_size,
         page_bytes=pages[0] if len(set(pages)) == 1 else None,
         block_bytes=sum(pages),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hwcalc.errors import ConfigError, ModelNotFoundError
-from hwcalc.model import Parameters
+from hwcalc.model import Definition, Parameters
 from hwcalc.sources import resolve
 from hwcalc.sources.listing import known_ids, list_known_models
 from hwcalc.sources.nearest import nearest
@@ -20,7 +20,7 @@ def test_the_catalog_answers() -> None:
     raw = resolve("Qwen/Qwen3-8B")
 
     assert (raw.id, raw.source, raw.revision, raw.notes) == ("Qwen/Qwen3-8B", "catalog", None, ())
-    assert raw.parameters == Parameters(total=8_190_735_360, definition="published")
+    assert raw.parameters == Parameters(total=8_190_735_360, definition=Definition.PUBLISHED)
     assert raw.config["model_type"] == "qwen3"
     assert raw.location.startswith("built-in catalog, recorded 20")
 

@@ -1,0 +1,32 @@
+"""How many positions an engine keeps by a rule that is its own."""
+
+from __future__ import annotations
+
+from hwcalc.formulas.tensor import Span
+
+__all__ = ["OwnRule"]
+
+
+class OwnRule(Span):
+    """An engine's own rule, which is known by its words and by the count that it gives."""
+
+    __slots__ = ("words",)
+
+    words: str
+
+    def __init__(self, words: str, count: int) -> None:
+        super().__init__(count)
+        object.__setattr__(self, "words", words)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and isinstance(other, OwnRule) and other.words == self.words
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.numbers, self.words))
+
+    def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
+        return self.numbers[0]
+
+    @property
+    def text(self) -> str:
+        return self.words
