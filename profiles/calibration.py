@@ -32,7 +32,7 @@ __all__ = [
     "VALUES",
     "Calibration",
     "Measured",
-    "Reading",
+    "Measurement",
     "calibration_path",
     "enabled",
     "load_calibration",
@@ -72,7 +72,7 @@ class Measured:
 
 
 @frozen
-class Reading:
+class Measurement:
     """Values, and what they hold for. One that is taken under the same conditions replaces an earlier one."""
 
     values: Mapping[str, int | float]
@@ -86,10 +86,10 @@ class Calibration:
 
     gpu: str
     kind: str
-    readings: tuple[Reading, ...]
+    readings: tuple[Measurement, ...]
     path: Path
 
-    def latest(self, value: str, conditions: Mapping[str, int | str] | None = None) -> Reading | None:
+    def latest(self, value: str, conditions: Mapping[str, int | str] | None = None) -> Measurement | None:
         """The newest reading of this value whose conditions have these; ``None`` if there is none."""
         wanted = conditions or {}
         fitting = [
@@ -136,7 +136,7 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
     return _read(path, changed.st_mtime_ns, changed.st_size)
 
 
-def save_reading(gpu: str, kind: str, reading: Reading) -> Path:
+def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
     """Add a reading to its file, which is replaced in one step: a program that is killed leaves the old one or the new one.
 
     Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the file that is there is broken, or if it cannot be written, and
@@ -178,7 +178,7 @@ def parse_calibration(document: Any, path: Path) -> Calibration:
     return Calibration(gpu=gpu, kind=kind, readings=made, path=path)
 
 
-def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Reading:
+def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Measurement:
     _keys(content, path, key, ("values", "conditions", "measured"))
     values, conditions, measured = content["values"], content["conditions"], content["measured"]
     if not isinstance(values, dict) or not values or not set(values) <= set(names):
@@ -196,7 +196,7 @@ def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Read
     for name, value in measured.items():
         if not (date(value) if name == "date" else _text(value) or (value is None and name in ("driver", "torch"))):
             raise ProfileError(path, "must be 2026-11-20 for a date, else words", key=f"{key}.measured.{name}")
-    return Reading(
+    return Measurement(
         values=MappingProxyType(dict(values)), conditions=MappingProxyType(dict(conditions)), measured=Measured(**measured)
     )
 
@@ -249,7 +249,7 @@ def _refused(word: str) -> Any:
     raise ValueError(f"{word} is not a number")
 
 
-def _plain(reading: Reading) -> dict[str, Any]:
+def _plain(reading: Measurement) -> dict[str, Any]:
     return {
         "values": dict(reading.values),
         "conditions": dict(reading.conditions),

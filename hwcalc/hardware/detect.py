@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["PROBES", "Found", "bounded_output"]
+__all__ = ["PROBES", "FoundGpu", "bounded_output"]
 
 _SECONDS: Final = 10
 _LONGEST: Final = 256 * 1024
@@ -29,7 +29,7 @@ _SYS: Final = Path("/sys")
 
 
 @frozen
-class Found:
+class FoundGpu:
     """One accelerator as an interface describes it."""
 
     name: str
@@ -43,12 +43,12 @@ class Found:
     """All memory of a machine whose accelerator shares it."""
 
 
-def _found(name: str, memory_mib: int | None, **more: Any) -> list[Found]:
+def _found(name: str, memory_mib: int | None, **more: Any) -> list[FoundGpu]:
     """One device, unless its name or its memory make no sense."""
     clean = " ".join(name.split())[:_NAME]
     if not clean or (memory_mib is not None and not 0 < memory_mib <= _LARGEST_MIB):
         return []
-    return [Found(name=clean, memory_mib=memory_mib, **more)]
+    return [FoundGpu(name=clean, memory_mib=memory_mib, **more)]
 
 
 def bounded_output(*words: str) -> str | None:
@@ -98,7 +98,7 @@ def bounded_output(*words: str) -> str | None:
     return data.decode("utf-8", "replace") if status == 0 and len(data) <= _LONGEST else None
 
 
-def nvml() -> list[Found]:
+def nvml() -> list[FoundGpu]:
     """NVIDIA's management library, by its C interface: no process, no context."""
     import ctypes
 
@@ -119,7 +119,7 @@ def nvml() -> list[Found]:
         library.nvmlShutdown()
 
 
-def _nvml_device(library: Any, index: int) -> list[Found]:
+def _nvml_device(library: Any, index: int) -> list[FoundGpu]:
     import ctypes
 
     handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(_NAME)
@@ -137,7 +137,7 @@ def _nvml_device(library: Any, index: int) -> list[Found]:
     return _found(name.value.decode("utf-8", "replace"), size or None, vendor="nvidia", through="NVML", capability=capability)
 
 
-def nvidia_smi() -> list[Found]:
+def nvidia_smi() -> list[FoundGpu]:
     """``nvidia-smi``, where the library cannot be loaded (a container, WSL)."""
     text = bounded_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits") or ""
     found = []
@@ -149,7 +149,7 @@ def nvidia_smi() -> list[Found]:
     return found
 
 
-def amdgpu(root: Path = _SYS) -> list[Found]:
+def amdgpu(root: Path = _SYS) -> list[FoundGpu]:
     """The amdgpu driver's own files."""
     try:
         cards = [path for path in (root / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
@@ -178,7 +178,7 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
-def rocm_smi() -> list[Found]:
+def rocm_smi() -> list[FoundGpu]:
     """``rocm-smi``, for cards whose driver does not say their name."""
     import json
 
@@ -199,7 +199,7 @@ def rocm_smi() -> list[Found]:
     return found
 
 
-def metal() -> list[Found]:
+def metal() -> list[FoundGpu]:
     """An Apple chip: its name and the machine's memory from ``sysctl``."""
     if sys.platform != "darwin":
         return []
@@ -214,7 +214,7 @@ def metal() -> list[Found]:
     return _found(lines[0], limit, vendor="apple", through="sysctl", system_mib=total // _MIB)
 
 
-def torch() -> list[Found]:
+def torch() -> list[FoundGpu]:
     """torch, if it is installed: slow to import, so it comes last."""
     from importlib.util import find_spec
 
@@ -247,5 +247,5 @@ def torch() -> list[Found]:
     return found
 
 
-PROBES: Final[tuple[Callable[[], list[Found]], ...]] = (nvml, nvidia_smi, amdgpu, rocm_smi, metal, torch)
+PROBES: Final[tuple[Callable[[], list[FoundGpu]], ...]] = (nvml, nvidia_smi, amdgpu, rocm_smi, metal, torch)
 """In the order in which they are asked."""

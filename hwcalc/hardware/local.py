@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.hardware.detect import PROBES, Found
+from hwcalc.hardware.detect import PROBES, FoundGpu
 from hwcalc.model import Note
 from hwcalc.text import printable
 
@@ -32,9 +32,9 @@ _SAME = 100
 class LocalGpus:
     """The first kind of accelerator of this machine, how many of it there are, and what else there is."""
 
-    first: Found
+    first: FoundGpu
     count: int
-    others: tuple[Found, ...]
+    others: tuple[FoundGpu, ...]
 
 
 @lru_cache(maxsize=1)
@@ -73,12 +73,12 @@ def local_gpu(notes: list[Note]) -> Gpu:
     return gpu
 
 
-def gpu_of(found: Found, notes: list[Note]) -> Gpu:
+def gpu_of(found: FoundGpu, notes: list[Note]) -> Gpu:
     """The profile of an accelerator, or one made of what was read."""
     return match(found, notes) or _measured(found)
 
 
-def match(found: Found, notes: list[Note] | None = None) -> Gpu | None:
+def match(found: FoundGpu, notes: list[Note] | None = None) -> Gpu | None:
     """The profile of this name whose memory is nearest, with the memory that was read; ``None`` if no profile is near enough.
 
     A name alone may be several devices (an RTX 3060 has 8 or 12 GB): the memory decides, and a reading that differs by more than a
@@ -95,14 +95,14 @@ def match(found: Found, notes: list[Note] | None = None) -> Gpu | None:
     return _with_reading(min(near)[2], found) if near else None
 
 
-def _memory(gpu: Gpu, found: Found) -> int | None:
+def _memory(gpu: Gpu, found: FoundGpu) -> int | None:
     """The profile's figure of the kind that was read, or the next best one, in MiB."""
     sold = None if gpu.memory_marketing_gb is None else gpu.memory_marketing_gb * 1024
     kinds = (gpu.torch_total_mib, gpu.memory_total_mib, sold) if found.by_torch else (gpu.memory_total_mib, sold)
     return next((size for size in kinds if size is not None), None)
 
 
-def _with_reading(gpu: Gpu, found: Found) -> Gpu:
+def _with_reading(gpu: Gpu, found: FoundGpu) -> Gpu:
     """The profile with what this machine's own driver says."""
     size = found.memory_mib
     assert size is not None
@@ -128,7 +128,7 @@ def _with_reading(gpu: Gpu, found: Found) -> Gpu:
     return replace(changed, torch_total_mib=None, torch_total_mib_seen=None, torch_total_basis=None)
 
 
-def _mac(found: Found, notes: list[Note]) -> Gpu | None:
+def _mac(found: FoundGpu, notes: list[Note]) -> Gpu | None:
     """An Apple chip with the memory that the machine has, and the limit that its owner has set for the GPU."""
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, with_memory
 
@@ -186,7 +186,7 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word not in _MAKERS and not re.fullmatch(r"[0-9]+gb?", word))
 
 
-def _measured(found: Found) -> Gpu:
+def _measured(found: FoundGpu) -> Gpu:
     """An accelerator without a profile: its name and what was read."""
     from hwcalc.profiles.gpus import Gpu
 

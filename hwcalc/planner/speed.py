@@ -19,7 +19,7 @@ from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind, Stack
-    from hwcalc.profiles.calibration import Reading
+    from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["cache_bytes_read", "speed_bound"]
@@ -122,7 +122,7 @@ def speed_bound(
     )
 
 
-def _measured(gpu: Gpu, notes: list[Note]) -> Reading | None:
+def _measured(gpu: Gpu, notes: list[Note]) -> Measurement | None:
     """What the user measured of this accelerator's memory, if anything; ``notes`` says so."""
     from hwcalc.engines.calibration import measurements
     from hwcalc.profiles.calibration import BANDWIDTH

@@ -169,7 +169,7 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
 
     Raises :class:`~hwcalc.errors.UsageError` where no profile says which accelerator it is.
     """
-    from hwcalc.profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
+    from hwcalc.profiles.calibration import BANDWIDTH, Measured, Measurement, save_reading
 
     if result.gpu is None:
         raise UsageError("a calibration belongs to an accelerator's profile.", hint="Name it: --gpu; see: kvplan gpus")
@@ -185,7 +185,7 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
         torch=environment.torch,
     )
     conditions: dict[str, int | str] = {"model": result.model, "dtype": result.kv_dtype, "bytes": result.read.bytes}
-    return save_reading(result.gpu, BANDWIDTH, Reading(values=values, conditions=conditions, measured=measured))
+    return save_reading(result.gpu, BANDWIDTH, Measurement(values=values, conditions=conditions, measured=measured))
 
 
 def _read(size: int, device: Device, repeats: int) -> Timing:

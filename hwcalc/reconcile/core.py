@@ -290,7 +290,7 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
 
     from hwcalc.engines.calibration import conditions
     from hwcalc.hardware.profiles import profile_errors
-    from hwcalc.profiles.calibration import Measured, Reading, overheads_kind, save_reading
+    from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
     from hwcalc.text import printable
 
     gpu = context.request.gpu
@@ -305,7 +305,7 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
     version = f" {context.version}" if context.version else ""
     source = f"{read.engine}{version}, {printable(Path(log_name(log)).name)[:80]}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
-    reading = Reading(values=values, measured=measured, conditions=conditions(context, tokens=tokens, rows=rows))
+    reading = Measurement(values=values, measured=measured, conditions=conditions(context, tokens=tokens, rows=rows))
     with profile_errors():
         path = save_reading(gpu.id, overheads_kind(read.engine), reading)
     return Saved(path=str(path), values=values)

@@ -15,7 +15,7 @@ from hwcalc.units import human_bytes
 
 __all__ = [
     "Figure",
-    "Share",
+    "LayerShare",
     "definition",
     "figures",
     "fit_lines",
@@ -68,7 +68,7 @@ class Figure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class LayerShare:
     """What the layers of one kind and one length rule keep together, for the whole batch."""
 
     title: str
@@ -313,14 +313,14 @@ def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
     return out
 
 
-def shares(plan: Plan) -> list[Share]:
+def shares(plan: Plan) -> list[LayerShare]:
     """Layers grouped by kind and by how many positions they keep."""
     groups: dict[tuple[str, str], list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]] = {}
     for layer, tensors in stored(plan):
         kind = layer.kind if layer is not None else "model"
         groups.setdefault((kind, _rule(tensors)), []).append((layer, tensors))
     return [
-        Share(
+        LayerShare(
             title=kind_title(kind),
             count=sum(layer.count for layer, _ in members if layer is not None),
             layers=LayerNumbers(sorted({number for layer, _ in members if layer is not None for number in layer.layers})),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan, Verdict
 from hwcalc.report.summary import (
-    Share,
+    LayerShare,
     definition,
     figures,
     fit_lines,
@@ -114,7 +114,7 @@ def _verdict(plan: Plan) -> list[RenderableType]:
     return [*lines, Text()]
 
 
-def _bars(groups: Sequence[Share], total: int) -> list[RenderableType]:
+def _bars(groups: Sequence[LayerShare], total: int) -> list[RenderableType]:
     """Two lines for each group: what it is, then its bar and its bytes."""
     from rich.text import Text
 

@@ -7,7 +7,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
 from hwcalc.sources.hub_client import HubClient, Reply
-from hwcalc.sources.weights import Part
+from hwcalc.sources.weights import FilePart
 from hwcalc.text import shown
 
 __all__ = ["Listing", "Repository"]
@@ -47,10 +47,10 @@ class Repository:
         reply = self._file(name, most, None)
         return None if reply is None else reply.body
 
-    def part(self, name: str, first: int, end: int) -> Part | None:
+    def part(self, name: str, first: int, end: int) -> FilePart | None:
         """A part of a large one."""
         reply = self._file(name, end - first, first)
-        return None if reply is None else Part(data=reply.body, file_bytes=reply.file_bytes)
+        return None if reply is None else FilePart(data=reply.body, file_bytes=reply.file_bytes)
 
     def _file(self, name: str, most: int, first: int | None) -> Reply | None:
         try:

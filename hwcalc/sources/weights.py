@@ -12,7 +12,7 @@ from hwcalc.model import WeightFacts
 from hwcalc.sources.progress import tell
 from hwcalc.sources.safetensors import LARGEST_INDEX, Header, add_up, header_end, read_header, read_index
 
-__all__ = ["Files", "Folder", "Part", "read_weights"]
+__all__ = ["FilePart", "Files", "Folder", "read_weights"]
 
 FIRST: Final = 128 * 1024
 """Bytes asked for first of a file whose number of tensors is unknown. Headers of unquantised models of 8B take 30 to 40 KiB."""
@@ -22,7 +22,7 @@ MOST_BYTES: Final = 512 * 1024**2
 
 
 @frozen
-class Part:
+class FilePart:
     """Some bytes of a file and, where it is known, the size of the whole file."""
 
     data: bytes
@@ -40,7 +40,7 @@ class Files(Protocol):
     def whole(self, name: str, most: int) -> bytes | None:
         """A small file; of one that is larger than ``most`` bytes at least one byte more."""
 
-    def part(self, name: str, first: int, end: int) -> Part | None:
+    def part(self, name: str, first: int, end: int) -> FilePart | None:
         """The bytes from ``first`` to before ``end``, fewer where the file ends earlier."""
 
 
@@ -56,14 +56,14 @@ class Folder:
         part = self.part(name, 0, most + 1)
         return None if part is None else part.data
 
-    def part(self, name: str, first: int, end: int) -> Part | None:
+    def part(self, name: str, first: int, end: int) -> FilePart | None:
         path = os.path.join(self._folder, name)
         if not os.path.isfile(path):
             return None
         try:
             with open(path, "rb") as file:
                 file.seek(first)
-                return Part(data=file.read(end - first), file_bytes=os.fstat(file.fileno()).st_size)
+                return FilePart(data=file.read(end - first), file_bytes=os.fstat(file.fileno()).st_size)
         except OSError as error:
             raise ConfigError(f"{name} cannot be read: {error.strerror}.", hint="Check who may read the file.") from error
 
@@ -119,7 +119,7 @@ def _one(files: Files, name: str, guess: int) -> tuple[Header, int]:
     return _rest(files, name, start), header_end(start.data, name)
 
 
-def _rest(files: Files, name: str, start: Part) -> Header:
+def _rest(files: Files, name: str, start: FilePart) -> Header:
     """The header of a file of which the first part is known; where that is too short, one more read gives the rest."""
     end = header_end(start.data, name)
     data = start.data

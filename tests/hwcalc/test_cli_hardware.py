@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from hwcalc.cli import completion
 from hwcalc.hardware import local as local_gpu
-from hwcalc.hardware.detect import Found
+from hwcalc.hardware.detect import FoundGpu
 from hwcalc.profiles.gpus import list_gpus, user_folder
 from hwcalc.profiles.instances import list_instances
 from hwcalc.report.schema import json_schema
@@ -110,7 +110,7 @@ def test_unknown(capsys: Capture, command: str, word: str, near: str) -> None:
 
 def test_local(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """``kvplan gpus local`` is this machine's, with what was found on standard error."""
-    found = Found(name="NVIDIA H200", vendor="nvidia", through="NVML", memory_mib=143_771)
+    found = FoundGpu(name="NVIDIA H200", vendor="nvidia", through="NVML", memory_mib=143_771)
     monkeypatch.setattr(local_gpu, "PROBES", (lambda: [found],))
     local_gpu.detect.cache_clear()
     status, out, err = run(capsys, "gpus", "local")
@@ -213,7 +213,7 @@ def test_a_broken_file_and_this_machine(capsys: Capture, monkeypatch: pytest.Mon
     assert folder is not None
     folder.mkdir(parents=True)
     (folder / "bad.yaml").write_text("{", encoding="utf-8")
-    found = Found(name="NVIDIA L4", vendor="nvidia", memory_mib=23_034, capability=(8, 9), through="a test")
+    found = FoundGpu(name="NVIDIA L4", vendor="nvidia", memory_mib=23_034, capability=(8, 9), through="a test")
     monkeypatch.setattr(local_gpu, "detect", lambda: local_gpu.LocalGpus(first=found, count=1, others=()))
     status, out, _ = run(capsys, "plan", QWEN, "--seq", "1k", "--gpu", "local", "--json")
 

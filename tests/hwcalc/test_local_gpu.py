@@ -17,7 +17,7 @@ import pytest
 from hwcalc.errors import UsageError
 from hwcalc.hardware import detect as local_probes
 from hwcalc.hardware import local as local_gpu
-from hwcalc.hardware.detect import Found, amdgpu, bounded_output, metal, nvidia_smi, nvml, rocm_smi, torch
+from hwcalc.hardware.detect import FoundGpu, amdgpu, bounded_output, metal, nvidia_smi, nvml, rocm_smi, torch
 from hwcalc.hardware.local import detect, match
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
@@ -51,14 +51,14 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
     return make
 
 
-def only(monkeypatch: pytest.MonkeyPatch, *found: Found) -> None:
+def only(monkeypatch: pytest.MonkeyPatch, *found: FoundGpu) -> None:
     """A machine whose first interface knows these."""
     monkeypatch.setattr(local_gpu, "PROBES", (list, lambda: list(found)))
 
 
-def nvidia(name: str, memory_mib: int | None, **more: Any) -> Found:
+def nvidia(name: str, memory_mib: int | None, **more: Any) -> FoundGpu:
     """As nvidia-smi tells of one."""
-    return Found(name=name, vendor="nvidia", through="nvidia-smi", memory_mib=memory_mib, **more)
+    return FoundGpu(name=name, vendor="nvidia", through="nvidia-smi", memory_mib=memory_mib, **more)
 
 
 @posix
@@ -327,7 +327,7 @@ def test_the_reading_of_this_machine_counts() -> None:
 
 def test_a_mac_of_an_unlisted_size() -> None:
     """A known chip with a size that nobody sells is planned with that size; an unknown chip with what was read."""
-    gpu = match(Found(name="Apple M4 Max", vendor="apple", through="sysctl", system_mib=80 * 1024))
+    gpu = match(FoundGpu(name="Apple M4 Max", vendor="apple", through="sysctl", system_mib=80 * 1024))
 
     assert gpu is not None
     assert gpu.memory_marketing_gb == 80
@@ -359,7 +359,7 @@ def test_a_device_without_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in notes[0].message + gpu.name
 
     detect.cache_clear()
-    only(monkeypatch, Found(name="Apple M9", vendor="apple", through="sysctl", system_mib=65_536))
+    only(monkeypatch, FoundGpu(name="Apple M9", vendor="apple", through="sysctl", system_mib=65_536))
     gpu = load_gpu("local", [])
     assert (gpu.memory_marketing_gb, gpu.vendor) == (64, "apple")
     visible = visible_memory(gpu)

@@ -14,7 +14,7 @@ from hwcalc.profiles.calibration import (
     SWITCH,
     Calibration,
     Measured,
-    Reading,
+    Measurement,
     calibration_path,
     enabled,
     load_calibration,
@@ -35,10 +35,10 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def reading(value: int, date: str = "2026-11-20", **conditions: int | str) -> Reading:
+def reading(value: int, date: str = "2026-11-20", **conditions: int | str) -> Measurement:
     """One value that an engine took, under conditions."""
     measured = Measured(device="NVIDIA L4", date=date, source="a log")
-    return Reading(values={"non_torch_bytes": value}, measured=measured, conditions=conditions)
+    return Measurement(values={"non_torch_bytes": value}, measured=measured, conditions=conditions)
 
 
 def read(kind: str = "overheads-vllm") -> Calibration:
@@ -50,7 +50,7 @@ def read(kind: str = "overheads-vllm") -> Calibration:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     """All of it, from one file in the user's folder."""
-    path = save_reading("l4", BANDWIDTH, Reading(values={"read_gbps": 251.5}, measured=MEASURED))
+    path = save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 251.5}, measured=MEASURED))
 
     assert path == tmp_path / "kvplan" / "profiles" / "calibration" / "l4.bandwidth.json"
     assert [entry.name for entry in path.parent.iterdir()] == ["l4.bandwidth.json"]
@@ -195,7 +195,7 @@ def test_a_broken_file(text: str, part: str) -> None:
     with pytest.raises(ProfileError, match=part):
         load_calibration("l4", BANDWIDTH)
     with pytest.raises(ProfileError):
-        save_reading("l4", BANDWIDTH, Reading(values={"read_gbps": 1.0}, measured=MEASURED))
+        save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 1.0}, measured=MEASURED))
     assert path.read_text(encoding="utf-8") == text
 
 
@@ -220,13 +220,13 @@ def test_other_things_in_its_place() -> None:
 def test_what_could_not_be_read_is_not_written(values: dict[str, float], tmp_path: Path) -> None:
     """A bad reading is the caller's error, and leaves no file."""
     with pytest.raises(ValueError):
-        save_reading("l4", BANDWIDTH, Reading(values=values, measured=MEASURED))
+        save_reading("l4", BANDWIDTH, Measurement(values=values, measured=MEASURED))
     assert not (tmp_path / "kvplan").exists()
 
 
 def test_killed_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old file is whole, and nothing else is left in the folder."""
-    path = save_reading("l4", BANDWIDTH, Reading(values={"read_gbps": 1.0}, measured=MEASURED))
+    path = save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 1.0}, measured=MEASURED))
     before = path.read_text(encoding="utf-8")
 
     def killed(*_: object) -> None:
@@ -234,7 +234,7 @@ def test_killed_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        save_reading("l4", BANDWIDTH, Reading(values={"read_gbps": 2.0}, measured=MEASURED))
+        save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 2.0}, measured=MEASURED))
 
     assert path.read_text(encoding="utf-8") == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
@@ -244,7 +244,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Says so."""
     (tmp_path / "kvplan").write_text("a file", encoding="utf-8")
     with pytest.raises(ProfileError, match="cannot be written"):
-        save_reading("l4", BANDWIDTH, Reading(values={"read_gbps": 1.0}, measured=MEASURED))
+        save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 1.0}, measured=MEASURED))
 
 
 def test_changed_on_disk_is_read_again() -> None:

@@ -11,7 +11,7 @@ from hwcalc.reconcile.dialects.vllm_settings import NUMBERS, WORDS, set_word
 from hwcalc.reconcile.dialects.vllm_settings import plan_inputs as stated_inputs
 from hwcalc.reconcile.facts import Facts, number_at
 
-__all__ = ["NAME", "SOUGHT", "TITLE", "Parser", "labels", "plan_inputs"]
+__all__ = ["NAME", "SOUGHT", "TITLE", "PrometheusParser", "labels", "plan_inputs"]
 
 NAME: Final = "prometheus"
 TITLE: Final = "the /metrics text of a vLLM server"
@@ -30,7 +30,7 @@ _MOST_LABELS: Final = 1000
 _LONGEST_LABEL: Final = 4096
 
 
-class Parser:
+class PrometheusParser:
     """Takes the text line by line."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from hwcalc.model import Note
 from hwcalc.reconcile.facts import BINARY, Facts, Found, byte_range, number_after, number_at
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 
-__all__ = ["NAME", "SOUGHT", "TITLE", "Parser", "batch_shape", "compare", "overheads", "plan_inputs"]
+__all__ = ["NAME", "SOUGHT", "TITLE", "TransformersParser", "batch_shape", "compare", "overheads", "plan_inputs"]
 
 NAME: Final = "transformers"
 TITLE: Final = "a script that runs transformers"
@@ -47,7 +47,7 @@ _LEAST_PLAIN: Final = 100_000
 _LONGEST: Final = 4096
 
 
-class Parser:
+class TransformersParser:
     """Takes the output line by line."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from hwcalc.reconcile.dialects.vllm_settings import read_arguments
 from hwcalc.reconcile.facts import Facts, Found, number_after, number_before
 
-__all__ = ["NAME", "SOUGHT", "TITLE", "Parser"]
+__all__ = ["NAME", "SOUGHT", "TITLE", "VllmParser"]
 
 NAME: Final = "vllm"
 TITLE: Final = "vLLM's start-up log"
@@ -94,7 +94,7 @@ _WORDS: Final = (
 )
 
 
-class Parser:
+class VllmParser:
     """Takes a log line by line. ``facts`` is what the last start of the engine said; ``starts`` counts them."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from hwcalc import plan
 from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, KvplanError, LogError, UsageError
 from hwcalc.planner.result import FitInfo
-from hwcalc.profiles.calibration import BANDWIDTH, Measured, Reading, save_reading
+from hwcalc.profiles.calibration import BANDWIDTH, Measured, Measurement, save_reading
 from hwcalc.reconcile import Reconciliation, reconcile
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.rows import Range, Row, compared, spread
@@ -315,7 +315,7 @@ def test_measured_bandwidth() -> None:
     """The bound on speed goes by what was read, in the ratio of the two, and says so."""
     before = plan(LLAMA, gpu="l4", seq=4096).speed
     measured = Measured(device="NVIDIA L4", date="2026-11-20", source="kvplan probe")
-    save_reading("l4", BANDWIDTH, Reading(values={"read_gbps": 240.0}, measured=measured))
+    save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 240.0}, measured=measured))
     made = plan(LLAMA, gpu="l4", seq=4096)
 
     assert before is not None
