@@ -16,7 +16,7 @@ from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
 from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
-    from hwcalc.probe.devices import FoundGpu
+    from hwcalc.probe.devices import Device
     from hwcalc.probe.run import ProbeOptions
     from hwcalc.profiles.gpus import Gpu
 
@@ -84,7 +84,7 @@ def measure_more(engine: Engine, context: Context, options: ProbeOptions, wanted
     return More(live=live, maximum=maximum, bandwidth=bandwidth, notes=tuple(notes))
 
 
-def _limits(device: FoundGpu, options: ProbeOptions) -> tuple[int | None, int | None]:
+def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | None]:
     """What may be taken and what of it stays free: with a limit of its own nothing more has to."""
     if options.max_bytes is None:
         return None, options.reserve_bytes
@@ -95,7 +95,7 @@ def _limits(device: FoundGpu, options: ProbeOptions) -> tuple[int | None, int | 
     return options.max_bytes if free is None else min(options.max_bytes, max(0, free - reserve)), 0
 
 
-def _bandwidth(engine: Engine, context: Context, device: FoundGpu, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
+def _bandwidth(engine: Engine, context: Context, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
     """Measured, and kept for the accelerator that was measured, whichever the plan is of."""
     from dataclasses import replace
 
@@ -119,16 +119,16 @@ def _bandwidth(engine: Engine, context: Context, device: FoundGpu, options: Prob
     return result
 
 
-def _accelerator(device: FoundGpu, notes: list[Note]) -> Gpu:
+def _accelerator(device: Device, notes: list[Note]) -> Gpu:
     """The profile of this very device: a machine may have several, and torch counts them in an order of its own."""
     if device.kind != "cuda":
         from hwcalc.hardware.named import LOCAL, load_gpu
 
         return load_gpu(LOCAL, notes)
-    from hwcalc.hardware.detect import FoundGpu
+    from hwcalc.hardware.detect import Device
     from hwcalc.hardware.local import gpu_of
 
     hip = getattr(device.torch.version, "hip", None)
     size = None if device.total_bytes is None else device.total_bytes // MIB
-    found = FoundGpu(name=device.name, vendor="amd" if hip else "nvidia", through="torch", memory_mib=size, by_torch=True)
+    found = Device(name=device.name, vendor="amd" if hip else "nvidia", through="torch", memory_mib=size, by_torch=True)
     return gpu_of(found, notes)
