@@ -43,6 +43,8 @@ class Definition(Shown, enum.StrEnum):
         """The word itself."""
         return self.value
 
+    __repr__ = str.__repr__
+
 
 @frozen
 class Note:

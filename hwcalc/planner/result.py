@@ -66,6 +66,8 @@ class Verdict(Shown, enum.StrEnum):
         """The words themselves."""
         return self.value
 
+    __repr__ = str.__repr__
+
 
 @frozen
 class LayerInfo:

@@ -125,10 +125,10 @@ def _accelerator(device: Device, notes: list[Note]) -> Gpu:
         from hwcalc.hardware.named import LOCAL, load_gpu
 
         return load_gpu(LOCAL, notes)
-    from hwcalc.hardware.detect import Device
+    from hwcalc.hardware.detect import FoundGpu
     from hwcalc.hardware.local import gpu_of
 
     hip = getattr(device.torch.version, "hip", None)
     size = None if device.total_bytes is None else device.total_bytes // MIB
-    found = Device(name=device.name, vendor="amd" if hip else "nvidia", through="torch", memory_mib=size, by_torch=True)
+    found = FoundGpu(name=device.name, vendor="amd" if hip else "nvidia", through="torch", memory_mib=size, by_torch=True)
     return gpu_of(found, notes)
