@@ -42,7 +42,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     dtype: str
     positions: int
-    span: Span | str
+    span: Span
     bytes: int
     rule: str | None = None
 

@@ -20,6 +20,7 @@ from hwcalc.engines.base import Engine, Option, choice_option, integer_option, p
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.reference import model_dtype, named
 from hwcalc.engines.request import Request
+from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Context, Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note
@@ -277,7 +278,7 @@ def _token_records(context: Context) -> tuple[StoredTensor, ...]:
             shape=(1,),
             dtype="int64",
             positions=count,
-            span=span,
+            span=OwnRule(span, count),
             bytes=8 * count * context.batch,
         )
         for name, (count, span) in records.items()

@@ -44,6 +44,7 @@ from hwcalc.formulas import (
     Window,
 )
 from hwcalc.formulas.attention import key_value_tensors
+from hwcalc.formulas.tensor import Once
 
 __all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "numbers"]
 
@@ -78,7 +79,7 @@ def _static_length(context: Context) -> int:
 
 def counter(name: str) -> StoredTensor:
     """One int64, whatever the batch."""
-    return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span="1", bytes=8)
+    return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span=Once(), bytes=8)
 
 
 Rule = Callable[..., tuple[StoredTensor, ...]]
@@ -190,7 +191,7 @@ def _slots(name: str, width: int, positions: int, dtype: DType, context: Context
         shape=(width,),
         dtype=dtype.name,
         positions=positions,
-        span=f"{positions:,}",
+        span=Fixed(positions),
         bytes=context.batch * positions * dtype.row_bytes(width),
     )
 

@@ -105,7 +105,7 @@ def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tupl
                 shape=tensor.shape,
                 dtype=dtype,
                 positions=context.tokens,
-                span=tensor.span.text,
+                span=tensor.span,
                 bytes=size,
                 rule=rule,
             )

@@ -9,9 +9,8 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Engine
 from hwcalc.engines.request import Request
-from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Context, StoredTensor
-from hwcalc.formulas import LayerKind, LayerNumbers, Role, Span, Stack
+from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, has_cross, open_request
 from hwcalc.planner.fit import plan_fit
@@ -117,7 +116,7 @@ def _tensor_info(kind: LayerKind | None, layers: LayerNumbers, count: int, tenso
         axes=tensor.axes,
         shape=tensor.shape,
         dtype=tensor.dtype,
-        span=tensor.span if isinstance(tensor.span, Span) else OwnRule(tensor.span, tensor.positions),
+        span=tensor.span,
         positions=tensor.positions,
         rule=tensor.rule,
         bytes=count * tensor.bytes,

@@ -12,6 +12,7 @@ from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
 from hwcalc.engines.request import Request
+from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Context, Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture
@@ -26,6 +27,7 @@ from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import Plan
 
@@ -253,7 +255,7 @@ def _stored(context: Context, part: Part, spec: Spec, blocks: int) -> StoredTens
         shape=(spec.page,),
         dtype=context.dtypes.state if spec.form == "state" else context.dtypes.kv,
         positions=blocks,
-        span=f"{blocks:,} blocks of {spec.block_size:,} tokens",
+        span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
         bytes=copies * blocks * spec.page,
         rule=f"{blocks:,} blocks x {spec.page:,} B{ranks}",
     )
@@ -266,7 +268,7 @@ def _extra(name: str, size: int) -> StoredTensor:
         "unused_block_space": "a block is as wide as the widest group",
     }[name]
     return StoredTensor(
-        name=name, role=Role.KEY, axes=("bytes",), shape=(size,), dtype="int8", positions=1, span="1", bytes=size, rule=rule
+        name=name, role=Role.KEY, axes=("bytes",), shape=(size,), dtype="int8", positions=1, span=Once(), bytes=size, rule=rule
     )
 
 
