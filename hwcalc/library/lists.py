@@ -1,40 +1,71 @@
-"""Lists as a command line takes them: ``1k,2k``, ``1k..128k``, ``1k..128k:1k``, ``bf16,fp8``, and models by name, pattern or file."""
+"""Lists as a command line or a notebook gives them: ``1k,2k``, ``1k..128k``, ``[1, 2, 4]``, ``bf16,fp8``, and models by name, pattern or file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.library.load import ModelLike
+from hwcalc.planner.options import Asked, options_of, read_options
 from hwcalc.units import parse_tokens
 
-__all__ = ["MOST_VALUES", "model_names", "numbers", "words"]
+__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "take_options", "words"]
 
+Words = str | Sequence[str] | None
+Numbers = int | str | Sequence[int | str] | None
 MOST_VALUES = 1_000_000
 """Numbers in one list, and models in one file."""
 _LARGEST_FILE = 64 * 1024**2
 
 
-def words(text: str | None, what: str) -> tuple[str, ...]:
-    """Words between commas, each once: ``words("bf16, fp8", "dtype")`` is ``("bf16", "fp8")``. ``None`` is no word."""
-    if text is None:
-        return ()
-    found = [word.strip() for word in text.split(",")]
-    if not all(found):
-        raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")
-    return tuple(dict.fromkeys(found))
+def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:
+    """Of options that ``command`` takes one value of: those of the plans as they were given, and all of them read.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a name that it does not take, and for a value that is wrong by itself.
+    """
+    known = {row.name: row for row in options_of(command) if command not in row.lists}
+    strange = sorted(set(given) - set(known))
+    if strange:
+        raise UsageError(f"{command} takes no {strange[0][:40]!r}.", hint=f"Known: {', '.join(sorted(known))}.")
+    asked = read_options(given)
+    return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked
 
 
-def numbers(text: str | None, what: str) -> tuple[int, ...]:
-    """Numbers between commas, in the order given, each once. ``None`` is no number.
+def words(given: Words, what: str) -> tuple[str, ...]:
+    """Words, each once: ``words("bf16, fp8", "dtype")`` is ``("bf16", "fp8")``, and so is ``["bf16", "fp8"]``. ``None`` is no word."""
+    texts = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).", hint=f"Write: --{what} A,B")
+    found: dict[str, None] = {}
+    for text in texts:
+        parts = [word.strip() for word in text.split(",")]
+        if not all(parts):
+            raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")
+        found.update(dict.fromkeys(parts))
+    return tuple(found)
 
-    ``A..B`` doubles from A to at most B, ``A..B:STEP`` goes by equal steps.
 
-    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch")
-    ((1024, 2048, 4096, 8192), (1, 5, 9, 8))
+def numbers(given: Numbers, what: str) -> tuple[int, ...]:
+    """Numbers in the order given, each once. ``None`` is no number.
+
+    In text they stand between commas; ``A..B`` doubles from A to at most B, ``A..B:STEP`` goes by equal steps.
+
+    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch"), numbers([1, "2k"], "seq")
+    ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048))
     """
     found: dict[int, None] = {}
+    for entry in given if isinstance(given, (list, tuple)) else [] if given is None else [given]:
+        if isinstance(entry, str):
+            _add_numbers(found, entry, what)
+        else:
+            found[parse_tokens(entry, what)] = None
+    return tuple(found)
+
+
+def _add_numbers(found: dict[int, None], text: str, what: str) -> None:
     for word in words(text, what):
         first, dots, rest = word.partition("..")
         if not dots:
@@ -49,7 +80,6 @@ def numbers(text: str | None, what: str) -> tuple[int, ...]:
         if len(values) + len(found) > MOST_VALUES:
             raise UsageError(f"{what} {word[:40]!r} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")
         found.update(dict.fromkeys(values))
-    return tuple(found)
 
 
 def _doubled(start: int, end: int) -> list[int]:
@@ -57,6 +87,17 @@ def _doubled(start: int, end: int) -> list[int]:
     while 2 * values[-1] <= end:
         values.append(2 * values[-1])
     return values
+
+
+def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -> tuple[ModelLike, ...]:
+    """The models of one argument: one or several, ids by pattern or by file too (:func:`model_names`)."""
+    if isinstance(given, str):
+        return model_names((given,), every=every)
+    if not isinstance(given, (list, tuple)):
+        return (given,)
+    if all(isinstance(model, str) for model in given):
+        return model_names(given, every=every)
+    return tuple(one for model in given for one in each_model(model))
 
 
 def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
