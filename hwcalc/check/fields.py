@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.check.tree import Node
 from hwcalc.errors import UsageError
-from hwcalc.planner.options import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
+from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:

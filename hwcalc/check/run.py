@@ -20,7 +20,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.plan import plan
 from hwcalc.model import Note
-from hwcalc.planner.options import Access, read_options
+from hwcalc.planner.asked import Access, read_options
 from hwcalc.text import printable
 
 __all__ = ["Settings", "check", "run_checks"]
@@ -57,11 +57,12 @@ def check(
     """
     paths = [files] if isinstance(files, str) else list(files)
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
+    growth = parse_growth(max_growth)
     settings = Settings(
         lock=lock,
         strict=strict,
         baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
-        growth=parse_growth(max_growth),
+        growth=growth,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
     return run_checks([open_check_file(path) for path in paths], settings)

@@ -30,19 +30,21 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
 
     The status is 1 if an accelerator is named and no variant fits.
     """
-    from hwcalc.library.compare import compare
+    from hwcalc.library.compare import compared
 
     view, given = view_of(**options), given_options("compare", options)
     with progress():
-        comparison = compare(models or (), **given)
+        comparison, notes = compared(models or (), given)
+    remarks = () if view.quiet else tuple(note.message for note in notes)
     verdicts = {variant.fits for variant in comparison.variants} - {None}
     status = 1 if verdicts == {False} else 0
     if view.format == "json":
         from dataclasses import replace
 
-        return replace(answer(asdict(comparison)), status=status)
+        return replace(answer(asdict(comparison)), status=status, remarks=remarks)
     from hwcalc.report.compare import comparison_csv, comparison_text
 
     if view.format == "csv":
-        return Answer(text=comparison_csv(comparison), status=status)
-    return Answer(text=comparison_text(comparison, format_=view.format, color=view.color, width=view.width), status=status)
+        return Answer(text=comparison_csv(comparison), status=status, remarks=remarks)
+    text = comparison_text(comparison, format_=view.format, color=view.color, width=view.width)
+    return Answer(text=text, status=status, remarks=remarks)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import PLANNING, Option, given_options, say_unreachable, view_of
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
-    from hwcalc.planner.options import read_options
+    from hwcalc.planner.effects import common_notes
 
     names = models or []
     if len(names) != 2:
@@ -44,16 +45,21 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     for planned in (plan_a, plan_b):
         say_unreachable(planned.notes)
     difference = compare(a, b, plan_a, plan_b)
+    remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
+    return replace(_answer(difference, plan_a.request.seq, view), remarks=remarks)
+
+
+def _answer(difference: Difference, seq: int, view: View) -> Answer:
     if view.format == "json":
         return answer(asdict(difference))
     if view.format == "csv":
-        return Answer(text=_csv(difference, plan_a.request.seq))
+        return Answer(text=_csv(difference, seq))
     from hwcalc.report.rows import listing
     from hwcalc.text import clean
 
     rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
     figures = listing(
-        (f"at {plan_a.request.seq:,} tokens", "A", "B", "B - A"),
+        (f"at {seq:,} tokens", "A", "B", "B - A"),
         rows,
         format_=view.format,
         right=(1, 2, 3),

@@ -70,8 +70,8 @@ def _measured(options: Mapping[str, Any]) -> ProbeOptions:
 
 def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wanted, receipt: str | None, view: View) -> Answer:
     from hwcalc.library.plan import opened
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
-    from hwcalc.planner.options import read_options
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
     from hwcalc.probe.run import interruptible, probe

@@ -66,10 +66,11 @@ def run(
 
     with _shown(target):
         tally = _Tally()
-        _write(chosen, target, tally.counted(sweep(models or (), every=all, keep_going=keep_going, **given)))
+        rows = sweep(models or (), every=all, keep_going=keep_going, **given)
+        _write(chosen, target, tally.counted(rows))
     from hwcalc.report.text import plural
 
-    remarks = []
+    remarks = [] if quiet else [note.message for note in rows.notes]
     if tally.first is not None:
         remarks.append(f"{tally.failed:,} of {plural(tally.rows, 'point')} could not be planned; the first: {tally.first}")
     if target is not None and not quiet:

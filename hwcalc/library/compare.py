@@ -10,10 +10,12 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.lists import Numbers, Words, each_model, numbers, take_options, words
+from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import ModelLike, load
 from hwcalc.library.plan import plan
-from hwcalc.model import ModelSpec
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import take_options
+from hwcalc.planner.effects import common_notes
 from hwcalc.planner.result import Plan
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from hwcalc.library.keywords import CompareOptions
 
-__all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare"]
+__all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
 
 MOST_VARIANTS: Final = 24
 AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "seq", "batch")
@@ -93,22 +95,24 @@ def compare(
     Raises the first reason, a :class:`~hwcalc.errors.KvplanError`, if none can be planned, and :class:`~hwcalc.errors.UsageError` for
     too many and for a name that no model could have with any of the engines.
     """
+    lists = {"seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "tp": tp}
+    return compared(models, {**lists, **options})[0]
+
+
+def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> tuple[Comparison, tuple[Note, ...]]:
+    """The same from a dict of all keywords; and the notes on options that change nothing in any variant, which no document has."""
     from hwcalc.hardware.named import load_gpu
 
-    one_for_all, asked = take_options("compare", options)
+    one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
     axes: dict[str, tuple[Any, ...]] = {
-        "engine": words(engine, "engine") or (None,),
-        "dtype": words(dtype, "dtype") or (None,),
-        "weights": words(weights, "weights") or (None,),
-        "gpu": tuple(dict.fromkeys(load_gpu(name, []).id for name in words(gpu, "gpu"))) or (None,),
-        "seq": numbers(seq, "seq"),
-        "batch": numbers(batch, "batch") or (1,),
-        "tp": numbers(tp, "tp") or (None,),
+        **{name: words(given.get(name), name) or (None,) for name in ("engine", "dtype", "weights")},
+        "gpu": tuple(dict.fromkeys(load_gpu(name, []).id for name in words(given.get("gpu"), "gpu"))) or (None,),
+        **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
-    given = each_model(models)
-    specs = [load(model, asked.access, revision=asked.revision, assume=asked.assume) for model in given]
+    axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
+    specs = [load(model, asked.access, revision=asked.revision, assume=asked.assume) for model in each_model(models)]
     axes["seq"] = axes["seq"] or (_common_length(specs),)
-    return _compared(specs, axes, one_for_all)
+    return _planned(specs, axes, one_for_all)
 
 
 def _common_length(models: Iterable[ModelSpec]) -> int:
@@ -119,7 +123,9 @@ def _common_length(models: Iterable[ModelSpec]) -> int:
     return min(known)
 
 
-def _compared(models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]) -> Comparison:
+def _planned(
+    models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]
+) -> tuple[Comparison, tuple[Note, ...]]:
     """Every combination of the models and the other :data:`AXES`, planned; an entry of ``None`` leaves that keyword out."""
     lists = [tuple(models), *(axes[name] for name in AXES[1:])]
     every = list(product(*lists))
@@ -129,6 +135,7 @@ def _compared(models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], 
             hint="Leave some out, or write them all as rows: kvplan sweep",
         )
     found: list[Variant] = []
+    notes: list[tuple[Note, ...]] = []
     errors: list[tuple[dict[str, Any], KvplanError]] = []
     base: int | None = None
     for values in every:
@@ -140,6 +147,7 @@ def _compared(models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], 
             errors.append((asked, error))
             found.append(_failed(asked, error))
             continue
+        notes.append(planned.notes)
         base = planned.cache.total_bytes if base is None else base
         found.append(_variant(planned, asked["gpu"], base))
     unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])
@@ -148,7 +156,8 @@ def _compared(models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], 
     if len(errors) == len(found):
         raise errors[0][1]
     varying = _varying(lists, [variant for variant in found if variant.error is None])
-    return Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(found))
+    comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(found))
+    return comparison, common_notes(notes)
 
 
 def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tuple[str, ...]:

@@ -10,14 +10,13 @@ from typing import TypedDict
 
 from hwcalc.library.load import ModelLike
 
-__all__ = ["CompareOptions", "PlanOptions", "RecommendOptions", "SweepOptions"]
+__all__ = ["CompareOptions", "PlanOptions", "RecommendOptions", "ReconcileOptions", "SweepOptions"]
 
 
 class _Everywhere(TypedDict, total=False):
     """What one value for all plans makes sense of, with or without named hardware."""
 
     memory_utilization: float | str | None
-    margin: float | str | None
     lora: str | None
     draft: ModelLike | None
     encoder_seq: int | str | None
@@ -29,8 +28,8 @@ class _Everywhere(TypedDict, total=False):
     endpoint: str | None
 
 
-class CompareOptions(_Everywhere, total=False):
-    """Options of a plan of which a comparison takes one value."""
+class _Hardware(_Everywhere, total=False):
+    """The same, with hardware that is named."""
 
     gpus: int | str | None
     instance: str | None
@@ -39,6 +38,12 @@ class CompareOptions(_Everywhere, total=False):
     dcp: int | str
     ep: int | str
     kv_memory: int | str | None
+
+
+class CompareOptions(_Hardware, total=False):
+    """Options of a plan of which a comparison takes one value."""
+
+    margin: float | str | None
 
 
 class SweepOptions(CompareOptions, total=False):
@@ -61,8 +66,20 @@ class PlanOptions(SweepOptions, total=False):
 class RecommendOptions(_Everywhere, total=False):
     """Options of a plan that name no hardware."""
 
+    margin: float | str | None
     seq: int | str | None
     batch: int | str
     dtype: str | None
     weights: str | None
     engine: str
+
+
+class ReconcileOptions(_Hardware, total=False):
+    """Options of a plan that replace what a log states, or add to it."""
+
+    seq: int | str | None
+    batch: int | str | None
+    dtype: str | None
+    weights: str | None
+    gpu: str | None
+    tp: int | str | None

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.load import ModelLike
-from hwcalc.planner.options import Asked, options_of, read_options
 from hwcalc.units import parse_tokens
 
-__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "take_options", "words"]
+__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "words"]
 
 Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
 MOST_VALUES = 1_000_000
 """Numbers in one list, and models in one file."""
 _LARGEST_FILE = 64 * 1024**2
-
-
-def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:
-    """Of options that ``command`` takes one value of: those of the plans as they were given, and all of them read.
-
-    Raises :class:`~hwcalc.errors.UsageError` for a name that it does not take, and for a value that is wrong by itself.
-    """
-    known = {row.name: row for row in options_of(command) if command not in row.lists}
-    strange = sorted(set(given) - set(known))
-    if strange:
-        raise UsageError(f"{command} takes no {strange[0][:40]!r}.", hint=f"Known: {', '.join(sorted(known))}.")
-    asked = read_options(given)
-    return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked
 
 
 def words(given: Words, what: str) -> tuple[str, ...]:
@@ -57,7 +43,8 @@ def numbers(given: Numbers, what: str) -> tuple[int, ...]:
     ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048))
     """
     found: dict[int, None] = {}
-    for entry in given if isinstance(given, (list, tuple)) else [] if given is None else [given]:
+    entries: Sequence[Any] = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+    for entry in entries:
         if isinstance(entry, str):
             _add_numbers(found, entry, what)
         else:
@@ -91,13 +78,11 @@ def _doubled(start: int, end: int) -> list[int]:
 
 def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -> tuple[ModelLike, ...]:
     """The models of one argument: one or several, ids by pattern or by file too (:func:`model_names`)."""
-    if isinstance(given, str):
-        return model_names((given,), every=every)
-    if not isinstance(given, (list, tuple)):
-        return (given,)
-    if all(isinstance(model, str) for model in given):
-        return model_names(given, every=every)
-    return tuple(one for model in given for one in each_model(model))
+    models: Sequence[ModelLike] = given if isinstance(given, (list, tuple)) else (given,)
+    names = [model for model in models if isinstance(model, str)]
+    if len(names) == len(models):
+        return model_names(names, every=every)
+    return tuple(one for model in models for one in (model_names((model,), every=False) if isinstance(model, str) else (model,)))
 
 
 def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:

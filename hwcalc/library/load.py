@@ -9,7 +9,7 @@ from typing import IO, Any
 from hwcalc.errors import ConfigError
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
-from hwcalc.planner.options import Access, read_options
+from hwcalc.planner.asked import Access, read_options
 
 __all__ = ["ModelLike", "load", "load_model"]
 

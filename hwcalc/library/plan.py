@@ -1,17 +1,17 @@
-"""The library: :func:`plan`."""
+"""The library: :func:`plan`, beside :func:`load_model`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from hwcalc.library.load import ModelLike, load
+from hwcalc.library.load import ModelLike, load, load_model
 from hwcalc.model import ModelSpec
-from hwcalc.planner.options import Asked, read_options
+from hwcalc.planner.asked import Asked, read_options
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["opened", "plan"]
+__all__ = ["ModelLike", "load_model", "opened", "plan"]
 
 
 def plan(

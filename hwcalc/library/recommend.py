@@ -40,8 +40,8 @@ def recommend(
     from dataclasses import replace
 
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
-    from hwcalc.library.lists import take_options
     from hwcalc.library.plan import opened
+    from hwcalc.planner.asked import take_options
     from hwcalc.planner.recommend import recommend_model
 
     _, asked = take_options("recommend", options)

@@ -19,7 +19,8 @@ from hwcalc.engines.stored import Context
 from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import RawModel
-from hwcalc.planner.options import OPTIONS, read_options
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.options import OPTIONS
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More

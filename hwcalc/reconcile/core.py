@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -16,14 +16,20 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import opened
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.options import OPTIONS, read_options
+from hwcalc.planner.options import OPTIONS
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.lines import LogLike, Reader, log_name
 from hwcalc.reconcile.result import Input, Reconciliation, Saved
 from hwcalc.reconcile.rows import Row
 from hwcalc.units import parse_share
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import ReconcileOptions
 
 __all__ = ["TOLERANCE", "reconcile"]
 
@@ -50,72 +56,25 @@ def reconcile(
     engine: str | None = None,
     tolerance: float | str = TOLERANCE,
     calibrate: bool = False,
-    seq: int | str | None = None,
-    batch: int | str | None = None,
-    dtype: str | None = None,
-    weights: str | None = None,
-    encoder_seq: int | str | None = None,
-    gpu: str | None = None,
-    gpus: int | str | None = None,
-    instance: str | None = None,
-    tp: int | str | None = None,
-    pp: int | str | None = None,
-    dp: int | str | None = None,
-    dcp: int | str | None = None,
-    ep: int | str | None = None,
-    memory_utilization: float | str | None = None,
-    kv_memory: int | str | None = None,
-    lora: str | None = None,
-    draft: ModelLike | None = None,
-    engine_options: Mapping[str, object] | None = None,
-    revision: str | None = None,
-    offline: bool = False,
-    token: str | None = None,
-    endpoint: str | None = None,
-    assume: str | None = None,
+    **options: Unpack[ReconcileOptions],
 ) -> Reconciliation:
     """Compare an engine's start-up log, or its metrics, with a plan of what it says it runs.
 
     ``log`` is text, lines, a path or an open file; ``dialect`` is how it is read (by default the one that knows most of its lines). What
-    the log states is planned: longest sequence, formats, ranks, batch sizes, the engine's version; a keyword of the plan replaces or
-    adds to it. Within ``tolerance`` is a prediction whose range and a figure whose rounding lie no further apart than this share. With
+    the log states is planned: longest sequence, formats, ranks, batch sizes, the engine's version; ``options``, keywords of :func:`hwcalc.plan`,
+    replace it or add to it. Within ``tolerance`` is a prediction whose range and a figure whose rounding lie no further apart than this share. With
     ``calibrate`` the overheads that the log measured are kept for later plans with this engine and GPU.
 
     Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and what
     :func:`~hwcalc.library.plan.plan` raises.
     """
-    given = {
-        "seq": seq,
-        "batch": batch,
-        "dtype": dtype,
-        "weights": weights,
-        "encoder_seq": encoder_seq,
-        "gpu": gpu,
-        "gpus": gpus,
-        "instance": instance,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "dcp": dcp,
-        "ep": ep,
-        "memory_utilization": memory_utilization,
-        "kv_memory": kv_memory,
-        "lora": lora,
-        "draft": draft,
-        "engine_options": engine_options,
-        "revision": revision,
-        "offline": offline,
-        "token": token,
-        "endpoint": endpoint,
-        "assume": assume,
-    }
     how = _How(
         dialect=None if dialect is None else find_dialect(dialect),
         engine=engine,
         tolerance=_tolerance(tolerance),
         calibrate=calibrate,
     )
-    asked = read_options({name: value for name, value in given.items() if value is not None})
+    _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
     if calibrate and asked.gpu is None and asked.instance is None:
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
     spec, wanted = opened(model, asked)
@@ -201,7 +160,7 @@ def _compared(
 ) -> tuple[Context, list[Row], list[Note]]:
     """What the log says it runs, planned, and beside it what the log says came of it."""
     try:
-        context = _planned(spec, name, inputs.stated | inputs.wanted, inputs.stated_options | inputs.options, notes)
+        context = _planned(spec, name, {**inputs.stated, **inputs.wanted}, {**inputs.stated_options, **inputs.options}, notes)
         rows, remarks = read.dialect.compare(read.facts, find_engine(name)[0], context, tolerance)
     except UsageError as error:
         # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.

@@ -15,8 +15,8 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import has_cross, open_request
-from hwcalc.planner.options import read_options
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, ends_of, verdicts

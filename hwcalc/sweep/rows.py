@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.library.lists import Numbers, Words, each_model, numbers, take_options, words
+from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import ModelLike, load
-from hwcalc.model import ModelSpec
-from hwcalc.planner.options import Asked
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import Asked, take_options
+from hwcalc.planner.effects import no_encoder, without_effect
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Block, Column
 from hwcalc.sweep.evaluate import blocks
@@ -32,6 +33,8 @@ class Sweep:
     """A grid that is planned as it is walked through: row by row, or in :meth:`blocks` of columns."""
 
     grid: Grid
+    notes: tuple[Note, ...] = ()
+    """On options that change nothing in any row."""
 
     def __len__(self) -> int:
         return count(self.grid)
@@ -82,7 +85,12 @@ def sweep(
     if points > MOST_POINTS:
         raise UsageError(f"the grid has {points:,} points.", hint=f"At most {MOST_POINTS:,}. Take larger steps, or fewer models.")
     check(grid)
-    return Sweep(grid=grid)
+    read = [model for model in grid.models if isinstance(model, ModelSpec)]
+    notes = (
+        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "tp": grid.tps[0]}),
+        *no_encoder(read, asked.encoder_seq),
+    )
+    return Sweep(grid=grid, notes=notes)
 
 
 def _models(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
