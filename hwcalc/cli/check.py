@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, Option, plan_options, progress, view_of
+from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, OutputError, View
 from hwcalc.errors import UsageError
 from hwcalc.text import printable
@@ -96,18 +96,12 @@ def run(
     strict: bool,
     output: list[str] | None,
     example: bool,
-    offline: bool,
-    token: str | None,
-    endpoint: str | None,
-    json: bool,
-    format_: str | None,
-    quiet: bool,
-    no_color: bool,
+    **options: Any,
 ) -> Answer:
     """Check every requirement in a file of models. Exit status 1 says that one does not hold, 2 to 4 that one could not be checked."""
     if example:
         return Answer(text=EXAMPLE)
-    view = _view(json=json, format_=format_, quiet=quiet, no_color=no_color)
+    view = _view(**{option.name: options[option.name] for option in OUTPUT})
     targets = _targets(output or [], view)
     names = files or []
     if not names:
@@ -127,9 +121,7 @@ def run(
             strict=strict,
             baseline=baseline or (),
             max_growth=max_growth or "0%",
-            offline=offline,
-            token=token,
-            endpoint=endpoint,
+            **given_options("check", options),
         )
     return _answer(document, view, targets)
 
