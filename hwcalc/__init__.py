@@ -6,11 +6,44 @@ if not isdir(join(__path__[0], "formulas")):
     # In a checkout, formulas/ and profiles/ lie beside this folder; an installation has them inside it.
     __path__.append(dirname(__path__[0]))
 
+from typing import TYPE_CHECKING
+
 from hwcalc._version import __version__
 from hwcalc.errors import KvplanError
-from hwcalc.library.plan import load_model, plan
+from hwcalc.library.load import load_model
+from hwcalc.library.plan import plan
 from hwcalc.library.recommend import recommend
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Plan
 
-__all__ = ["KvplanError", "ModelSpec", "Plan", "__version__", "load_model", "plan", "recommend"]
+if TYPE_CHECKING:
+    from hwcalc.check.run import check
+    from hwcalc.library.compare import compare
+    from hwcalc.library.explain import explain
+    from hwcalc.sweep.rows import sweep
+
+__all__ = [
+    "KvplanError",
+    "ModelSpec",
+    "Plan",
+    "__version__",
+    "check",
+    "compare",
+    "explain",
+    "load_model",
+    "plan",
+    "recommend",
+    "sweep",
+]
+
+
+def __getattr__(name: str) -> object:
+    """What a plan does not need is imported when it is asked for."""
+    from importlib import import_module
+
+    if name in {"compare", "explain"}:
+        return getattr(import_module(f"hwcalc.library.{name}"), name)
+    if name in {"check", "sweep"}:
+        return import_module(f"hwcalc.{name}")
+    message = f"module 'hwcalc' has no attribute {name!r}"
+    raise AttributeError(message)

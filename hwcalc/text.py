@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["clean", "printable", "shown"]
+__all__ = ["TIMES", "clean", "printable", "shown"]
+
+TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.check.tree import Node
 from hwcalc.errors import UsageError
-from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
+from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
+from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
+from hwcalc.units import parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -36,13 +38,6 @@ class Headroom(NamedTuple):
 
 
 _LONGEST_TEXT: Final = 4096
-LEAST_HEADROOM: Final = MIB
-"""Fewer bare bytes than this are a slip: ``5`` for ``5%``."""
-
-_PERCENT: Final = r"(?:100(?:\.0{1,9})?|[0-9]{1,2}(?:\.[0-9]{1,9})?)[ ]*%"
-_PART: Final = r"(?:0(?:\.[0-9]{1,18})?|1(?:\.0{1,18})?)"
-_UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]?[bB])"
-"""A share of the whole in percent, one as a decimal, and bytes with their unit: as the reader takes them, and as the schema says."""
 
 
 def _text(node: Node, key: str) -> str:
@@ -78,6 +73,21 @@ def _bytes(node: Node, key: str) -> int:
     return parse_bytes(_plain(node, key, (int, str), "bytes, or a size such as 20GiB or 80GB"), key)
 
 
+def _size(node: Node, key: str) -> int:
+    """Bytes with their unit, or so many that the bare number can only be bytes."""
+    allowed = "bytes, or a size such as 20GiB or 80GB"
+    return _with_unit(node, key, parse_bytes(_plain(node, key, (int, str), allowed), key), "unit", "a size such as 20GiB or 80GB")
+
+
+def _with_unit(node: Node, key: str, size: int, missing: str, allowed: str) -> int:
+    """The size, unless it is a bare number that may be a slip."""
+    given = node.value
+    bare = not isinstance(given, str) or not re.fullmatch(UNITS, given)
+    if bare and (isinstance(given, str) or 0 < size < LEAST_BYTES):
+        raise UsageError(f"{key} {node.text[:40]!r} has no {missing}", hint=f"Write {allowed}.")
+    return size
+
+
 def _number(node: Node, key: str) -> float:
     value = float(_plain(node, key, (int, float), "a number above 0"))
     if not 0 < value < 1e18:
@@ -89,7 +99,7 @@ def _share(node: Node, key: str) -> str:
     """A share of the whole such as ``5%`` or ``0.05``, as text that :func:`~hwcalc.units.parse_share` takes."""
     _text(node, key)
     share = parse_share(node.value, key)
-    written = not isinstance(node.value, str) or re.fullmatch(f"{_PERCENT}|{_PART}", node.value)
+    written = not isinstance(node.value, str) or re.fullmatch(f"{PERCENT}|{PART}", node.value)
     if not written or not 0 <= share <= 1:
         raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint="Allowed: a share such as 0.05, or 5%.")
     return str(node.value)
@@ -116,67 +126,60 @@ def _headroom(node: Node, key: str) -> Headroom:
     given = _plain(node, key, (int, str), allowed)
     if isinstance(given, str) and given.rstrip().endswith("%"):
         share = parse_share(given, key)
-        if not re.fullmatch(_PERCENT, given):
+        if not re.fullmatch(PERCENT, given):
             raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)
-    size = parse_bytes(given, key)
-    bare = isinstance(given, int) or not re.fullmatch(_UNITS, given)
-    if bare and (isinstance(given, str) or 0 < size < LEAST_HEADROOM):
-        raise UsageError(f"{key} {node.text[:40]!r} has no unit, percent or bytes", hint=f"Write {allowed}.")
-    return Headroom(bytes=size)
+    return Headroom(bytes=_with_unit(node, key, parse_bytes(given, key), "unit, percent or bytes", allowed))
 
 
-_TEXT: Final = {"type": ["string", "number"]}
-_COUNT: Final = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
-_FROM_ZERO: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
-_SIZE: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{_UNITS}|[0-9][0-9_,]*)$"}]}
-_SHARE: Final = {
-    "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": f"^(?:{_PERCENT}|{_PART})$"}]
-}
+_COUNT: Final = TYPES["count"].schema
+_BYTES: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": rf"^(?:{UNITS}|[0-9][0-9_,]*)$"}]}
 _HEADROOM: Final = {
     "anyOf": [
         {"const": 0},
-        {"type": "integer", "minimum": LEAST_HEADROOM},
-        {"type": "string", "pattern": f"^(?:{_PERCENT}|{_UNITS})$"},
+        {"type": "integer", "minimum": LEAST_BYTES},
+        {"type": "string", "pattern": f"^(?:{PERCENT}|{UNITS})$"},
     ]
 }
-_PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
-OPTIONS: Final[Mapping[str, Field]] = {
-    "seq": Field(_tokens, "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.", _COUNT),
-    "batch": Field(_number_of, "Sequences alive at once; concurrency is the same. Default: 1.", _COUNT),
-    "dtype": Field(_text, "KV-cache dtype: fp8, bf16, q8_0; K:V for two.", _TEXT),
-    "weights": Field(_text, "Weight format: bf16, fp8, awq, ... Default: as published.", _TEXT),
-    "engine": Field(_text, "Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.", _TEXT),
-    "gpu": Field(_text, "Accelerator: l4, h100-sxm5-80gb.", _TEXT),
-    "gpus": Field(_number_of, "How many.", _COUNT),
-    "instance": Field(_text, "A cloud instance type, instead of gpu and gpus.", _TEXT),
-    "tp": Field(_number_of, "Tensor parallel size.", _COUNT),
-    "pp": Field(_number_of, "Pipeline parallel size.", _COUNT),
-    "dp": Field(_number_of, "Data parallel size.", _COUNT),
-    "dcp": Field(_number_of, "Decode context parallel size.", _COUNT),
-    "ep": Field(_number_of, "Expert parallel size.", _COUNT),
-    "memory_utilization": Field(_share, "Share of the GPU that the engine may use.", _SHARE),
-    "kv_memory": Field(_bytes, "Bytes per GPU for the cache, given directly: 60GiB.", _SIZE),
-    "encoder_seq": Field(_tokens_from_zero, "Encoder tokens for cross attention.", _FROM_ZERO),
-    "engine_options": Field(_engine_options, "The engine's own knobs by their own names.", _PAIRS),
-    "margin": Field(_share, "Share of the GPU to leave alone: 5%.", _SHARE),
-    "lora": Field(_text, "Adapters held beside the model: rank=16,count=8.", _TEXT),
-    "draft": Field(_text, "Draft model of speculative decoding: an id or a path.", _TEXT),
-    "revision": Field(_text, "Branch, tag or commit of the model.", _TEXT),
-    "assume": Field(_text, "gqa: read an unknown architecture as plain attention.", _TEXT),
+_READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
+    "tokens": _tokens,
+    "count": _number_of,
+    "from zero": _tokens_from_zero,
+    "size": _size,
+    "share": _share,
+    "utilization": _share,
+    "text": _text,
+    "lora": _text,
+    "model": _text,
+    "pairs": _engine_options,
 }
-"""Key -> how it is read. These are the keyword arguments of :func:`hwcalc.plan`."""
+"""Type of an option -> how a check file's value is read: what is no text there is stricter than what Python gives."""
+_LAST: Final = ("margin", "lora", "draft", "revision", "assume")
+"""The keys that come last in messages and in the schema."""
+
+
+def _option_fields() -> dict[str, Field]:
+    rows = {row.name: row for row in PLAN_OPTIONS if row.check is not None}
+    names = [*(name for name in rows if name not in _LAST), *(name for name in _LAST if name in rows)]
+    return {
+        name: Field(_READERS[row.type], row.check or row.help, TYPES[row.type].schema)
+        for name, row in ((n, rows[n]) for n in names)
+    }
+
+
+OPTIONS: Final[Mapping[str, Field]] = _option_fields()
+"""Key -> how it is read. These are the keyword arguments of :func:`hwcalc.plan`, by the table of its options."""
 
 REQUIREMENTS: Final[Mapping[str, Field]] = {
     "fits": Field(
         _flag, "Whether it must fit. Default: true where a GPU, an instance or kv_memory is given.", {"type": "boolean"}
     ),
     "headroom": Field(_headroom, "What must stay free of what the engine may use: 5%, or bytes per GPU, 2GiB.", _HEADROOM),
-    "max_cache": Field(_bytes, "Most bytes of cache, all GPUs together.", _SIZE),
-    "max_weights": Field(_bytes, "Most bytes of weights.", _SIZE),
-    "max_total": Field(_bytes, "Most bytes of everything that is planned, all GPUs together.", _SIZE),
-    "max_bytes_per_token": Field(_bytes, "Most bytes that one more token takes.", _SIZE),
+    "max_cache": Field(_bytes, "Most bytes of cache, all GPUs together.", _BYTES),
+    "max_weights": Field(_bytes, "Most bytes of weights.", _BYTES),
+    "max_total": Field(_bytes, "Most bytes of everything that is planned, all GPUs together.", _BYTES),
+    "max_bytes_per_token": Field(_bytes, "Most bytes that one more token takes.", _BYTES),
     "min_concurrency": Field(_number_of, "Fewest sequences of seq tokens that must fit at once.", _COUNT),
     "min_seq": Field(_tokens, "Shortest acceptable longest sequence.", _COUNT),
     "max_gpus": Field(_number_of, "Most GPUs that it may take to fit.", _COUNT),
@@ -186,7 +189,9 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
 }
 """Key -> how what is required is read, in the order of the reports."""
 
-ALIASES: Final = {"concurrency": "batch"}
+ALIASES: Final = {
+    flag.removeprefix("--").replace("-", "_"): row.name for row in PLAN_OPTIONS if row.name in OPTIONS for flag in row.flags[1:]
+}
 HARDWARE: Final = ("gpu", "instance", "kv_memory")
 """Any of them asks for a verdict."""
 FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_gpus", "min_decode_tokens_per_s")

@@ -13,6 +13,7 @@ from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
+from hwcalc.planner.asked import Access
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.wanted import Absent, Wanted, split_revision
 from hwcalc.text import printable
@@ -35,14 +36,14 @@ class Models:
     """Reads models for one check file. What was read once, or failed once, is not asked for again.
 
     A relative path starts at ``folder``, the check file's own. ``locked`` is the content of the lock, ``None`` without one;
-    ``mend`` the command that writes it anew. ``reading`` are the arguments of :func:`hwcalc.sources.resolve`.
+    ``mend`` the command that writes it anew. ``access`` is how they are fetched.
     """
 
-    def __init__(self, folder: str, locked: Mapping[str, RawModel] | None, *, mend: str, reading: Mapping[str, Any]) -> None:
+    def __init__(self, folder: str, locked: Mapping[str, RawModel] | None, *, mend: str, access: Access) -> None:
         self._folder = folder
         self._locked = locked
         self._mend = mend
-        self._reading = reading
+        self._access = access
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def raw(self, model: str, revision: str | None) -> RawModel:
@@ -85,8 +86,8 @@ class Models:
 
         path = self._path(model)
         if path is None:
-            return resolve(model, revision=revision, weights=True, **self._reading)
-        found = resolve(path, revision=revision, weights=True, **self._reading)
+            return resolve(model, revision=revision, weights=True, **vars(self._access))
+        found = resolve(path, revision=revision, weights=True, **vars(self._access))
         return found if found.source != "local" else replace(found, location=printable(model))
 
     def _path(self, model: str) -> Path | None:

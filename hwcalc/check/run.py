@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc._version import __version__
-from hwcalc.check.baseline import Baseline, Growth, Subject, compare, settled, way_of
-from hwcalc.check.file import Check, CheckFile, Unread
+from hwcalc.check.baseline import Baseline, Growth, Subject, compare, parse_growth, read_baseline, settled, way_of
+from hwcalc.check.file import Check, CheckFile, Unread, open_check_file
 from hwcalc.check.judge import judge
 from hwcalc.check.lock import lock_of, read_lock, write_lock
 from hwcalc.check.models import Models, key_of
@@ -20,22 +20,52 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.plan import plan
 from hwcalc.model import Note
+from hwcalc.planner.asked import Access, read_options
 from hwcalc.text import printable
 
-__all__ = ["Settings", "run_checks"]
+__all__ = ["Settings", "check", "run_checks"]
 
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 
 
 @frozen
 class Settings:
-    """How to run: ``lock`` is ``use`` (where there is one), ``write`` or ``ignore``; ``reading`` goes to the model sources."""
+    """How to run: ``lock`` is ``use`` (where there is one), ``write`` or ``ignore``; ``access`` is how models are fetched."""
 
     lock: str = "use"
     strict: bool = False
     baselines: tuple[Baseline, ...] | None = None
     growth: Growth = Growth()
-    reading: Mapping[str, Any] = field(default_factory=dict)
+    access: Access = Access()
+
+
+def check(
+    files: str | Sequence[str],
+    *,
+    lock: str = "use",
+    strict: bool = False,
+    baseline: str | Sequence[str] = (),
+    max_growth: str = "0%",
+    offline: bool = False,
+    token: str | None = None,
+    endpoint: str | None = None,
+) -> CheckDocument:
+    """Judge the checks of files as ``kvplan check`` does: ``summary.exit_code`` is 0 where all of them hold.
+
+    ``lock`` is ``use`` (where there is one), ``write`` or ``ignore``; ``baseline`` names earlier documents that bytes may not have grown
+    by more than ``max_growth`` since. A file that cannot be read is a result among others. Raises what :func:`run_checks` raises.
+    """
+    paths = [files] if isinstance(files, str) else list(files)
+    baselines = [baseline] if isinstance(baseline, str) else list(baseline)
+    growth = parse_growth(max_growth)
+    settings = Settings(
+        lock=lock,
+        strict=strict,
+        baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
+        growth=growth,
+        access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
+    )
+    return run_checks([open_check_file(path) for path in paths], settings)
 
 
 def run_checks(files: Sequence[CheckFile | Unread], settings: Settings) -> CheckDocument:
@@ -71,7 +101,7 @@ def _models(file: CheckFile, settings: Settings) -> tuple[Models, FileInfo]:
     if settings.lock == "write":
         if file.path == "-":
             raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
-        models = Models(file.folder, None, mend=mend, reading=settings.reading)
+        models = Models(file.folder, None, mend=mend, access=settings.access)
         changed = write_lock(path, _all(file, models), mend)
         notes = (Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}"),)
         return models, FileInfo(path=printable(file.path), checks=len(file.checks), lock=path, lock_written=changed, notes=notes)
@@ -79,7 +109,7 @@ def _models(file: CheckFile, settings: Settings) -> tuple[Models, FileInfo]:
     if locked is not None:
         notes = (Note(code="locked", message=f"Models are taken from {path}; no network is used."),)
     return (
-        Models(file.folder, locked, mend=mend, reading=settings.reading),
+        Models(file.folder, locked, mend=mend, access=settings.access),
         FileInfo(
             path=printable(file.path),
             checks=len(file.checks),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, view_of
+from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, OutputError, View
 from hwcalc.errors import UsageError
 from hwcalc.text import printable
 
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
-    from hwcalc.check.run import Settings
 
 __all__ = ["EXAMPLE", "OPTIONS", "run"]
 
@@ -47,7 +44,7 @@ OPTIONS = (
         "list",
     ),
     Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
-    *(option for option in PLANNING if option.name in {"offline", "token", "endpoint"}),
+    *plan_options("check"),
     *(
         option._replace(help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
         if option.name == "format_"
@@ -99,18 +96,12 @@ def run(
     strict: bool,
     output: list[str] | None,
     example: bool,
-    offline: bool,
-    token: str | None,
-    endpoint: str | None,
-    json: bool,
-    format_: str | None,
-    quiet: bool,
-    no_color: bool,
+    **options: Any,
 ) -> Answer:
     """Check every requirement in a file of models. Exit status 1 says that one does not hold, 2 to 4 that one could not be checked."""
     if example:
         return Answer(text=EXAMPLE)
-    view = _view(json=json, format_=format_, quiet=quiet, no_color=no_color)
+    view = _view(**{option.name: options[option.name] for option in OUTPUT})
     targets = _targets(output or [], view)
     names = files or []
     if not names:
@@ -121,34 +112,18 @@ def run(
         raise UsageError("--lock and --no-lock contradict each other.", hint="Give one of them.")
     if max_growth is not None and not baseline:
         raise UsageError("--max-growth without --baseline has nothing to compare with.", hint="Add: --baseline PLAN")
-    from hwcalc.check.file import open_check_file
-    from hwcalc.check.run import run_checks
+    from hwcalc.check.run import check
 
-    settings = _settings(
-        lock="write" if lock else "ignore" if no_lock else "use",
-        strict=strict,
-        baseline=baseline or [],
-        max_growth=max_growth,
-        reading={"offline": offline, "token": token, "endpoint": endpoint},
-    )
-    read = [open_check_file(name) for name in names]
-    with _progress():
-        document = run_checks(read, settings)
+    with progress():
+        document = check(
+            names,
+            lock="write" if lock else "ignore" if no_lock else "use",
+            strict=strict,
+            baseline=baseline or (),
+            max_growth=max_growth or "0%",
+            **given_options("check", options),
+        )
     return _answer(document, view, targets)
-
-
-def _settings(*, lock: str, strict: bool, baseline: list[str], max_growth: str | None, reading: dict[str, object]) -> Settings:
-    from hwcalc.check.baseline import parse_growth, read_baseline
-    from hwcalc.check.run import Settings
-
-    growth = parse_growth(max_growth or "0%")
-    return Settings(
-        lock=lock,
-        strict=strict,
-        baselines=tuple(item for path in baseline for item in read_baseline(path)) if baseline else None,
-        growth=growth,
-        reading=reading,
-    )
 
 
 def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:
@@ -219,11 +194,3 @@ def _write(path: str, text: str) -> None:
         raise OutputError(
             f"{printable(path)} cannot be written: {error.strerror}.", hint="Check the folder, and who may write there."
         ) from error
-
-
-def _progress() -> AbstractContextManager[None]:
-    if sys.stderr is None or not sys.stderr.isatty():
-        return nullcontext()
-    from hwcalc.cli.progress import shown
-
-    return shown(sys.stderr)

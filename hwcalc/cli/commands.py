@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from hwcalc.cli import completion
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option
 from hwcalc.cli.output import WIDTH
+from hwcalc.errors import UsageError
+from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 
 __all__ = ["root"]
 
@@ -54,6 +57,36 @@ class Root(TyperGroup):
             return items + model.shell_complete(inner, incomplete)
 
 
+class Command(TyperCommand):
+    """One command. An option that takes one value is given once: Typer alone would take the last."""
+
+    def make_parser(self, ctx: Any) -> Any:
+        """The parser of a line, which refuses such an option where it comes again."""
+        parser = super().make_parser(ctx)
+        parse = parser.parse_args
+
+        def parse_once(args: list[str]) -> Any:
+            parsed = parse(args)
+            if not ctx.resilient_parsing:
+                _check_once(parsed[2])
+            return parsed
+
+        parser.parse_args = parse_once  # type: ignore[method-assign]
+        return parser
+
+
+def _check_once(order: Sequence[Any]) -> None:
+    """``order`` has a parameter as often as it was given."""
+    single = [one for one in order if one.param_type_name == "option" and not one.multiple and not one.is_flag]
+    twice = next((one for place, one in enumerate(single) if one in single[:place]), None)
+    if twice is None:
+        return
+    flag = twice.opts[0]
+    several = next((row.lists for row in PLAN_OPTIONS if row.name == twice.name), ())
+    hint = f"Give it once. Several values side by side: kvplan {several[0]} MODEL {flag} A,B" if several else "Give it once."
+    raise UsageError(f"{flag} is given twice, and takes one value.", hint=hint)
+
+
 def _with_command(args: list[str]) -> list[str]:
     """The first word that is neither an option nor an option's value decides; the options are those of ``plan``."""
     takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
@@ -84,7 +117,7 @@ def _command(name: str) -> Any:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name)(run)
+    app.command(name, cls=Command)(run)
     return typer.main.get_command(app)
 
 

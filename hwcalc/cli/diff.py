@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, planned, view_of
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.options import PLANNING, Option, given_options, say_unreachable, view_of
+from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
     from hwcalc.planner.diff import Difference
 
 __all__ = ["OPTIONS", "run"]
@@ -24,38 +25,41 @@ _LONGEST = 60
 
 def run(*, models: list[str] | None, **options: Any) -> Answer:
     """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
-    from hwcalc.library.plan import load_model
+    from hwcalc.library.load import load
+    from hwcalc.library.plan import plan
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
-    from hwcalc.units import parse_tokens
+    from hwcalc.planner.effects import common_notes
 
     names = models or []
     if len(names) != 2:
         raise UsageError(f"diff compares two models (got {len(names)}).", hint="Write: kvplan diff A B --seq 32k")
     if names == ["-", "-"]:
         raise UsageError("standard input can be only one of the two models.", hint="Write: kvplan diff - other.json < one.json")
-    view_of(**{option.name: options[option.name] for option in OUTPUT})
-    if options["seq"] is not None:
-        parse_tokens(options["seq"], "seq")
-    reading = {name: options[name] for name in ("revision", "offline", "token", "endpoint", "assume")}
-    a, b = (load_model(name, **reading) for name in names)
-    if options["seq"] is None:
-        # One length for both, or the bytes would say nothing about the models.
-        shared = [model.max_position_embeddings for model in (a, b) if model.max_position_embeddings is not None]
-        if not shared:
-            raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
-        options["seq"] = str(min(shared))
-    (plan_a, view), (plan_b, _) = (planned(**options | {"model": model}) for model in (a, b))
+    view, given = view_of(**options), given_options("diff", options)
+    asked = read_options(given)
+    a, b = (load(name, asked.access, revision=asked.revision, assume=asked.assume) for name in names)
+    if "seq" not in given:
+        given["seq"] = _common_length(a, b)
+    plan_a, plan_b = (plan(model, **given) for model in (a, b))
+    for planned in (plan_a, plan_b):
+        say_unreachable(planned.notes)
     difference = compare(a, b, plan_a, plan_b)
+    remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
+    return replace(_answer(difference, plan_a.request.seq, view), remarks=remarks)
+
+
+def _answer(difference: Difference, seq: int, view: View) -> Answer:
     if view.format == "json":
         return answer(asdict(difference))
     if view.format == "csv":
-        return Answer(text=_csv(difference, plan_a.request.seq))
+        return Answer(text=_csv(difference, seq))
     from hwcalc.report.rows import listing
     from hwcalc.text import clean
 
     rows = [(f.name, _number(f.a), _number(f.b), _signed(f.difference)) for f in difference.figures]
     figures = listing(
-        (f"at {plan_a.request.seq:,} tokens", "A", "B", "B - A"),
+        (f"at {seq:,} tokens", "A", "B", "B - A"),
         rows,
         format_=view.format,
         right=(1, 2, 3),
@@ -67,6 +71,14 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
     same = "" if changed else "No key that bears on memory differs.\n"
     return Answer(text=f"{head}{figures}\n{keys}{same}")
+
+
+def _common_length(*models: ModelSpec) -> int:
+    """One length for both, or the bytes would say nothing about the models."""
+    known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
+    if not known:
+        raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
+    return min(known)
 
 
 def _csv(difference: Difference, seq: int) -> str:

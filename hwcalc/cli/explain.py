@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hwcalc.cli.options import PLANNING, planned
+from hwcalc.cli.options import PLANNING, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
 
@@ -13,13 +13,16 @@ __all__ = ["OPTIONS", "run"]
 OPTIONS = PLANNING
 
 
-def run(**options: Any) -> Answer:
+def run(*, model: str, **options: Any) -> Answer:
     """Explain every byte: the formula of each kind of layer, the model's numbers put in, the result."""
-    plan, view = planned(**options)
-    if view.format == "json":
-        from hwcalc.report.explain import explain_document
+    from hwcalc.library.explain import explain
 
-        return answer(explain_document(plan))
+    view, given = view_of(**options), given_options("explain", options)
+    with reading(model):
+        explanation = explain(model, **given)
+    say_unreachable(explanation.plan.notes)
+    if view.format == "json":
+        return answer(explanation.to_dict())
     if view.format == "csv":
         raise UsageError(
             "explain has no CSV: its formulas are not rows.", hint="Use --format markdown, or: kvplan MODEL --format csv"
@@ -27,7 +30,7 @@ def run(**options: Any) -> Answer:
     if view.format == "markdown":
         from hwcalc.report.markdown import explain_markdown
 
-        return Answer(text=explain_markdown(plan, quiet=view.quiet))
+        return Answer(text=explain_markdown(explanation, quiet=view.quiet))
     from hwcalc.report.explain_text import explain_text
 
-    return Answer(text=explain_text(plan, color=view.color, width=view.width, quiet=view.quiet))
+    return Answer(text=explain_text(explanation, color=view.color, width=view.width, quiet=view.quiet))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
 from hwcalc.cli.output import View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
-from hwcalc.planner.result import Plan
+from hwcalc.model import Note
+from hwcalc.planner.options import PlanOption, options_of
 
 __all__ = [
     "COMMANDS",
@@ -17,10 +18,11 @@ __all__ = [
     "OUTPUT",
     "PLANNING",
     "Option",
-    "engine_options",
-    "planned",
+    "given_options",
+    "plan_options",
     "progress",
     "reading",
+    "say_unreachable",
     "view_of",
 ]
 
@@ -77,147 +79,47 @@ OUTPUT: Final = (
     Option("quiet", ("--quiet", "-q"), "", "No notes and hints, only the numbers and warnings.", "flag"),
     Option("no_color", ("--no-color",), "", "No colour on a terminal (NO_COLOR does the same).", "flag"),
 )
-PLANNING: Final = (
-    MODEL,
-    Option("seq", ("--seq",), "N", "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum."),
-    Option("batch", ("--batch", "--concurrency"), "N", "Sequences alive at once. Default: 1.", default="1"),
-    Option(
-        "dtype",
-        ("--dtype",),
-        "D",
-        "KV-cache dtype: fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
-        complete="dtypes",
-    ),
-    Option(
-        "weights",
-        ("--weights",),
-        "W",
-        "Weight format: bf16, fp8, awq, nvfp4, ... Default: as published.",
-        complete="weight_formats",
-    ),
-    Option(
-        "engine",
-        ("--engine",),
-        "E",
-        "Whose rules: reference (the formulas), transformers, transformers@5.14. See: kvplan engines. Default: reference.",
-        default="reference",
-        complete="engines",
-    ),
-    Option("gpu", ("--gpu",), "G", "Accelerator: l4, h100-sxm5-80gb. Default: none, and no verdict.", complete="gpus"),
-    Option("gpus", ("--gpus",), "N", "How many, shared by tensor parallelism. Default: 1."),
-    Option("instance", ("--instance",), "I", "Cloud instance: p5.48xlarge. Its accelerators, all of them.", complete="instances"),
-    Option("tp", ("--tp",), "N", "Tensor parallel size. Default: 1."),
-    Option("pp", ("--pp",), "N", "Pipeline parallel size. Default: 1."),
-    Option("dp", ("--dp",), "N", "Data parallel size. Default: 1."),
-    Option("dcp", ("--dcp",), "N", "Decode context parallel size. Default: 1."),
-    Option("ep", ("--ep",), "N", "Expert parallel size. Default: 1."),
-    Option("memory_utilization", ("--memory-utilization",), "F", "Share of the GPU for the engine. Default: the engine's."),
-    Option("kv_memory", ("--kv-memory",), "B", "Bytes per GPU for the cache, given directly: 60GiB."),
-    Option(
-        "margin",
-        ("--margin",),
-        "F",
-        "Share of the GPU to leave alone: 5%. Default: 5%, none for an engine with a share of its own.",
-    ),
-    Option("lora", ("--lora",), "K=V,...", "Adapters held beside the model: rank=16,count=8."),
-    Option("draft", ("--draft",), "MODEL", "Draft model for speculative decoding, loaded beside the model.", complete="models"),
-    Option("encoder_seq", ("--encoder-seq",), "N", "Encoder tokens for cross attention. Default: the model's own."),
-    Option(
-        "engine_option",
-        ("--engine-option",),
-        "K=V",
-        "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.",
-        "list",
-        complete="engine_options",
-    ),
-    Option(
-        "assume",
-        ("--assume",),
-        "gqa",
-        "Read an unknown architecture as plain attention; every number is marked as assumed.",
-        complete="assumptions",
-    ),
-    Option("revision", ("--revision",), "R", "Branch, tag or commit of the model."),
-    Option("offline", ("--offline",), "", "Use no network (HF_HUB_OFFLINE=1 does the same).", "flag"),
-    Option("token", ("--token",), "T", "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored."),
-    Option("endpoint", ("--endpoint",), "URL", "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co."),
-    *OUTPUT,
-)
 
 
-def view_of(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:
-    """The output options of any command."""
+def plan_options(command: str) -> tuple[Option, ...]:
+    """What a command takes of the options of a plan, from their table."""
+    return tuple(_of_row(row, command) for row in options_of(command))
+
+
+def _of_row(row: PlanOption, command: str) -> Option:
+    listed = command in row.lists
+    return Option(
+        row.name,
+        row.spellings,
+        f"{row.metavar},..." if listed else row.metavar,
+        row.helps.get(command, row.help),
+        kind="list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text",
+        complete=row.complete,
+    )
+
+
+PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
+"""Everything that a command takes that plans one model."""
+
+
+def view_of(*, json: bool, format_: str | None, quiet: bool, no_color: bool, **others: object) -> View:
+    """The output options of any command; its other options are passed over."""
     return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color)
 
 
-def planned(
-    *,
-    model: str,
-    seq: str | None,
-    batch: str,
-    dtype: str | None,
-    weights: str | None,
-    engine: str,
-    encoder_seq: str | None,
-    engine_option: Sequence[str] | None,
-    assume: str | None,
-    gpu: str | None,
-    gpus: str | None,
-    instance: str | None,
-    tp: str | None,
-    pp: str | None,
-    dp: str | None,
-    dcp: str | None,
-    ep: str | None,
-    memory_utilization: str | None,
-    kv_memory: str | None,
-    margin: str | None,
-    lora: str | None,
-    draft: str | None,
-    revision: str | None,
-    offline: bool,
-    token: str | None,
-    endpoint: str | None,
-    **output: Any,
-) -> tuple[Plan, View]:
-    """What the options of :data:`PLANNING` ask for: the plan, and how to show it. A wrong output option comes first."""
-    from hwcalc.library.plan import plan
+def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a command's values, the options of a plan that were given, as the keywords of the library."""
+    given = {row.name: values[row.name] for row in options_of(command) if values[row.name] not in (None, [], False)}
+    if "engine_options" in given:
+        given["engine_options"] = _pairs(given["engine_options"])
+    return given
 
-    view = view_of(**output)
-    options = engine_options(engine_option or ())
-    with reading(model):
-        result = plan(
-            model,
-            seq=seq,
-            batch=batch,
-            dtype=dtype,
-            weights=weights,
-            engine=engine,
-            encoder_seq=encoder_seq,
-            engine_options=options,
-            gpu=gpu,
-            gpus=gpus,
-            instance=instance,
-            tp=tp or 1,
-            pp=pp or 1,
-            dp=dp or 1,
-            dcp=dcp or 1,
-            ep=ep or 1,
-            memory_utilization=memory_utilization,
-            kv_memory=kv_memory,
-            margin=margin,
-            lora=lora,
-            draft=draft,
-            revision=revision,
-            offline=offline,
-            token=token,
-            endpoint=endpoint,
-            assume=assume,
-        )
-    for note in result.notes:
+
+def say_unreachable(notes: Iterable[Note]) -> None:
+    """On standard error: that the Hub was asked in vain, which the numbers alone do not show."""
+    for note in notes:
         if note.code == "hub-unreachable":
             write(sys.stderr, f"kvplan: {note.message}\n")
-    return result, view
 
 
 @contextmanager
@@ -248,7 +150,7 @@ def _command_meant(model: str) -> str:
     return f"Did you mean the command: kvplan {near[0]}" if near else ""
 
 
-def engine_options(pairs: Sequence[str]) -> dict[str, str]:
+def _pairs(pairs: Sequence[str]) -> dict[str, str]:
     """``["cache=static", "nbits=4"]`` as a dict; a name without a value or given twice is an error."""
     out: dict[str, str] = {}
     for pair in pairs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hwcalc.cli.options import PLANNING, Option, planned
+from hwcalc.cli.options import PLANNING, Option, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.planner.result import Plan
 
@@ -17,15 +17,20 @@ OPTIONS = (
 )
 
 
-def run(*, emit: str | None, **options: Any) -> Answer:
+def run(*, model: str, emit: str | None, **options: Any) -> Answer:
     """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit."""
-    plan, view = planned(**options)
-    status = 1 if plan.fit is not None and not plan.fit.fits else 0
+    from hwcalc.library.plan import plan
+
+    view, given = view_of(**options), given_options("plan", options)
+    with reading(model):
+        planned = plan(model, **given)
+    say_unreachable(planned.notes)
+    status = 1 if planned.fit is not None and not planned.fit.fits else 0
     if emit is not None:
         from hwcalc.report.emit import emitted
 
-        return Answer(text=emitted(plan, emit) + "\n", status=status, remarks=_verdict(plan) if status else ())
-    answered = _answer(plan, view)
+        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=_verdict(planned) if status else ())
+    answered = _answer(planned, view)
     return replace(answered, status=status)
 
 

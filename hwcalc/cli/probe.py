@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, engine_options, reading, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["OPTIONS", "run"]
 
 OPTIONS = (
-    PLANNING[0]._replace(required=False),
-    *(option for option in PLANNING[1:] if option not in OUTPUT),
+    MODEL._replace(required=False),
+    *plan_options("probe"),
     Option("device", ("--device",), "D", "cuda:0, mps or cpu. Default: the best there is.", complete="probe_devices"),
     Option("reserve", ("--reserve",), "B", "Bytes of the device to leave free. Default: 1 GiB, or 5% where that is more."),
     Option("scale", ("--scale",), "F", "Only this share of it: fewer layers, or a pool of fewer blocks. 0.1, 10%."),
@@ -34,34 +34,14 @@ OPTIONS = (
 )
 
 
-def run(
-    *,
-    model: str | None,
-    engine_option: Sequence[str] | None,
-    device: str | None,
-    reserve: str | None,
-    scale: str | None,
-    max_bytes: str | None,
-    fill: bool,
-    live: bool,
-    find_max: str | None,
-    bandwidth: bool,
-    receipt: str | None,
-    verify: str | None,
-    json: bool,
-    format_: str | None,
-    quiet: bool,
-    no_color: bool,
-    **options: Any,
-) -> Answer:
+def run(*, model: str | None, verify: str | None, receipt: str | None, **options: Any) -> Answer:
     """Allocate the cache of a plan on a real device and compare. Exit status 1: it does not fit or differs; 5: there is no device."""
     from hwcalc.probe.more import Wanted, check_alone
-    from hwcalc.probe.run import ProbeOptions
-    from hwcalc.units import parse_bytes, parse_share
 
-    view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
+    view = view_of(**options)
+    more = Wanted(live=options["live"], search=options["find_max"], bandwidth=options["bandwidth"])
     if verify is not None:
-        if model is not None or receipt is not None or live or bandwidth or fill or find_max is not None:
+        if model is not None or receipt is not None or more.any or options["fill"]:
             raise UsageError(
                 "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure.",
                 hint="Write: kvplan probe --verify F.json",
@@ -69,21 +49,28 @@ def run(
         return _verified(verify, view)
     if model is None:
         raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
-    more = Wanted(live=live, search=find_max, bandwidth=bandwidth)
     check_alone(more)
-    wanted = ProbeOptions(
-        device=device,
+    return _probed(model, given_options("probe", options), _measured(options), more, receipt, view)
+
+
+def _measured(options: Mapping[str, Any]) -> ProbeOptions:
+    """What to measure on, and how much of it."""
+    from hwcalc.probe.run import ProbeOptions
+    from hwcalc.units import parse_bytes, parse_share
+
+    reserve, scale, most = (options[name] for name in ("reserve", "scale", "max_bytes"))
+    return ProbeOptions(
+        device=options["device"],
         reserve_bytes=None if reserve is None else parse_bytes(reserve, "reserve"),
         scale=None if scale is None else parse_share(scale, "scale"),
-        max_bytes=None if max_bytes is None else parse_bytes(max_bytes, "max-bytes"),
-        fill=fill,
+        max_bytes=None if most is None else parse_bytes(most, "max-bytes"),
+        fill=options["fill"],
     )
-    given = {name: value for name, value in options.items() if value is not None}
-    return _probed(model, given | {"engine_options": engine_options(engine_option or ())}, wanted, more, receipt, view)
 
 
 def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wanted, receipt: str | None, view: View) -> Answer:
     from hwcalc.library.plan import opened
+    from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
@@ -92,7 +79,7 @@ def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wante
     if receipt is not None:
         check_path(receipt)
     with reading(model):
-        spec, request = opened(model, given)
+        spec, request = opened(model, read_options(given))
     engine, context = open_request(spec, list(spec.notes), **request)
     with interruptible():
         probed = probe(engine, context, wanted)

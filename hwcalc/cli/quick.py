@@ -31,6 +31,7 @@ def read(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
     options: tuple[Option, ...] = import_module(COMMANDS[name]).OPTIONS
     by_flag = {flag: option for option in options for flag in option.flags}
     values: dict[str, Any] = {option.name: _initial(option) for option in options}
+    single: set[str] = set()
     free: list[str] = []
     rest = iter(words[1:] if words[0] in COMMANDS else words)
     for word in rest:
@@ -48,7 +49,13 @@ def read(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
             value = next(rest, "-")
             if value.startswith("-"):
                 return None
-        values[option.name] = [*values[option.name], value] if option.kind == "list" else value
+        if option.kind == "list":
+            values[option.name] = [*values[option.name], value]
+            continue
+        if option.name in single:
+            return None
+        single.add(option.name)
+        values[option.name] = value
     return (name, values) if _place(free, options, values) and not (name != words[0] and free[0] in COMMANDS) else None
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, engine_options, reading, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:
@@ -14,11 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIONS", "run"]
 
-_HARDWARE = frozenset({"gpu", "gpus", "instance", "tp", "pp", "dp", "dcp", "ep", "kv_memory"})
-_OUTPUT = frozenset(option.name for option in OUTPUT)
-
-OPTIONS = (
-    *(option for option in PLANNING if option.name not in _HARDWARE | _OUTPUT),
+_CHOICE: Final = (
     Option(
         "gpu",
         ("--gpu",),
@@ -46,29 +41,18 @@ OPTIONS = (
     Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
     Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
-    *OUTPUT,
 )
+OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
 
 
-def run(
-    *,
-    model: str,
-    engine_option: Sequence[str] | None,
-    max_gpus: str | None,
-    limit: str | None,
-    json: bool,
-    format_: str | None,
-    quiet: bool,
-    no_color: bool,
-    **options: Any,
-) -> Answer:
+def run(*, model: str, **options: Any) -> Answer:
     """List the hardware that holds the planned sequences, smallest first. Exit status 1 says that none does."""
     from hwcalc.library.recommend import recommend
 
-    view = view_of(json=json, format_=format_, quiet=quiet, no_color=no_color)
-    options |= {name: value for name, value in (("max_gpus", max_gpus), ("limit", limit)) if value is not None}
+    view, given = view_of(**options), given_options("recommend", options)
+    own = {name: options[name] for name in (option.name for option in _CHOICE) if options[name] is not None}
     with reading(model):
-        found = recommend(model, **options, engine_options=engine_options(engine_option or ()))
+        found = recommend(model, **own, **given)
     return _answer(found, view)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from typing import IO, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, PLANNING, Option, engine_options, reading, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
 
 __all__ = ["OPTIONS", "run"]
 
-_LEFT_OUT: Final = ("model", "margin", "batch", "engine", *(option.name for option in OUTPUT))
+_FIRST: Final = ("engine", "batch")
+"""What the log may not state is asked for before what it usually states."""
+_PLAN: Final = {option.name: option for option in plan_options("reconcile")}
 OPTIONS = (
     MODEL,
     Option(
@@ -29,27 +30,25 @@ OPTIONS = (
     Option(
         "calibrate", ("--calibrate",), "", "Keep the overheads of the log for later plans with this engine and --gpu.", "flag"
     ),
-    Option("engine", ("--engine",), "E", "Engine and version, where the log does not state it: vllm@0.11.", complete="engines"),
-    Option("batch", ("--batch", "--concurrency"), "N", "Sequences alive at once, where the log does not state it. Default: 1."),
-    *(option for option in PLANNING if option.name not in _LEFT_OUT),
+    *(_PLAN[name] for name in _FIRST),
+    *(option for name, option in _PLAN.items() if name not in _FIRST),
     *OUTPUT,
 )
 
 
-def run(*, model: str, log: str | None, engine_option: Sequence[str] | None, **options: Any) -> Answer:
+def run(*, model: str, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, **options: Any) -> Answer:
     """Compare an engine's start-up log, or its metrics, with the plan of the same thing. Exit status 1: they differ."""
     from hwcalc.reconcile import reconcile
 
-    view = view_of(**{option.name: options.pop(option.name) for option in OUTPUT})
+    view, given = view_of(**options), given_options("reconcile", options)
     if log is None:
         raise UsageError("no log is named.", hint="Write: kvplan reconcile MODEL --log FILE, or --log - for standard input.")
     if log == model == "-":
         raise UsageError(
             "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
         )
-    knobs = engine_options(engine_option or ())
     with reading(model):
-        found = reconcile(model, _opened(log), engine_options=knobs, **options)
+        found = reconcile(model, _opened(log), dialect=dialect, tolerance=tolerance, calibrate=calibrate, **given)
     status = 0 if found.within else 1
     if view.format == "json":
         return Answer(text=answer(found.to_dict()).text, json=True, status=status)

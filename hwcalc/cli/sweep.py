@@ -7,28 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.lists import listed_options, plan_options, reading
-from hwcalc.cli.options import OUTPUT, Option, progress
+from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, OutputError, write
 from hwcalc.errors import KvplanError, UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.model import ModelSpec
     from hwcalc.sweep.blocks import Block
-    from hwcalc.sweep.grid import Grid, Missing
+    from hwcalc.sweep.rows import Sweep
 
 __all__ = ["FORMATS", "OPTIONS", "run"]
 
 FORMATS: Final = ("csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
-_MOST_POINTS: Final = 100_000_000
-_LISTS: Final = {
-    "seq": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
-    "batch": "Sequences alive at once, as a list like that of --seq. Default: 1.",
-    "dtype": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
-    "gpu": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
-    "tp": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
-}
 
 OPTIONS: Final = (
     Option(
@@ -40,7 +30,7 @@ OPTIONS: Final = (
         complete="models",
     ),
     Option("all", ("--all",), "", "Every model of the catalog.", "flag"),
-    *listed_options(_LISTS),
+    *plan_options("sweep"),
     Option("keep_going", ("--keep-going",), "", "A model that cannot be read is a row with an error, not the end.", "flag"),
     Option("output", ("--output", "-o"), "FILE", "Write to this file, in the format of its suffix. Default: standard output."),
     Option(
@@ -48,7 +38,6 @@ OPTIONS: Final = (
     ),
     *(option for option in OUTPUT if option.name in {"json", "quiet"}),
 )
-_OWN: Final = ("models", "all", "keep_going", "output", "format_", "json", "quiet", *_LISTS)
 
 
 def run(
@@ -68,21 +57,20 @@ def run(
     """
     target = None if output in (None, "-") else output
     chosen = _format(format_, target, json=json)
-    lists = _lists(options)
-    from hwcalc.sweep.lists import model_names
-
-    names = model_names(models or (), every=all)
+    given = given_options("sweep", options)
     if chosen == "parquet":
         from hwcalc.sweep.writers import parquet_ready
 
         parquet_ready()
+    from hwcalc.sweep.rows import sweep
+
     with _shown(target):
-        grid = _grid(names, lists, options, keep_going=keep_going)
         tally = _Tally()
-        _write(chosen, target, tally.counted(grid))
+        rows = sweep(models or (), every=all, keep_going=keep_going, **given)
+        _write(chosen, target, tally.counted(rows))
     from hwcalc.report.text import plural
 
-    remarks = []
+    remarks = [] if quiet else [note.message for note in rows.notes]
     if tally.first is not None:
         remarks.append(f"{tally.failed:,} of {plural(tally.rows, 'point')} could not be planned; the first: {tally.first}")
     if target is not None and not quiet:
@@ -109,50 +97,6 @@ def _format(given: str | None, target: str | None, *, json: bool) -> str:
     return chosen
 
 
-def _lists(options: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """The axes of the grid, read before anything else is done."""
-    from hwcalc.hardware.named import load_gpu
-    from hwcalc.sweep.lists import numbers, words
-
-    gpus = tuple(dict.fromkeys(load_gpu(name, []).id for name in words(options["gpu"], "gpu")))
-    return {
-        "seqs": numbers(options["seq"], "seq"),
-        "batches": numbers(options["batch"], "batch") or (1,),
-        "dtypes": words(options["dtype"], "dtype") or (None,),
-        "gpus": gpus or (None,),
-        "tps": numbers(options["tp"], "tp") or (None,),
-    }
-
-
-def _grid(names: Sequence[str], lists: dict[str, tuple[Any, ...]], options: dict[str, Any], *, keep_going: bool) -> Grid:
-    from hwcalc.sweep.grid import Grid, check, count
-
-    found = tuple(_models(names, reading(options), keep_going=keep_going))
-    grid = Grid(models=found, **lists, options=plan_options(options, apart=_OWN))
-    points = count(grid)
-    if points > _MOST_POINTS:
-        raise UsageError(
-            f"the grid has {points:,} points.", hint=f"At most {_MOST_POINTS:,}. Take larger steps, or fewer models."
-        )
-    check(grid)
-    return grid
-
-
-def _models(names: Sequence[str], how: dict[str, Any], *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
-    from hwcalc.library.plan import load_model
-    from hwcalc.sources.progress import tell
-    from hwcalc.sweep.grid import Missing
-
-    for number, name in enumerate(names, 1):
-        tell(f"reading model {number:,} of {len(names):,}")
-        try:
-            yield load_model(name, **how)
-        except KvplanError as error:
-            if not keep_going:
-                raise
-            yield Missing(name=name, error=error)
-
-
 class _Tally:
     """What happened to the points, for the remarks and the status."""
 
@@ -160,11 +104,9 @@ class _Tally:
         self.rows = self.failed = 0
         self._error: KvplanError | None = None
 
-    def counted(self, grid: Grid) -> Iterator[Block]:
-        """The blocks of a grid, counted as they go by."""
-        from hwcalc.sweep.evaluate import blocks
-
-        for block in blocks(grid):
+    def counted(self, rows: Sweep) -> Iterator[Block]:
+        """The blocks of a sweep, counted as they go by."""
+        for block in rows.blocks():
             self.rows += block.size
             self.failed += block.failed
             self._error = self._error or block.error

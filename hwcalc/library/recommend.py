@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
-    from hwcalc.library.plan import ModelLike
+    from typing import Unpack
+
+    from hwcalc.library.keywords import RecommendOptions
+    from hwcalc.library.load import ModelLike
     from hwcalc.model import Note
     from hwcalc.planner.recommend import Recommendation
 
 __all__ = ["recommend"]
-
-_PLANNING: Final = frozenset(
-    {
-        "seq", "batch", "dtype", "engine", "encoder_seq", "engine_options", "weights", "memory_utilization", "margin", "lora", "draft",
-        "revision", "offline", "token", "endpoint", "assume",
-    }
-)  # fmt: skip
 
 
 def recommend(
@@ -33,23 +29,22 @@ def recommend(
     max_gpus: int | str = 8,
     strict: bool = False,
     limit: int | str = 20,
-    **planning: Any,
+    **options: Unpack[RecommendOptions],
 ) -> Recommendation:
     """Hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first: accelerators, or ``instances`` of a cloud or of ``"all"``.
 
     ``gpu``, ``vendor`` and ``category`` narrow the choice; ``max_gpus`` is how many may work together, ``strict`` leaves out what is
-    tight, ``limit`` is how many are listed (0: all). ``planning`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
+    tight, ``limit`` is how many are listed (0: all). ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
     from dataclasses import replace
 
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import opened
+    from hwcalc.planner.asked import take_options
     from hwcalc.planner.recommend import recommend_model
 
-    strange = sorted(set(planning) - _PLANNING)
-    if strange:
-        raise UsageError(f"recommend takes no {strange[0][:40]!r}.", hint=f"Known: {', '.join(sorted(_PLANNING))}.")
+    _, asked = take_options("recommend", options)
     names, makers, kinds = _words(gpu, "gpu"), _words(vendor, "vendor"), _words(category, "category")
     most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
     if instances is not None and not isinstance(instances, str):
@@ -59,9 +54,7 @@ def recommend(
         candidates = gpu_candidates(names, vendors=makers, categories=kinds, notes=notes)
     else:
         candidates = instance_candidates(instances, names, vendors=makers, categories=kinds, notes=notes)
-    spec, request = opened(model, planning)
-    # What opens a plan names no hardware here.
-    request = {name: value for name, value in request.items() if name not in {"gpu", "gpus", "instance", "tp", "pp", "dp"}}
+    spec, request = opened(model, asked)
     found = recommend_model(spec, candidates, max_gpus=most, strict=strict, limit=most_rows, **request)
     return replace(found, notes=(*found.notes, *notes)) if notes else found
 

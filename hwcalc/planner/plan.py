@@ -13,6 +13,7 @@ from hwcalc.engines.stored import Context, StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, has_cross, open_request
+from hwcalc.planner.effects import without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import CacheInfo, LayerInfo, ModelInfo, ParametersInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
@@ -35,8 +36,7 @@ def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
     state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in FIXED_ROLES)
     request = context.request
     definition = Definition.ASSUMED if model.assumed else rules.definition
-    if request.gpu is None:
-        notes += _without_effect(request)
+    notes += without_effect(wanted)
     rank_bytes = rules.rank_bytes(context, total)
     pool, fit = plan_fit(rules, context, rank_bytes)
     memory = plan_memory(
@@ -179,20 +179,6 @@ def _speed(engine: Engine, context: Context) -> SpeedInfo | None:
         expert_ranks=request.ep if request.ep > 1 else None,
         notes=context.notes,
     )
-
-
-def _without_effect(request: Request) -> list[Note]:
-    """What says something about a GPU where none is named."""
-    given = {
-        "--memory-utilization": request.memory_utilization,
-        "--margin": request.margin,
-        "--lora": request.lora,
-        "--draft": request.draft,
-    }
-    flags = ", ".join(flag for flag, value in given.items() if value is not None)
-    if not flags or request.kv_memory is not None:
-        return []
-    return [Note(code="no-gpu", message=f"{flags}: no effect without a GPU. Name one with --gpu.")]
 
 
 def _warnings(model: ModelSpec, request: Request) -> list[Note]:

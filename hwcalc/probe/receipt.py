@@ -19,6 +19,8 @@ from hwcalc.engines.stored import Context
 from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import RawModel
+from hwcalc.planner.asked import read_options
+from hwcalc.planner.options import OPTIONS
 from hwcalc.probe.allocator import predict
 from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More
@@ -29,6 +31,9 @@ __all__ = ["Receipt", "Verified", "check_path", "make_receipt", "read_receipt", 
 
 _LARGEST: Final = 64 * 1024**2
 _MOST_DRIFT: Final = 20
+_KEPT: Final = tuple(row for row in OPTIONS if row.in_receipt)
+_DEFAULTS: Final = {row.name: row.default for row in _KEPT}
+_ALWAYS: Final = ("seq", "batch", "engine")
 _ALLOCATOR: Final = ("memory_allocated", "memory_reserved")
 
 
@@ -64,38 +69,33 @@ class Verified:
 
 def make_receipt(context: Context, probed: Probed, more: More | None = None) -> Receipt:
     """Everything that planning it again needs, beside what was measured."""
-    model, request = context.model, context.request
-    arguments: dict[str, Any] = {
-        "seq": request.seq,
-        "batch": request.batch,
-        "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
-    }
-    given = {
-        "dtype": request.dtype,
-        "encoder_seq": request.encoder_seq,
-        "gpu": None if request.gpu is None else request.gpu.id,
-        "memory_utilization": request.memory_utilization,
-        "kv_memory": request.kv_memory,
-        "margin": None if request.margin is None else str(request.margin),
-        "assume": "gqa" if model.assumed else None,
-        "weights": request.weights,
-        "lora": None if request.lora is None else str(request.lora),
-        "draft": None if request.draft is None else _finite(request.draft.config),
-    }
-    arguments |= {name: value for name, value in given.items() if value is not None}
-    arguments |= {name: size for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) != 1}
-    if request.options:
-        arguments["engine_options"] = dict(request.options)
+    model = context.model
     return Receipt(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         model_id=model.id,
         model_revision=model.revision,
         model_config=_finite(model.config),
-        arguments=arguments,
+        arguments=_arguments(context, probed),
         probe=probed,
         more=more,
     )
+
+
+def _arguments(context: Context, probed: Probed) -> dict[str, Any]:
+    """The options of the request that are not the default, as :func:`~hwcalc.planner.options.read_options` takes them back."""
+    model, request = context.model, context.request
+    looked_up = {
+        "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
+        "gpu": None if request.gpu is None else request.gpu.id,
+        "margin": None if request.margin is None else str(request.margin),
+        "lora": None if request.lora is None else str(request.lora),
+        "draft": None if request.draft is None else _finite(request.draft.config),
+        "engine_options": dict(request.options) or None,
+        "assume": "gqa" if model.assumed else None,
+    }
+    values = {row.name: looked_up[row.name] if row.name in looked_up else getattr(request, row.name) for row in _KEPT}
+    return {name: value for name, value in values.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])}
 
 
 def check_path(path: str) -> None:
@@ -164,12 +164,12 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
     from hwcalc.parsers import parse
     from hwcalc.planner.context import open_request
 
-    arguments = {key: value for key, value in document["arguments"].items() if key in _ARGUMENTS}
+    arguments = {key: value for key, value in document["arguments"].items() if key in _DEFAULTS}
     if "draft" in arguments:
         # Whole, as the model's own: a name would have to be looked for somewhere.
         _member(arguments, "draft", dict)
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
-    model, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
+    model, request = opened(parse(raw, assume=arguments.pop("assume", None)), read_options(arguments))
     engine, context = open_request(model, [], **request)
     comparisons: list[Compared] = []
     drift: list[str] = []
@@ -210,13 +210,6 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         agrees=bool(comparisons) and not drift and all(one.agrees for one in comparisons),
     )
 
-
-_ARGUMENTS: Final = frozenset(
-    {
-        "seq", "batch", "engine", "dtype", "encoder_seq", "gpu", "memory_utilization", "kv_memory", "margin", "assume",
-        "weights", "lora", "draft", "tp", "pp", "dp", "dcp", "ep", "engine_options",
-    }
-)  # fmt: skip
 
 _Tensor = tuple[str, tuple[int, ...], int]
 

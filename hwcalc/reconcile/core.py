@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -12,35 +12,29 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine
 from hwcalc.engines.stored import Context
 from hwcalc.errors import LogError, UsageError
-from hwcalc.library.plan import ModelLike, load_model
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.load import ModelLike
+from hwcalc.library.plan import opened
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import take_options
 from hwcalc.planner.context import open_request
+from hwcalc.planner.options import OPTIONS
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.lines import LogLike, Reader, log_name
 from hwcalc.reconcile.result import Input, Reconciliation, Saved
-from hwcalc.units import parse_bytes, parse_share, parse_tokens
+from hwcalc.reconcile.rows import Row
+from hwcalc.units import parse_share
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import ReconcileOptions
 
 __all__ = ["TOLERANCE", "reconcile"]
 
 TOLERANCE: Final = "1%"
-_COUNTS: Final = ("seq", "batch", "tp", "pp", "dp", "dcp", "ep", "gpus", "encoder_seq")
-_PLAIN: Final = ("dtype", "weights", "gpu", "instance")
-_SHOWN: Final = (
-    "seq",
-    "batch",
-    "dtype",
-    "weights",
-    "gpu",
-    "instance",
-    "tp",
-    "pp",
-    "dp",
-    "dcp",
-    "ep",
-    "memory_utilization",
-    "kv_memory",
-)
+_SHOWN: Final = tuple(row.name for row in OPTIONS if row.in_reconciliation)
 _STATED_AS: Final = {
     "seq": ("max_model_len", "concurrency_tokens"),
     "tp": ("tensor_parallel_size",),
@@ -62,136 +56,127 @@ def reconcile(
     engine: str | None = None,
     tolerance: float | str = TOLERANCE,
     calibrate: bool = False,
-    seq: int | str | None = None,
-    batch: int | str | None = None,
-    dtype: str | None = None,
-    weights: str | None = None,
-    encoder_seq: int | str | None = None,
-    gpu: str | None = None,
-    gpus: int | str | None = None,
-    instance: str | None = None,
-    tp: int | str | None = None,
-    pp: int | str | None = None,
-    dp: int | str | None = None,
-    dcp: int | str | None = None,
-    ep: int | str | None = None,
-    memory_utilization: float | str | None = None,
-    kv_memory: int | str | None = None,
-    lora: str | None = None,
-    draft: ModelLike | None = None,
-    engine_options: Mapping[str, object] | None = None,
-    revision: str | None = None,
-    offline: bool = False,
-    token: str | None = None,
-    endpoint: str | None = None,
-    assume: str | None = None,
+    **options: Unpack[ReconcileOptions],
 ) -> Reconciliation:
     """Compare an engine's start-up log, or its metrics, with a plan of what it says it runs.
 
     ``log`` is text, lines, a path or an open file; ``dialect`` is how it is read (by default the one that knows most of its lines). What
-    the log states is planned: longest sequence, formats, ranks, batch sizes, the engine's version; a keyword of the plan replaces or
-    adds to it. Within ``tolerance`` is a prediction whose range and a figure whose rounding lie no further apart than this share. With
+    the log states is planned: longest sequence, formats, ranks, batch sizes, the engine's version; ``options``, keywords of :func:`hwcalc.plan`,
+    replace it or add to it. Within ``tolerance`` is a prediction whose range and a figure whose rounding lie no further apart than this share. With
     ``calibrate`` the overheads that the log measured are kept for later plans with this engine and GPU.
 
     Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and what
     :func:`~hwcalc.library.plan.plan` raises.
     """
-    allowed = parse_share(tolerance, "the tolerance")
+    how = _How(
+        dialect=None if dialect is None else find_dialect(dialect),
+        engine=engine,
+        tolerance=_tolerance(tolerance),
+        calibrate=calibrate,
+    )
+    _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
+    if calibrate and asked.gpu is None and asked.instance is None:
+        raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
+    spec, wanted = opened(model, asked)
+    return _reconciled(spec, log, how, wanted)
+
+
+@frozen
+class _How:
+    """How a log is read and what is done with it; ``engine`` is as the user named it."""
+
+    dialect: Dialect | None
+    engine: str | None
+    tolerance: float
+    calibrate: bool
+
+
+@frozen
+class _Log:
+    """A log that was read: what it says, in which dialect, and what to say of it."""
+
+    given: LogLike
+    dialect: Dialect
+    facts: Facts
+    lines: int
+    notes: tuple[Note, ...]
+
+
+@frozen
+class _Inputs:
+    """What is planned: what the log states and what the user said, options of the engine apart. The user's word goes first."""
+
+    stated: Mapping[str, object]
+    stated_options: Mapping[str, str]
+    wanted: Mapping[str, Any]
+    options: Mapping[str, str]
+
+
+def _tolerance(given: float | str) -> float:
+    allowed = parse_share(given, "the tolerance")
     if not 0 <= allowed < 1:
         raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
-    given = {
-        "seq": seq,
-        "batch": batch,
-        "tp": tp,
-        "pp": pp,
-        "dp": dp,
-        "dcp": dcp,
-        "ep": ep,
-        "gpus": gpus,
-        "encoder_seq": encoder_seq,
-    }
-    wanted: dict[str, Any] = {
-        name: parse_tokens(value, name, minimum=0 if name == "encoder_seq" else 1)
-        for name, value in given.items()
-        if value is not None
-    }
-    for name, word in {"dtype": dtype, "weights": weights, "gpu": gpu, "instance": instance}.items():
-        if word is not None and not isinstance(word, str):
-            raise UsageError(f"{name} must be a string (got {word!r:.60}).", hint=f'Write {name}="...".')
-        if word is not None:
-            wanted[name] = word
-    if memory_utilization is not None:
-        wanted["memory_utilization"] = float(parse_share(memory_utilization, "memory_utilization"))
-    if kv_memory is not None:
-        wanted["kv_memory"] = parse_bytes(kv_memory, "kv_memory")
-    options = _options(engine_options)
-    if calibrate and gpu is None and instance is None:
-        raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
-    chosen = None if dialect is None else find_dialect(dialect)
-    reading: dict[str, Any] = {"offline": offline, "token": token, "endpoint": endpoint, "assume": assume}
-    spec = load_model(model, revision=revision, **reading)
-    if lora is not None:
-        from hwcalc.engines.lora import parse_lora
+    return float(allowed)
 
-        wanted["lora"] = parse_lora(lora)
-    if draft is not None:
-        wanted["draft"] = load_model(draft, **reading)
-    read, facts, lines, notes = _read(log, chosen)
-    name = engine or read.engine
-    stated, stated_options = read.inputs(facts)
-    if spec.quantization is None and (made := read.online_format(facts)) is not None:
+
+def _reconciled(spec: ModelSpec, log: LogLike, how: _How, wanted: dict[str, Any]) -> Reconciliation:
+    read = _read(log, how.dialect)
+    stated, stated_options = read.dialect.inputs(read.facts)
+    if spec.quantization is None and (made := read.dialect.online_format(read.facts)) is not None:
         stated["weights"] = made
-    rules, told = find_engine(name)
-    if rules.name != read.engine:
-        raise UsageError(
-            f"the log is of {read.engine}, not of {rules.name}.", hint=f"Leave out --engine, or use {read.engine}@VERSION."
-        )
-    if told is None and read.states_version:
-        name = _versioned(facts, rules, notes)
-    try:
-        context, shown = _opened(spec, name, stated | wanted, stated_options | options, notes)
-        rows, more = read.compare(facts, find_engine(name)[0], context, float(allowed))
-    except UsageError as error:
-        # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.
-        _opened(spec, name, wanted, options, [])
-        raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
-    inputs = _inputs(facts, wanted, stated, stated_options, options, shown)
-    _same_model(facts, spec, notes)
-    notes += more
+    options = wanted.pop("engine_options", {})
+    inputs = _Inputs(stated=stated, stated_options=stated_options, wanted=wanted, options=options)
+    notes = list(read.notes)
+    name = _engine_of(read, how.engine, notes)
+    context, rows, remarks = _compared(spec, name, read, inputs, how.tolerance, notes)
+    notes += [*_same_model(read.facts, spec), *remarks]
     if not rows:
-        message = "; ".join(note.message for note in more)
+        message = "; ".join(note.message for note in remarks)
         raise LogError(
             f"the log states nothing that can be compared with this plan. {message}".strip(),
-            hint=f"Lines that are looked for: {'; '.join(read.sought)}.",
+            hint=f"Lines that are looked for: {'; '.join(read.dialect.sought)}.",
         )
-    saved = _calibrate(read, facts, context, log) if calibrate else None
     return Reconciliation(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         model=spec.id,
-        engine=rules.name,
+        engine=read.dialect.engine,
         engine_version=context.version or None,
-        dialect=read.name,
+        dialect=read.dialect.name,
         log=log_name(log),
-        lines=lines,
-        tolerance=float(allowed),
+        lines=read.lines,
+        tolerance=how.tolerance,
         within=all(row.within for row in rows),
-        inputs=inputs,
+        inputs=_shown_inputs(read.facts, inputs, context),
         rows=tuple(rows),
-        facts=facts.all(),
-        saved=saved,
+        facts=read.facts.all(),
+        saved=_calibrate(read, context) if how.calibrate else None,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _options(given: Mapping[str, object] | None) -> dict[str, str]:
-    if given is not None and not isinstance(given, Mapping):
-        raise UsageError(f"engine_options must be a dict (got {type(given).__name__}).", hint='Write {"block_size": 32}.')
-    return {str(name): str(value).lower() if isinstance(value, bool) else str(value) for name, value in (given or {}).items()}
+def _compared(
+    spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, tolerance: float, notes: list[Note]
+) -> tuple[Context, list[Row], list[Note]]:
+    """What the log says it runs, planned, and beside it what the log says came of it."""
+    try:
+        context = _planned(spec, name, {**inputs.stated, **inputs.wanted}, {**inputs.stated_options, **inputs.options}, notes)
+        rows, remarks = read.dialect.compare(read.facts, find_engine(name)[0], context, tolerance)
+    except UsageError as error:
+        # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.
+        _planned(spec, name, inputs.wanted, inputs.options, [])
+        raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
+    return context, rows, remarks
 
 
-def _read(log: LogLike, chosen: Dialect | None) -> tuple[Dialect, Facts, int, list[Note]]:
-    """The facts of the dialect that knows most of the log, how many lines it has, and what to say of it."""
+def _planned(spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], notes: list[Note]) -> Context:
+    """The request opened, without what was measured before: the log is to be compared with the estimates."""
+    _, context = open_request(spec, notes, engine=engine, engine_options=options, **keywords)
+    return replace(context, request=replace(context.request, calibrated=False))
+
+
+def _read(log: LogLike, chosen: Dialect | None) -> _Log:
+    """The log in the dialect that knows most of it."""
     dialects = DIALECTS if chosen is None else (chosen,)
     parsers = [dialect.parser() for dialect in dialects]
     lines = Reader(log)
@@ -208,7 +193,19 @@ def _read(log: LogLike, chosen: Dialect | None) -> tuple[Dialect, Facts, int, li
     if found.starts > 1:
         message = f"The log holds {found.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
-    return dialect, found.facts, lines.count, notes
+    return _Log(given=log, dialect=dialect, facts=found.facts, lines=lines.count, notes=tuple(notes))
+
+
+def _engine_of(read: _Log, given: str | None, notes: list[Note]) -> str:
+    """The engine that is planned, with the version that the user or the log states."""
+    name = given or read.dialect.engine
+    rules, version = find_engine(name)
+    if rules.name != read.dialect.engine:
+        raise UsageError(
+            f"the log is of {read.dialect.engine}, not of {rules.name}.",
+            hint=f"Leave out --engine, or use {read.dialect.engine}@VERSION.",
+        )
+    return _versioned(read.facts, rules, notes) if version is None and read.dialect.states_version else name
 
 
 def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
@@ -232,25 +229,11 @@ def _order(version: str) -> int:
     return 1000 * int(major) + int(minor)
 
 
-def _opened(
-    spec: ModelSpec, engine: str, wanted: dict[str, Any], options: dict[str, str], notes: list[Note]
-) -> tuple[Context, dict[str, Any]]:
-    """The request as it is planned, and what of it is shown."""
-    _, context = open_request(spec, notes, engine=engine, engine_options=options, **wanted)
-    request = replace(context.request, calibrated=False)
+def _shown_inputs(facts: Facts, inputs: _Inputs, context: Context) -> tuple[Input, ...]:
+    """What was planned and who said so: an option, a line of the log, or nobody."""
+    request, wanted = context.request, inputs.wanted
     shown = {name: getattr(request, name, None) for name in _SHOWN}
-    shown["gpu"] = None if request.gpu is None else request.gpu.id
-    return replace(context, request=request), {**shown, "dtype": context.dtypes.kv}
-
-
-def _inputs(
-    facts: Facts,
-    wanted: Mapping[str, Any],
-    stated: Mapping[str, object],
-    stated_options: Mapping[str, str],
-    options: Mapping[str, str],
-    shown: Mapping[str, Any],
-) -> tuple[Input, ...]:
+    shown |= {"gpu": None if request.gpu is None else request.gpu.id, "dtype": context.dtypes.kv}
     out = []
     for name, value in shown.items():
         if value is None:
@@ -258,32 +241,32 @@ def _inputs(
         source, line = "default", None
         if name in wanted or (name in ("tp", "gpu") and {"gpus", "instance"} & set(wanted)):
             source = "option"
-        elif name in stated:
+        elif name in inputs.stated:
             source = "log"
             line = next((fact.line for key in _STATED_AS[name] if (fact := facts.last(key)) is not None), None)
         out.append(Input(name=name, value=str(value), source=source, line=line))
-    for name, word in {**stated_options, **options}.items():
+    for name, word in {**inputs.stated_options, **inputs.options}.items():
         fact = facts.last(name)
-        by_log = name not in options
+        by_log = name not in inputs.options
         line = fact.line if by_log and fact is not None else None
         out.append(Input(name=f"engine_options.{name}", value=word, source="log" if by_log else "option", line=line))
     return tuple(out)
 
 
-def _same_model(facts: Facts, spec: ModelSpec, notes: list[Note]) -> None:
+def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     """A note where the log's model has another name; a path is compared by its last part."""
     name = facts.word("model")
     if name is None:
-        return
+        return []
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
-    if last and last != spec.id.rpartition("/")[2].lower() and "snapshots" not in name:
-        from hwcalc.text import printable
+    if not last or last == spec.id.rpartition("/")[2].lower() or "snapshots" in name:
+        return []
+    from hwcalc.text import printable
 
-        message = f"The log is of {printable(name)[:80]}; it is compared with {spec.id}."
-        notes.append(Note(code="other-model", message=message))
+    return [Note(code="other-model", message=f"The log is of {printable(name)[:80]}; it is compared with {spec.id}.")]
 
 
-def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> Saved:
+def _calibrate(read: _Log, context: Context) -> Saved:
     """Keep what the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured nothing of the kind."""
     from datetime import UTC, datetime
     from pathlib import Path
@@ -295,17 +278,17 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
 
     gpu = context.request.gpu
     assert gpu is not None
-    values = read.overheads(facts, context)
+    values = read.dialect.overheads(read.facts, context)
     if not values:
         raise LogError(
             "the log measures no overheads: nothing to keep.",
             hint='vLLM states them in "Actual usage is ..." and "non_torch_memory takes ...".',
         )
-    tokens, rows = read.batch_shape(context)
+    tokens, rows = read.dialect.batch_shape(context)
     version = f" {context.version}" if context.version else ""
-    source = f"{read.engine}{version}, {printable(Path(log_name(log)).name)[:80]}"
+    source = f"{read.dialect.engine}{version}, {printable(Path(log_name(read.given)).name)[:80]}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
     reading = Measurement(values=values, measured=measured, conditions=conditions(context, tokens=tokens, rows=rows))
     with profile_errors():
-        path = save_reading(gpu.id, overheads_kind(read.engine), reading)
+        path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)
     return Saved(path=str(path), values=values)

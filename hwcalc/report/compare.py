@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 
+from hwcalc.library.compare import Comparison, Variant
 from hwcalc.planner.recommend import TIGHT
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many
-from hwcalc.sweep.records import Comparison, Variant
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 

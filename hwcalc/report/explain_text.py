@@ -1,22 +1,23 @@
-"""``kvplan explain`` for people: the parts of :mod:`hwcalc.report.explain` as indented lines."""
+"""``kvplan explain`` for people: the parts of :mod:`hwcalc.library.explain` as indented lines."""
 
 from __future__ import annotations
 
+from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.planner.result import Plan
-from hwcalc.report.explain import KindExplanation, TensorExplanation, explain
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
-from hwcalc.report.text import TIMES, both, exact, layer_words, percent
-from hwcalc.text import clean
+from hwcalc.report.text import both, exact, layer_words, percent
+from hwcalc.text import TIMES, clean
 
 __all__ = ["dimensions", "explain_text", "group_lines", "heading", "result", "steps", "total"]
 
 
-def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
+def explain_text(explanation: Explanation, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
     """Each kind of layer with its formula, the numbers and the result, then the sum."""
     from rich.console import RenderableType
     from rich.text import Text
 
+    plan, parts = explanation.plan, explanation.kinds
     name, about, shape = model_lines(plan)
     out: list[RenderableType] = [
         Text.assemble((name, "bold"), ("  " + about, "dim")),
@@ -24,7 +25,6 @@ def explain_text(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, q
         Text(request_line(plan)),
         Text(),
     ]
-    parts = explain(plan)
     for part in parts:
         out.append(Text(heading(part), style="bold cyan"))
         out.append(indented(Text(part.why)))

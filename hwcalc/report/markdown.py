@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hwcalc.library.explain import Explanation
 from hwcalc.planner.result import Plan
-from hwcalc.report.explain import explain
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.summary import definition, figures, fit_lines, model_lines, request_line, shares, source_line, verdict
 from hwcalc.report.text import exact, percent
@@ -58,10 +58,10 @@ def _verdict(plan: Plan) -> list[str]:
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 
 
-def explain_markdown(plan: Plan, *, quiet: bool = False) -> str:
+def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
     """One section for each kind of layer, then the sum."""
+    plan, parts = explanation.plan, explanation.kinds
     out = _head(plan)
-    parts = explain(plan)
     for part in parts:
         out += [f"#### {escaped(heading(part))}\n", f"{escaped(part.why)}\n"]
         if part.dims:

@@ -40,21 +40,23 @@ def json_schema(document: str) -> dict[str, Any]:
 
         return check_file_schema()
     from hwcalc.check.result import CheckDocument
+    from hwcalc.library.compare import Comparison
+    from hwcalc.library.explain import KindExplanation
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.recommend import Recommendation
     from hwcalc.planner.result import Plan
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
-    from hwcalc.report import explain, hardware, probe, records
-    from hwcalc.sweep import records as compare_records
+    from hwcalc.report import hardware, probe, records
+    from hwcalc.sweep.records import SweepDocument
 
     classes: dict[str, type] = {
         "plan": Plan,
         "explain": Plan,
         "diff": Difference,
         "recommend": Recommendation,
-        "compare": compare_records.Comparison,
-        "sweep": compare_records.SweepDocument,
+        "compare": Comparison,
+        "sweep": SweepDocument,
         "check": CheckDocument,
         "reconcile": Reconciliation,
         "models": records.ModelsDocument,
@@ -69,7 +71,7 @@ def json_schema(document: str) -> dict[str, Any]:
     }
     schema = _of(classes[document])
     if document == "explain":
-        part = _of(explain.KindExplanation)
+        part = _of(KindExplanation)
         schema["$defs"] |= part.pop("$defs", {}) | {"KindExplanation": part}
         schema["properties"]["explain"] = {"type": "array", "items": {"$ref": "#/$defs/KindExplanation"}}
         schema["required"].append("explain")

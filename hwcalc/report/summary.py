@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.formulas import KINDS, Full, LayerNumbers, Role, Strided
+from hwcalc.formulas import Full, LayerNumbers, Role, Strided
+from hwcalc.library.explain import kind_title, stored
 from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo, Verdict
 from hwcalc.planner.result import Share as ActivationShare
-from hwcalc.report.text import TIMES, both, parameters, plural
-from hwcalc.text import clean
+from hwcalc.report.text import both, parameters, plural
+from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 
 __all__ = [
@@ -19,12 +20,10 @@ __all__ = [
     "definition",
     "figures",
     "fit_lines",
-    "kind_title",
     "model_lines",
     "request_line",
     "shares",
     "source_line",
-    "stored",
     "verdict",
 ]
 
@@ -77,11 +76,6 @@ class LayerShare:
     rule: str
     dtypes: str
     bytes: int
-
-
-def kind_title(kind: str) -> str:
-    """What people call a kind; ``model`` stands for what an engine keeps once beside the layers."""
-    return KINDS[kind].title if kind in KINDS else "kept once for the model"
 
 
 def definition(plan: Plan) -> str:
@@ -291,25 +285,6 @@ def _pool(plan: Plan, pool: PoolInfo) -> list[tuple[str, str]]:
         out.append(("holds", f"{pool.tokens:,} tokens{concurrency} (as its log says)"))
     if pool.max_seq is not None and plan.fit.gpu is None:
         out.append(("longest", f"{pool.max_seq:,} tokens for one request"))
-    return out
-
-
-def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
-    """Each layer group with its tensors, in the plan's order; ``None`` stands for what belongs to no layer.
-
-    Two groups may have the same kind on the same layers with different dimensions: a name that comes again starts the
-    next one.
-    """
-    waiting = list(plan.cache.tensors)
-    out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
-    for layer in plan.model.layers:
-        own: dict[str, TensorInfo] = {}
-        while waiting and (waiting[0].kind, waiting[0].layers) == (layer.kind, layer.layers) and waiting[0].name not in own:
-            tensor = waiting.pop(0)
-            own[tensor.name] = tensor
-        out.append((layer, tuple(own.values())))
-    if waiting:
-        out.append((None, tuple(waiting)))
     return out
 
 

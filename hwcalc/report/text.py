@@ -7,7 +7,6 @@ from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
 __all__ = [
-    "TIMES",
     "abbreviated",
     "both",
     "exact",
@@ -17,8 +16,6 @@ __all__ = [
     "percent",
     "plural",
 ]
-
-TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
 _BILLION, _MILLION = 10**9, 10**6
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import has_cross, open_request
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
@@ -22,7 +23,6 @@ from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, ends_of, ver
 from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
 from hwcalc.sweep.grid import Grid, Missing, count
 from hwcalc.sweep.spans import Integers
-from hwcalc.units import parse_share, parse_tokens
 
 __all__ = ["blocks"]
 
@@ -36,12 +36,6 @@ _MOST_IN_INT64: Final = 2**24
 _ON_CURVES: Final = frozenset({"engine", "dtype", "tp", "weights", "encoder_seq", "gpu", "memory_utilization", "margin"})
 """Keywords of a plan that the curves follow. With any other that is given, each point is planned."""
 _OF_A_GPU: Final = frozenset({"gpu", "memory_utilization", "margin"})
-_READ: Final[Mapping[str, Callable[[Any], object]]] = {
-    "encoder_seq": lambda text: parse_tokens(text, "encoder_seq", minimum=0),
-    "memory_utilization": lambda text: float(parse_share(text, "memory_utilization")),
-    "margin": lambda text: parse_share(text, "margin"),
-}
-"""How those that are not words are read."""
 
 
 def blocks(grid: Grid) -> Iterator[Block]:
@@ -101,8 +95,8 @@ def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _Found
     rules = CURVES.get(find_engine(grid.engine)[0].name)
     if rules is None or not keywords.keys() <= _ON_CURVES:
         return None
-    wanted: dict[str, Any] = {name: _READ[name](value) if name in _READ else value for name, value in keywords.items()}
-    engine, context = open_request(model, [], seq=max(grid.seqs, default=None), batch=max(grid.batches), **wanted)
+    request = read_options(keywords).keywords()
+    engine, context = open_request(model, [], seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)
     return None if engine.periods(context) else _Found(engine=engine, context=context, curves=rules(engine, context))
 
 

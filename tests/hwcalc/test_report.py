@@ -16,18 +16,18 @@ import pytest
 from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
+from hwcalc.library.explain import explained, stored
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
-from hwcalc.report.explain import explain, explain_document
 from hwcalc.report.explain_text import explain_text
 from hwcalc.report.markdown import explain_markdown, plan_markdown
 from hwcalc.report.rows import plan_csv
 from hwcalc.report.schema import DOCUMENTS, json_schema
-from hwcalc.report.summary import shares, stored
+from hwcalc.report.summary import shares
 from hwcalc.report.table import plan_table
-from hwcalc.report.text import TIMES, abbreviated, layer_words, percent
-from hwcalc.text import clean
+from hwcalc.report.text import abbreviated, layer_words, percent
+from hwcalc.text import TIMES, clean
 
 QWEN3 = {
     "model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
@@ -136,7 +136,7 @@ def test_shares_add_up(all_plans: list[Plan]) -> None:
 def test_reports_fit_a_hundred_columns(all_plans: list[Plan]) -> None:
     """Piped or on a wide terminal; on a narrow one they fit that."""
     for one in all_plans:
-        for text in (plan_table(one), explain_text(one)):
+        for text in (plan_table(one), explain_text(explained(one))):
             assert max(map(len, text.splitlines())) <= 100
             assert not any(line.endswith(" ") for line in text.splitlines())
         assert max(map(len, plan_table(one, width=80).splitlines())) <= 80
@@ -148,8 +148,8 @@ def test_every_catalog_model_can_be_shown_and_explained() -> None:
         one = plan(model, seq=5000, batch=2)
         assert plan_table(one)
         assert plan_csv(one)
-        assert sum(part.bytes for part in explain(one)) == one.cache.total_bytes
-        for part in explain(one):
+        assert sum(part.bytes for part in explained(one).kinds) == one.cache.total_bytes
+        for part in explained(one).kinds:
             for tensor in part.tensors:
                 assert value(tensor.numbers) == tensor.bytes_per_layer, (model, tensor)
 
@@ -170,7 +170,7 @@ def test_text_from_outside_cannot_move_the_cursor() -> None:
     """Escape sequences, markup and pipes in a model's name are shown, not obeyed."""
     one = plan({**QWEN3, "_name_or_path": "a\x1b[31m|[red]b[/red]\n|c\u202e"}, seq=8)
 
-    for text in (plan_table(one), plan_table(one, color=True), explain_text(one)):
+    for text in (plan_table(one), plan_table(one, color=True), explain_text(explained(one))):
         assert "\x1b[31m" not in text
         assert "[red]b[/red]" in text
         assert "\u202e" not in text
@@ -192,7 +192,7 @@ def test_colour_changes_no_character() -> None:
 def test_equations_hold(all_plans: list[Plan]) -> None:
     """Numbers multiply out to the bytes; a tensor that is no plain product says its engine's rule."""
     for one in all_plans:
-        for part in explain(one):
+        for part in explained(one).kinds:
             assert sum(tensor.bytes for tensor in part.tensors) == part.bytes
             assert part.why
             assert part.source
@@ -205,7 +205,7 @@ def test_equations_hold(all_plans: list[Plan]) -> None:
 
 def test_explain_of_block_dtypes() -> None:
     """q8_0 keys are blocks of 32 elements and 34 bytes, and the block stands in the formula."""
-    (part,) = explain(plan(QWEN3, seq=1000, batch=2, dtype="q8_0:q4_0"))
+    (part,) = explained(plan(QWEN3, seq=1000, batch=2, dtype="q8_0:q4_0")).kinds
     keys, values = part.tensors
 
     assert keys.formula == "batch × n × num_key_value_heads × head_dim / 32 × 34 B"  # noqa: RUF001
@@ -216,7 +216,7 @@ def test_explain_of_block_dtypes() -> None:
 
 def test_explain_rounds_started_blocks_up() -> None:
     """A row of 100 elements takes four blocks of 32, and the formula says so."""
-    (part,) = explain(plan({**QWEN3, "head_dim": 100}, seq=10, dtype="q8_0"))
+    (part,) = explained(plan({**QWEN3, "head_dim": 100}, seq=10, dtype="q8_0")).kinds
 
     assert part.tensors[0].numbers == "10 × 8 × ceil(100 / 32) × 34 B"  # noqa: RUF001
     assert part.tensors[0].bytes_per_layer == 10 * 8 * 4 * 34
@@ -224,7 +224,7 @@ def test_explain_rounds_started_blocks_up() -> None:
 
 def test_explain_names_each_tensor_of_a_latent_model() -> None:
     """DeepSeek-V3.2 keeps a latent, a rotary key and an indexer key in each of 61 layers."""
-    text = explain_text(plan("deepseek-ai/DeepSeek-V3.2", seq="32k"))
+    text = explain_text(explained(plan("deepseek-ai/DeepSeek-V3.2", seq="32k")))
 
     # 61 layers x 32,768 tokens x 512 x 2 bytes; x 64 x 2 bytes; x 132 bytes.
     for size in (61 * 32_768 * 512 * 2, 61 * 32_768 * 64 * 2, 61 * 32_768 * 132, 2_566_520_832):
@@ -262,7 +262,7 @@ def test_plans_fit_their_schema(all_plans: list[Plan]) -> None:
     explain_validator = jsonschema.Draft202012Validator(json_schema("explain"))
     for one in all_plans:
         plan_validator.validate(json.loads(dumps(one.to_dict())))
-        explain_validator.validate(json.loads(dumps(explain_document(one))))
+        explain_validator.validate(json.loads(dumps(explained(one).to_dict())))
 
 
 def test_the_schema_is_closed() -> None:
@@ -297,7 +297,7 @@ def test_documents_hold_integers_only(all_plans: list[Plan]) -> None:
         raise AssertionError(text)
 
     for one in all_plans:
-        json.loads(dumps(explain_document(one)), parse_float=refuse, parse_constant=refuse)
+        json.loads(dumps(explained(one).to_dict()), parse_float=refuse, parse_constant=refuse)
 
 
 def test_nan_is_no_json() -> None:
@@ -327,7 +327,7 @@ def test_csv_adds_up(all_plans: list[Plan]) -> None:
 def test_markdown_tables_are_even(all_plans: list[Plan]) -> None:
     """Every row of a table has as many cells as its header."""
     for one in all_plans:
-        for text in (plan_markdown(one), explain_markdown(one)):
+        for text in (plan_markdown(one), explain_markdown(explained(one))):
             for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
                 assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 

@@ -56,7 +56,7 @@ checks:
 
 def test_every_key_is_an_option_of_a_plan() -> None:
     """Nothing that a plan takes is missing, but what only the command line needs."""
-    only_there = {"model", "engine_option", "offline", "token", "endpoint", "json", "format_", "quiet", "no_color"}
+    only_there = {"model", "offline", "token", "endpoint", "json", "format_", "quiet", "no_color"}
     names = {option.name for option in PLANNING} - only_there
 
     assert names <= set(OPTIONS)
@@ -245,6 +245,8 @@ def test_the_published_schema_agrees_with_the_reader() -> None:
         *(({"memory_utilization": value}, False) for value in (90, "90", "900%")),
         *(({"max_cache": value}, True) for value in (5, 5.0, "5", "1_000", "1.5 TiB", "5B")),
         *(({"max_cache": value}, False) for value in (1.5, "1.5B", "1.5.5GiB", "5iB", "5G", -1)),
+        *(({"kv_memory": value}, True) for value in (0, 2**20, "20GiB", "80 GB", "7B")),
+        *(({"kv_memory": value}, False) for value in (1, 20, 2**20 - 1, "20", "21474836480", -1, "1.5B", True)),
         *(({"seq": value}, True) for value in (5, 5.0, "32k")),
         *(({"seq": value}, False) for value in (5.5, 0, "x")),
     ],

@@ -16,6 +16,7 @@ from hwcalc.check.result import CheckDocument, Judged
 from hwcalc.check.run import Settings, run_checks
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
+from hwcalc.planner.asked import Access
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
 
 CHECK = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}
@@ -23,7 +24,7 @@ CHECK = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}
 
 def run(path: str, lock: str = "use") -> CheckDocument:
     """One file, without network."""
-    return run_checks([read_check_file(path)], Settings(lock=lock, reading={"offline": True}))
+    return run_checks([read_check_file(path)], Settings(lock=lock, access=Access(offline=True)))
 
 
 def locked(path: str) -> Judged:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.library.lists import each_model, model_names, numbers, words
 from hwcalc.profiles.catalog import list_models
-from hwcalc.sweep.lists import model_names, numbers, words
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,17 @@ def test_words() -> None:
     assert words(None, "dtype") == ()
     with pytest.raises(UsageError):
         words("bf16,,fp8", "dtype")
+
+
+def test_lists_in_python() -> None:
+    """A list is the same as its entries with commas between; numbers may be numbers."""
+    assert words(["bf16", "fp8,bf16"], "dtype") == ("bf16", "fp8")
+    assert numbers([1, "2k", "4..8"], "seq") == (1, 2048, 4, 8)
+    assert numbers(7, "seq") == (7,)
+    assert each_model([{"model_type": "llama"}, "a"]) == ({"model_type": "llama"}, "a")
+    for wrong in ([1], 5, {"bf16": 1}):
+        with pytest.raises(UsageError):
+            words(wrong, "dtype")  # type: ignore[arg-type]
 
 
 def test_model_names(tmp_path: Path) -> None:

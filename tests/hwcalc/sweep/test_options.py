@@ -7,14 +7,24 @@ from typing import Any
 import pytest
 
 from hwcalc.cli import completion
-from hwcalc.cli.lists import READING
 from hwcalc.cli.options import OUTPUT, PLANNING, Option
-from hwcalc.library import plan as api
-from hwcalc.sweep import grid, variants
+from hwcalc.library import compare
+from hwcalc.library.load import load
+from hwcalc.planner.asked import Access
+from hwcalc.planner.options import OPTIONS
+from hwcalc.sweep import grid, rows
 from tests.hwcalc.command import QWEN, Capture, run
 
 GIVEN = [option for option in PLANNING if option.flags and option not in OUTPUT]
-VALUES = {"engine_option": "knob=7", "gpu": "l4", "lora": "rank=8", "instance": "p5.48xlarge", "dtype": "fp8"}
+READING = [row.name for row in OPTIONS if row.reads_model]
+VALUES = {
+    "engine_options": "knob=7",
+    "gpu": "l4",
+    "lora": "rank=8",
+    "instance": "p5.48xlarge",
+    "dtype": "fp8",
+    "kv_memory": "20GiB",
+}
 
 
 class ReachedError(Exception):
@@ -26,19 +36,19 @@ class ReachedError(Exception):
 def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPatch, command: str, option: Option) -> None:
     """Nothing is accepted and dropped."""
     seen: list[dict[str, Any]] = []
-    load_model = api.load_model
 
-    def load(model: str, **how: Any) -> Any:
-        seen.append(how)
-        return load_model(model, offline=True)
+    def read(model: str, access: Access, **how: Any) -> Any:
+        seen.append({**vars(access), **how})
+        return load(model, Access(offline=True))
 
     def plan(_: object, **wanted: Any) -> None:
         seen.append(wanted)
         raise ReachedError
 
-    monkeypatch.setattr(api, "load_model", load)
-    monkeypatch.setattr(grid, "plan", plan)
-    monkeypatch.setattr(variants, "plan", plan)
+    for module in (compare, rows):
+        monkeypatch.setattr(module, "load", read)
+    for module in (compare, grid):
+        monkeypatch.setattr(module, "plan", plan)
     run(capsys, command, QWEN)
     run(capsys, command, QWEN, option.flags[0], *([] if option.kind == "flag" else [VALUES.get(option.name, "3")]))
 

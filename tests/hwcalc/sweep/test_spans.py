@@ -62,7 +62,7 @@ def test_numbers_written_out() -> None:
 
 def test_every_span_has_a_rule() -> None:
     """None of the program's own is asked number by number."""
-    assert {kind for kind in Span.__subclasses__() if kind.__module__.startswith("formulas")} == set(spans._RULES)
+    assert {kind for kind in Span.__subclasses__() if kind.__module__.startswith("hwcalc.formulas")} == set(spans._RULES)
 
 
 def test_a_span_without_a_rule_is_asked() -> None:

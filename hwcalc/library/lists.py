@@ -1,40 +1,58 @@
-"""Lists as a command line takes them: ``1k,2k``, ``1k..128k``, ``1k..128k:1k``, ``bf16,fp8``, and models by name, pattern or file."""
+"""Lists as a command line or a notebook gives them: ``1k,2k``, ``1k..128k``, ``[1, 2, 4]``, ``bf16,fp8``, and models by name, pattern or file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
+from hwcalc.library.load import ModelLike
 from hwcalc.units import parse_tokens
 
-__all__ = ["MOST_VALUES", "model_names", "numbers", "words"]
+__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "words"]
 
+Words = str | Sequence[str] | None
+Numbers = int | str | Sequence[int | str] | None
 MOST_VALUES = 1_000_000
 """Numbers in one list, and models in one file."""
 _LARGEST_FILE = 64 * 1024**2
 
 
-def words(text: str | None, what: str) -> tuple[str, ...]:
-    """Words between commas, each once: ``words("bf16, fp8", "dtype")`` is ``("bf16", "fp8")``. ``None`` is no word."""
-    if text is None:
-        return ()
-    found = [word.strip() for word in text.split(",")]
-    if not all(found):
-        raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")
-    return tuple(dict.fromkeys(found))
+def words(given: Words, what: str) -> tuple[str, ...]:
+    """Words, each once: ``words("bf16, fp8", "dtype")`` is ``("bf16", "fp8")``, and so is ``["bf16", "fp8"]``. ``None`` is no word."""
+    texts = [given] if isinstance(given, str) else [] if given is None else given
+    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).", hint=f"Write: --{what} A,B")
+    found: dict[str, None] = {}
+    for text in texts:
+        parts = [word.strip() for word in text.split(",")]
+        if not all(parts):
+            raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")
+        found.update(dict.fromkeys(parts))
+    return tuple(found)
 
 
-def numbers(text: str | None, what: str) -> tuple[int, ...]:
-    """Numbers between commas, in the order given, each once. ``None`` is no number.
+def numbers(given: Numbers, what: str) -> tuple[int, ...]:
+    """Numbers in the order given, each once. ``None`` is no number.
 
-    ``A..B`` doubles from A to at most B, ``A..B:STEP`` goes by equal steps.
+    In text they stand between commas; ``A..B`` doubles from A to at most B, ``A..B:STEP`` goes by equal steps.
 
-    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch")
-    ((1024, 2048, 4096, 8192), (1, 5, 9, 8))
+    >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch"), numbers([1, "2k"], "seq")
+    ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048))
     """
     found: dict[int, None] = {}
+    entries: Sequence[Any] = given if isinstance(given, (list, tuple)) else () if given is None else (given,)
+    for entry in entries:
+        if isinstance(entry, str):
+            _add_numbers(found, entry, what)
+        else:
+            found[parse_tokens(entry, what)] = None
+    return tuple(found)
+
+
+def _add_numbers(found: dict[int, None], text: str, what: str) -> None:
     for word in words(text, what):
         first, dots, rest = word.partition("..")
         if not dots:
@@ -49,7 +67,6 @@ def numbers(text: str | None, what: str) -> tuple[int, ...]:
         if len(values) + len(found) > MOST_VALUES:
             raise UsageError(f"{what} {word[:40]!r} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")
         found.update(dict.fromkeys(values))
-    return tuple(found)
 
 
 def _doubled(start: int, end: int) -> list[int]:
@@ -57,6 +74,15 @@ def _doubled(start: int, end: int) -> list[int]:
     while 2 * values[-1] <= end:
         values.append(2 * values[-1])
     return values
+
+
+def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -> tuple[ModelLike, ...]:
+    """The models of one argument: one or several, ids by pattern or by file too (:func:`model_names`)."""
+    models: Sequence[ModelLike] = given if isinstance(given, (list, tuple)) else (given,)
+    names = [model for model in models if isinstance(model, str)]
+    if len(names) == len(models):
+        return model_names(names, every=every)
+    return tuple(one for model in models for one in (model_names((model,), every=False) if isinstance(model, str) else (model,)))
 
 
 def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.plan import plan
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
-from hwcalc.report.summary import kind_title, stored
-from hwcalc.report.text import TIMES
+from hwcalc.text import TIMES
 
-__all__ = ["KindExplanation", "TensorExplanation", "explain", "explain_document"]
+__all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "explained", "kind_title", "stored"]
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import PlanOptions
+    from hwcalc.library.load import ModelLike
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _BRACKETS = re.compile(r"\([^()]*\)")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TensorExplanation:
     """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``."""
 
@@ -39,7 +45,7 @@ class TensorExplanation:
     bytes: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KindExplanation:
     """One kind of layer: what it keeps and why, its numbers, its tensors and their sum."""
 
@@ -54,14 +60,50 @@ class KindExplanation:
     source: str
 
 
-def explain(plan: Plan) -> tuple[KindExplanation, ...]:
+@frozen
+class Explanation:
+    """A plan, and every kind of layer of it explained."""
+
+    plan: Plan
+    kinds: tuple[KindExplanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan's JSON document with one more key, ``explain``."""
+        return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds]}
+
+
+def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
+    """Plan a model and say where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
+    return explained(plan(model, **options))
+
+
+def explained(plan: Plan) -> Explanation:
     """Every layer group of a plan explained, in the plan's order."""
-    return tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan))
+    return Explanation(plan=plan, kinds=tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan)))
 
 
-def explain_document(plan: Plan) -> dict[str, Any]:
-    """The plan's JSON document with one more key, ``explain``."""
-    return {**plan.to_dict(), "explain": [document_of(part) for part in explain(plan)]}
+def kind_title(kind: str) -> str:
+    """What people call a kind; ``model`` stands for what an engine keeps once beside the layers."""
+    return KINDS[kind].title if kind in KINDS else "kept once for the model"
+
+
+def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
+    """Each layer group with its tensors, in the plan's order; ``None`` stands for what belongs to no layer.
+
+    Two groups may have the same kind on the same layers with different dimensions: a name that comes again starts the
+    next one.
+    """
+    waiting = list(plan.cache.tensors)
+    out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
+    for layer in plan.model.layers:
+        own: dict[str, TensorInfo] = {}
+        while waiting and (waiting[0].kind, waiting[0].layers) == (layer.kind, layer.layers) and waiting[0].name not in own:
+            tensor = waiting.pop(0)
+            own[tensor.name] = tensor
+        out.append((layer, tuple(own.values())))
+    if waiting:
+        out.append((None, tuple(waiting)))
+    return out
 
 
 def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) -> KindExplanation:

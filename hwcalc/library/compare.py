@@ -1,0 +1,227 @@
+"""Several plans side by side: :func:`compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.errors import KvplanError, UnknownNameError, UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
+from hwcalc.library.load import ModelLike, load
+from hwcalc.library.plan import plan
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import take_options
+from hwcalc.planner.effects import common_notes
+from hwcalc.planner.result import Plan
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import CompareOptions
+
+__all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compared"]
+
+MOST_VARIANTS: Final = 24
+AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "seq", "batch")
+"""What may differ between variants, in the order in which it changes: the last fastest."""
+
+
+@frozen
+class Variant:
+    """One plan's headline figures; null is unknown or not planned, and ``error`` says why nothing was planned.
+
+    ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU; ``low`` and
+    ``high`` are the ends of its estimate.
+    """
+
+    model: str
+    engine: str
+    engine_version: str | None
+    dtype: str | None
+    weights: str | None
+    gpu: str | None
+    tp: int
+    seq: int | None
+    batch: int
+    bytes_per_token: int | None = None
+    cache_total_bytes: int | None = None
+    cache_per_gpu_bytes: int | None = None
+    cache_ratio: float | None = None
+    weights_bytes: int | None = None
+    total_bytes: int | None = None
+    total_per_gpu_bytes: int | None = None
+    total_per_gpu_low_bytes: int | None = None
+    total_per_gpu_high_bytes: int | None = None
+    usable_bytes: int | None = None
+    fits: bool | None = None
+    verdict: str | None = None
+    max_seq: int | None = None
+    max_batch: int | None = None
+    error: str | None = None
+
+
+@frozen
+class Comparison:
+    """Variants in the order of the lists; ``varying`` names the fields that tell them apart."""
+
+    schema_version: str
+    kvplan_version: str
+    varying: tuple[str, ...]
+    variants: tuple[Variant, ...]
+
+
+def compare(
+    models: ModelLike | Sequence[ModelLike],
+    *,
+    seq: Numbers = None,
+    batch: Numbers = 1,
+    dtype: Words = None,
+    weights: Words = None,
+    engine: Words = None,
+    gpu: Words = None,
+    tp: Numbers = None,
+    **options: Unpack[CompareOptions],
+) -> Comparison:
+    """Plan every combination of the models and of what is given as a list; ``options`` are further keywords of :func:`hwcalc.plan`.
+
+    A list is a list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern
+    of catalog ids too. Without ``seq`` it is the smallest maximum of the models: with a length of its own for each, the bytes would
+    say nothing about the models. A variant that cannot be planned has its reason.
+
+    Raises the first reason, a :class:`~hwcalc.errors.KvplanError`, if none can be planned, and :class:`~hwcalc.errors.UsageError` for
+    too many and for a name that no model could have with any of the engines.
+    """
+    lists = {"seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "tp": tp}
+    return compared(models, {**lists, **options})[0]
+
+
+def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> tuple[Comparison, tuple[Note, ...]]:
+    """The same from a dict of all keywords; and the notes on options that change nothing in any variant, which no document has."""
+    from hwcalc.hardware.named import load_gpu
+
+    one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
+    axes: dict[str, tuple[Any, ...]] = {
+        **{name: words(given.get(name), name) or (None,) for name in ("engine", "dtype", "weights")},
+        "gpu": tuple(dict.fromkeys(load_gpu(name, []).id for name in words(given.get("gpu"), "gpu"))) or (None,),
+        **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
+    }
+    axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
+    specs = [load(model, asked.access, revision=asked.revision, assume=asked.assume) for model in each_model(models)]
+    axes["seq"] = axes["seq"] or (_common_length(specs),)
+    return _planned(specs, axes, one_for_all)
+
+
+def _common_length(models: Iterable[ModelSpec]) -> int:
+    """The smallest maximum."""
+    known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
+    if not known:
+        raise UsageError("no model states its longest sequence.", hint="Give one: --seq 32k")
+    return min(known)
+
+
+def _planned(
+    models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]
+) -> tuple[Comparison, tuple[Note, ...]]:
+    """Every combination of the models and the other :data:`AXES`, planned; an entry of ``None`` leaves that keyword out."""
+    lists = [tuple(models), *(axes[name] for name in AXES[1:])]
+    every = list(product(*lists))
+    if len(every) > MOST_VARIANTS:
+        raise UsageError(
+            f"those are {len(every):,} variants, and a comparison has at most {MOST_VARIANTS}.",
+            hint="Leave some out, or write them all as rows: kvplan sweep",
+        )
+    found: list[Variant] = []
+    notes: list[tuple[Note, ...]] = []
+    errors: list[tuple[dict[str, Any], KvplanError]] = []
+    base: int | None = None
+    for values in every:
+        asked = dict(zip(AXES, values, strict=True))
+        keywords = {name: value for name, value in asked.items() if name != "model" and value is not None}
+        try:
+            planned = plan(asked["model"], **options, **keywords)
+        except KvplanError as error:
+            errors.append((asked, error))
+            found.append(_failed(asked, error))
+            continue
+        notes.append(planned.notes)
+        base = planned.cache.total_bytes if base is None else base
+        found.append(_variant(planned, asked["gpu"], base))
+    unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])
+    if unknown is not None:
+        raise unknown
+    if len(errors) == len(found):
+        raise errors[0][1]
+    varying = _varying(lists, [variant for variant in found if variant.error is None])
+    comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(found))
+    return comparison, common_notes(notes)
+
+
+def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tuple[str, ...]:
+    """What tells the variants apart. A default differs from model to model; that of the weights shows in their size."""
+    return tuple(
+        name
+        for name, values in zip(AXES, lists, strict=True)
+        if len(values) > 1 or (name != "weights" and len({getattr(variant, name) for variant in planned}) > 1)
+    )
+
+
+def _unknown(strange: Iterable[tuple[Mapping[str, Any], UnknownNameError]], engines: tuple[Any, ...]) -> UnknownNameError | None:
+    """The first name that no model could have. A dtype that another of the engines knows is none of them."""
+    spoken: dict[str, set[Any]] = {}
+    for asked, error in strange:
+        if error.option != "dtype":
+            return error
+        without = spoken.setdefault(asked["dtype"], set())
+        without.add(asked["engine"])
+        if without >= set(engines):
+            return error
+    return None
+
+
+def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
+    request, cache, memory, fit = plan.request, plan.cache, plan.memory, plan.fit
+    return Variant(
+        model=plan.model.id,
+        engine=request.engine,
+        engine_version=request.engine_version,
+        dtype=request.kv_dtype,
+        weights=memory.weights.format or None,
+        gpu=gpu if fit is None else fit.gpu,
+        tp=request.tp,
+        seq=request.seq,
+        batch=request.batch,
+        bytes_per_token=cache.bytes_per_token,
+        cache_total_bytes=cache.total_bytes,
+        cache_per_gpu_bytes=cache.per_gpu_bytes,
+        cache_ratio=round(cache.total_bytes / base, 6) if base else None,
+        weights_bytes=memory.weights.bytes,
+        total_bytes=memory.total_bytes,
+        total_per_gpu_bytes=memory.per_gpu.total,
+        total_per_gpu_low_bytes=None if fit is None else fit.needed_low_bytes,
+        total_per_gpu_high_bytes=None if fit is None else fit.needed_high_bytes,
+        usable_bytes=None if fit is None else fit.usable_bytes,
+        fits=None if fit is None else fit.fits,
+        verdict=None if fit is None else fit.verdict,
+        max_seq=None if fit is None else fit.max_seq,
+        max_batch=None if fit is None else fit.max_batch,
+    )
+
+
+def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:
+    engine, _, version = str(asked["engine"] or "reference").partition("@")
+    return Variant(
+        model=asked["model"].id,
+        engine=engine,
+        engine_version=version or None,
+        dtype=asked["dtype"],
+        weights=asked["weights"],
+        gpu=asked["gpu"],
+        tp=asked["tp"] or 1,
+        seq=asked["seq"],
+        batch=asked["batch"],
+        error=error.message,
+    )

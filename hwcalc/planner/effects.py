@@ -1,0 +1,54 @@
+"""Options that were given and change nothing: a plan says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any, Final
+
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.context import has_cross
+from hwcalc.planner.options import OPTIONS
+
+__all__ = ["common_notes", "no_encoder", "without_effect"]
+
+_CODES: Final = ("no-gpu", "kv-memory", "no-encoder")
+"""Codes of the notes on options that change nothing."""
+
+
+def without_effect(keywords: Mapping[str, Any]) -> list[Note]:
+    """Notes on what says something about a GPU's memory where no GPU is named, or where ``kv_memory`` gives the cache its bytes.
+
+    ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` was not given.
+    """
+    given = {name for name, value in keywords.items() if value is not None}
+    engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
+    of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
+    if "kv_memory" in given:
+        message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
+        return [Note(code="kv-memory", message=message)] if of_budget else []
+    if given & {"gpu", "instance"}:
+        return []
+    notes: list[Note] = []
+    gpus, ranks = keywords.get("gpus"), prod(keywords.get(name) or 1 for name in ("tp", "pp", "dp"))
+    if gpus == ranks:
+        of_budget.insert(0, "--gpus")
+    elif gpus is not None:
+        message = f"--gpus {gpus:,} is planned as --tp {gpus:,}; without a GPU there is no verdict. Name one with --gpu."
+        notes.append(Note(code="no-gpu", message=message))
+    if of_budget:
+        notes.append(Note(code="no-gpu", message=f"{', '.join(of_budget)}: no effect without a GPU. Name one with --gpu."))
+    return notes
+
+
+def common_notes(plans: Iterable[Iterable[Note]]) -> tuple[Note, ...]:
+    """Of the notes of several plans, those on options that change nothing in any of them."""
+    every = [[note for note in notes if note.code in _CODES] for notes in plans]
+    return tuple(note for note in every[0] if all(note in notes for notes in every)) if every else ()
+
+
+def no_encoder(models: Iterable[ModelSpec], encoder_seq: int | None) -> tuple[Note, ...]:
+    """A note on ``encoder_seq`` where none of the models looks at an encoder's output."""
+    if encoder_seq is None or any(has_cross(model) for model in models):
+        return ()
+    return (Note(code="no-encoder", message="No model has cross attention: --encoder-seq has no effect."),)

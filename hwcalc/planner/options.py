@@ -1,0 +1,313 @@
+"""The options of a plan, one row each.
+
+Command line, check files with their schema, :func:`hwcalc.plan` and its siblings, receipts and reconcile go by this table: a new option
+is a row of :data:`OPTIONS`, a field of :class:`~hwcalc.planner.asked.Asked` and a keyword of :func:`hwcalc.plan` of the same name, and
+what is done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from hwcalc.planner.values import TYPES
+
+__all__ = ["COMMANDS", "OPTIONS", "PlanOption", "options_of"]
+
+COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "recommend", "reconcile", "probe")
+"""Commands that take every option, but for those that the option's ``not_in`` names."""
+
+
+class PlanOption(NamedTuple):
+    """One option of a plan. ``name`` is its keyword in Python and its key in a check file, ``type`` a key of :data:`~hwcalc.planner.values.TYPES`.
+
+    ``help`` is the command line's, ``helps`` the help of single commands that say it otherwise. ``lists`` are the commands that take
+    several values with commas between. ``check`` is the help in a check file: empty if it is the same, ``None`` if a check file has no
+    such key. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` is the function of the command line
+    that knows the values.
+    """
+
+    name: str
+    type: str
+    metavar: str
+    help: str
+    flags: tuple[str, ...] = ()
+    default: str | int | None = None
+    complete: str | None = None
+    helps: Mapping[str, str] = MappingProxyType({})
+    lists: tuple[str, ...] = ()
+    not_in: tuple[str, ...] = ()
+    also_in: tuple[str, ...] = ()
+    check: str | None = ""
+    document: str | None = None
+    in_receipt: bool = True
+    in_reconciliation: bool = False
+    """Whether reconcile shows it among what was planned."""
+    of_budget: bool = False
+    """Whether it changes what a GPU has left for the cache, and nothing else."""
+    in_cache_of: tuple[str, ...] = ()
+    """Engines with which it changes the cache as well."""
+    reads_model: bool = False
+    """Whether it says how models are read, and not what is planned of them."""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """How it is written on a command line."""
+        return self.flags or (f"--{self.name.replace('_', '-')}",)
+
+    def read(self, value: Any) -> Any:
+        """A value from text or from Python. Raises :class:`~hwcalc.errors.UsageError`."""
+        return TYPES[self.type].read(value, self.name)
+
+
+OPTIONS: Final[tuple[PlanOption, ...]] = (
+    PlanOption(
+        "seq",
+        "tokens",
+        "N",
+        "Tokens per sequence, prompt and output: 32768, 32k. Default: the model's own maximum.",
+        helps={
+            "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
+            "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
+        },
+        lists=("compare", "sweep"),
+        document="seq",
+        in_reconciliation=True,
+    ),
+    PlanOption(
+        "batch",
+        "count",
+        "N",
+        "Sequences alive at once. Default: 1.",
+        flags=("--batch", "--concurrency"),
+        default=1,
+        helps={
+            "compare": "Sequences alive at once, or several numbers. Default: 1.",
+            "sweep": "Sequences alive at once, as a list like that of --seq. Default: 1.",
+            "reconcile": "Sequences alive at once, where the log does not state it. Default: 1.",
+        },
+        lists=("compare", "sweep"),
+        check="Sequences alive at once; concurrency is the same. Default: 1.",
+        document="batch",
+        in_reconciliation=True,
+    ),
+    PlanOption(
+        "dtype",
+        "text",
+        "D",
+        "KV-cache dtype: fp8, bf16, q8_0; K:V for two. See: kvplan dtypes. Default: the model's dtype.",
+        complete="dtypes",
+        helps={
+            "compare": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: the model's dtype.",
+            "sweep": "KV-cache dtypes: bf16,fp8. See: kvplan dtypes. Default: each model's dtype.",
+        },
+        lists=("compare", "sweep"),
+        check="KV-cache dtype: fp8, bf16, q8_0; K:V for two.",
+        document="kv_dtype",
+        in_reconciliation=True,
+    ),
+    PlanOption(
+        "weights",
+        "text",
+        "W",
+        "Weight format: bf16, fp8, awq, nvfp4, ... Default: as published.",
+        complete="weight_formats",
+        helps={"compare": "Weight formats: bf16,fp8. Default: as published."},
+        lists=("compare",),
+        check="Weight format: bf16, fp8, awq, ... Default: as published.",
+        document="weights",
+        in_reconciliation=True,
+    ),
+    PlanOption(
+        "engine",
+        "text",
+        "E",
+        "Whose rules: reference (the formulas), transformers, transformers@5.14. See: kvplan engines. Default: reference.",
+        default="reference",
+        complete="engines",
+        helps={
+            "compare": "Whose rules: reference,vllm. See: kvplan engines. Default: reference.",
+            "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
+        },
+        lists=("compare",),
+        check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.",
+        document="engine",
+    ),
+    PlanOption(
+        "gpu",
+        "text",
+        "G",
+        "Accelerator: l4, h100-sxm5-80gb. Default: none, and no verdict.",
+        complete="gpus",
+        helps={
+            "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+            "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+        },
+        lists=("compare", "sweep"),
+        not_in=("recommend",),
+        check="Accelerator: l4, h100-sxm5-80gb.",
+        in_reconciliation=True,
+    ),
+    PlanOption(
+        "gpus",
+        "count",
+        "N",
+        "How many, shared by tensor parallelism. Default: 1.",
+        not_in=("recommend",),
+        check="How many.",
+        in_receipt=False,
+    ),
+    PlanOption(
+        "instance",
+        "text",
+        "I",
+        "Cloud instance: p5.48xlarge. Its accelerators, all of them.",
+        complete="instances",
+        not_in=("recommend",),
+        check="A cloud instance type, instead of gpu and gpus.",
+        in_receipt=False,
+    ),
+    PlanOption(
+        "tp",
+        "count",
+        "N",
+        "Tensor parallel size. Default: 1.",
+        default=1,
+        helps={
+            "compare": "Tensor parallel sizes: 1,2,4. Default: 1.",
+            "sweep": "Tensor parallel sizes: 1,2,4,8. Default: 1.",
+        },
+        lists=("compare", "sweep"),
+        not_in=("recommend",),
+        check="Tensor parallel size.",
+        document="tp",
+        in_reconciliation=True,
+    ),
+    *(
+        PlanOption(
+            name,
+            "count",
+            "N",
+            f"{words} parallel size. Default: 1.",
+            default=1,
+            not_in=("recommend",),
+            check=f"{words} parallel size.",
+            document=name,
+            in_reconciliation=True,
+        )
+        for name, words in {"pp": "Pipeline", "dp": "Data", "dcp": "Decode context", "ep": "Expert"}.items()
+    ),
+    PlanOption(
+        "memory_utilization",
+        "utilization",
+        "F",
+        "Share of the GPU for the engine. Default: the engine's.",
+        check="Share of the GPU that the engine may use.",
+        document="memory_utilization",
+        in_reconciliation=True,
+        of_budget=True,
+    ),
+    PlanOption(
+        "kv_memory",
+        "size",
+        "B",
+        "Bytes per GPU for the cache, given directly: 60GiB.",
+        not_in=("recommend",),
+        document="kv_memory",
+        in_reconciliation=True,
+    ),
+    PlanOption(
+        "margin",
+        "share",
+        "F",
+        "Share of the GPU to leave alone: 5%. Default: 5%, none for an engine with a share of its own.",
+        not_in=("reconcile",),
+        check="Share of the GPU to leave alone: 5%.",
+        document="margin",
+        of_budget=True,
+    ),
+    PlanOption(
+        "lora",
+        "lora",
+        "K=V,...",
+        "Adapters held beside the model: rank=16,count=8.",
+        document="lora",
+        of_budget=True,
+    ),
+    PlanOption(
+        "draft",
+        "model",
+        "MODEL",
+        "Draft model for speculative decoding, loaded beside the model.",
+        complete="models",
+        check="Draft model of speculative decoding: an id or a path.",
+        document="draft",
+        of_budget=True,
+        in_cache_of=("vllm",),
+    ),
+    PlanOption(
+        "encoder_seq",
+        "from zero",
+        "N",
+        "Encoder tokens for cross attention. Default: the model's own.",
+        check="Encoder tokens for cross attention.",
+        document="encoder_seq",
+    ),
+    PlanOption(
+        "engine_options",
+        "pairs",
+        "K=V",
+        "An engine's own knob by its own name; repeatable. See: kvplan engines NAME.",
+        flags=("--engine-option",),
+        complete="engine_options",
+        check="The engine's own knobs by their own names.",
+        document="options",
+    ),
+    PlanOption(
+        "assume",
+        "text",
+        "gqa",
+        "Read an unknown architecture as plain attention; every number is marked as assumed.",
+        complete="assumptions",
+        check="gqa: read an unknown architecture as plain attention.",
+        reads_model=True,
+    ),
+    PlanOption("revision", "text", "R", "Branch, tag or commit of the model.", in_receipt=False, reads_model=True),
+    PlanOption(
+        "offline",
+        "flag",
+        "",
+        "Use no network (HF_HUB_OFFLINE=1 does the same).",
+        also_in=("check",),
+        check=None,
+        in_receipt=False,
+        reads_model=True,
+    ),
+    PlanOption(
+        "token",
+        "secret",
+        "T",
+        "Token for the Hub. Default: HF_TOKEN, or the login that hf auth login stored.",
+        also_in=("check",),
+        check=None,
+        in_receipt=False,
+        reads_model=True,
+    ),
+    PlanOption(
+        "endpoint",
+        "text",
+        "URL",
+        "Address of the Hub. Default: HF_ENDPOINT, or https://huggingface.co.",
+        also_in=("check",),
+        check=None,
+        in_receipt=False,
+        reads_model=True,
+    ),
+)
+"""Every option of a plan, in the order of the help."""
+
+
+def options_of(command: str) -> tuple[PlanOption, ...]:
+    """The options that a command takes."""
+    return tuple(row for row in OPTIONS if command in row.also_in or (command in COMMANDS and command not in row.not_in))

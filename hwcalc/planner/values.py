@@ -1,0 +1,110 @@
+"""The kinds of values that options take: how each is read from text or from Python, and its JSON Schema in a check file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from hwcalc.errors import UsageError
+from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
+
+if TYPE_CHECKING:
+    from hwcalc.engines.lora import Lora
+
+__all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType"]
+
+LEAST_BYTES: Final = MIB
+"""A bare number below this is a slip where bytes are meant: ``20`` for ``20GiB``, ``5`` for ``5%``."""
+PERCENT: Final = r"(?:100(?:\.0{1,9})?|[0-9]{1,2}(?:\.[0-9]{1,9})?)[ ]*%"
+PART: Final = r"(?:0(?:\.[0-9]{1,18})?|1(?:\.0{1,18})?)"
+UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]?[bB])"
+"""A share in percent, a share as a decimal, and bytes with their unit, as patterns of a check file's schema."""
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
+    return value
+
+
+def _secret(value: Any, name: str) -> str:
+    """Text that no message shows."""
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be a string (got {type(value).__name__}).", hint=f'Write {name}="...".')
+    return value
+
+
+def _from_zero(value: Any, name: str) -> int:
+    return parse_tokens(value, name, minimum=0)
+
+
+def _utilization(value: Any, name: str) -> float:
+    return float(parse_share(value, name))
+
+
+def _lora(value: Any, name: str) -> Lora:
+    text = _text(value, name)
+    from hwcalc.engines.lora import parse_lora
+
+    return parse_lora(text)
+
+
+def _as_given(value: Any, name: str) -> Any:
+    return value
+
+
+def _size(value: Any, name: str) -> int:
+    """``"20GiB"``, or bytes. An integer is bytes; text needs a unit unless it is too large to be meant as anything but bytes."""
+    size = parse_bytes(value, name)
+    if isinstance(value, str) and value.strip()[-1:].isdigit() and 0 < size < LEAST_BYTES:
+        bare = value.strip()[:40]
+        raise UsageError(f"{name} {bare!r} has no unit.", hint=f"Write {bare}GiB or {bare}GB; a bare number is bytes.")
+    return size
+
+
+def _engine_options(value: Any, name: str) -> dict[str, str]:
+    """Engine options as strings, the way that a command line has them."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a dict (got {type(value).__name__}).", hint='Write {"block_size": 32}.')
+    options: dict[str, str] = {}
+    for key, item in value.items():
+        if not isinstance(key, str) or isinstance(item, (list, tuple, dict, set)) or item is None:
+            raise UsageError(f"{name} must map names to plain values (got {key!r:.60}: {item!r:.60}).")
+        options[key] = str(item).lower() if isinstance(item, bool) else str(item)
+    return options
+
+
+class ValueType(NamedTuple):
+    """What kind of value an option takes: how it is read from text or from Python, and its JSON Schema in a check file."""
+
+    read: Callable[[Any, str], Any]
+    schema: Mapping[str, Any]
+
+
+def _whole(minimum: int) -> dict[str, Any]:
+    return {"anyOf": [{"type": "integer", "minimum": minimum}, {"type": "string", "pattern": r"^[0-9][0-9_,.]*\s?[kKmMgG]?$"}]}
+
+
+_TEXT: Final = {"type": ["string", "number"]}
+_SHARE: Final = {
+    "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": f"^(?:{PERCENT}|{PART})$"}]
+}
+_SIZE: Final = {
+    "anyOf": [{"const": 0}, {"type": "integer", "minimum": LEAST_BYTES}, {"type": "string", "pattern": f"^(?:{UNITS})$"}]
+}
+_PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+
+TYPES: Final[Mapping[str, ValueType]] = {
+    "tokens": ValueType(parse_tokens, _whole(1)),
+    "count": ValueType(parse_tokens, _whole(1)),
+    "from zero": ValueType(_from_zero, _whole(0)),
+    "size": ValueType(_size, _SIZE),
+    "share": ValueType(parse_share, _SHARE),
+    "utilization": ValueType(_utilization, _SHARE),
+    "text": ValueType(_text, _TEXT),
+    "secret": ValueType(_secret, _TEXT),
+    "lora": ValueType(_lora, _TEXT),
+    "model": ValueType(_as_given, _TEXT),
+    "pairs": ValueType(_engine_options, _PAIRS),
+    "flag": ValueType(_as_given, {"type": "boolean"}),
+}

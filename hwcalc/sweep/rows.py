@@ -1,0 +1,111 @@
+"""Every combination of models, lengths, batches, formats, accelerators and ranks: :func:`sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
+from hwcalc.library.load import ModelLike, load
+from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import Asked, take_options
+from hwcalc.planner.effects import no_encoder, without_effect
+from hwcalc.sources.progress import tell
+from hwcalc.sweep.blocks import COLUMNS, Block, Column
+from hwcalc.sweep.evaluate import blocks
+from hwcalc.sweep.grid import Grid, Missing, check, count
+from hwcalc.sweep.records import SweepPoint
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from hwcalc.library.keywords import SweepOptions
+
+__all__ = ["MOST_POINTS", "Sweep", "sweep"]
+
+MOST_POINTS: Final = 100_000_000
+
+
+@frozen
+class Sweep:
+    """A grid that is planned as it is walked through: row by row, or in :meth:`blocks` of columns."""
+
+    grid: Grid
+    notes: tuple[Note, ...] = ()
+    """On options that change nothing in any row."""
+
+    def __len__(self) -> int:
+        return count(self.grid)
+
+    def __iter__(self) -> Iterator[SweepPoint]:
+        for block in self.blocks():
+            columns = [_cells(block.columns[name], block.size) for name in COLUMNS]
+            for values in zip(*columns, strict=True):
+                yield SweepPoint(**dict(zip(COLUMNS, values, strict=True)))
+
+    def blocks(self) -> Iterator[Block]:
+        """The rows, many at a time."""
+        return blocks(self.grid)
+
+
+def sweep(
+    models: ModelLike | Sequence[ModelLike] = (),
+    *,
+    seq: Numbers = None,
+    batch: Numbers = 1,
+    dtype: Words = None,
+    gpu: Words = None,
+    tp: Numbers = None,
+    every: bool = False,
+    keep_going: bool = False,
+    **options: Unpack[SweepOptions],
+) -> Sweep:
+    """Every combination of the models and of what is given as a list, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
+
+    A list is a list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids too, and
+    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``; with ``keep_going`` so is a model that
+    cannot be read. Raises a :class:`~hwcalc.errors.KvplanError` subclass for what is wrong with all of them.
+    """
+    from hwcalc.hardware.named import load_gpu
+
+    one_for_all, asked = take_options("sweep", options)
+    gpus = tuple(dict.fromkeys(load_gpu(name, []).id for name in words(gpu, "gpu")))
+    axes: dict[str, tuple[Any, ...]] = {
+        "seqs": numbers(seq, "seq"),
+        "batches": numbers(batch, "batch") or (1,),
+        "dtypes": words(dtype, "dtype") or (None,),
+        "gpus": gpus or (None,),
+        "tps": numbers(tp, "tp") or (None,),
+    }
+    given = each_model(models, every=every)
+    grid = Grid(models=tuple(_models(given, asked, keep_going=keep_going)), **axes, options=one_for_all)
+    points = count(grid)
+    if points > MOST_POINTS:
+        raise UsageError(f"the grid has {points:,} points.", hint=f"At most {MOST_POINTS:,}. Take larger steps, or fewer models.")
+    check(grid)
+    read = [model for model in grid.models if isinstance(model, ModelSpec)]
+    notes = (
+        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "tp": grid.tps[0]}),
+        *no_encoder(read, asked.encoder_seq),
+    )
+    return Sweep(grid=grid, notes=notes)
+
+
+def _models(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
+    for number, model in enumerate(given, 1):
+        tell(f"reading model {number:,} of {len(given):,}")
+        try:
+            yield load(model, asked.access, revision=asked.revision, assume=asked.assume)
+        except KvplanError as error:
+            if not keep_going:
+                raise
+            yield Missing(name=str(model), error=error)
+
+
+def _cells(column: Column, size: int) -> Sequence[Any]:
+    if column is None or isinstance(column, (str, int)):
+        return [column] * size
+    values: Sequence[Any] = column if isinstance(column, list) else column.tolist()  # type: ignore[union-attr]
+    return values

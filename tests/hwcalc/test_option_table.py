@@ -1,0 +1,344 @@
+"""The table of a plan's options is the only one: everything that takes an option goes by it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from dataclasses import fields
+
+import pytest
+
+import hwcalc
+from hwcalc.check.fields import ALIASES
+from hwcalc.check.fields import OPTIONS as CHECK_OPTIONS
+from hwcalc.cli import completion
+from hwcalc.cli.options import PLANNING
+from hwcalc.library import keywords
+from hwcalc.planner import options as table
+from hwcalc.planner.asked import Access, Asked, read_options
+from hwcalc.planner.options import OPTIONS, PlanOption, options_of
+from hwcalc.planner.result import RequestInfo
+from hwcalc.planner.values import TYPES
+from hwcalc.probe import receipt
+from tests.hwcalc.command import QWEN, Capture, python, run
+
+ROWS = {row.name: row for row in OPTIONS}
+FILLED_IN = {"engine_version", "state_dtype"}
+"""Keys under ``request`` in a plan's document that no option gives."""
+
+
+# --- what repeats a name is held to the table -------------------------------------------------------------------------
+
+
+def test_the_signature_of_plan() -> None:
+    """Names and defaults of the keywords that a notebook types."""
+    parameters = list(inspect.signature(hwcalc.plan).parameters.values())[1:]
+
+    assert {parameter.name for parameter in parameters} == set(ROWS)
+    assert all(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+    assert {parameter.name: parameter.default for parameter in parameters} == {
+        name: False if row.type == "flag" else row.default for name, row in ROWS.items()
+    }
+
+
+def test_the_fields_of_what_was_asked() -> None:
+    """Names and defaults."""
+    asked = Asked()
+    access = {field.name for field in fields(Access)}
+
+    assert {field.name for field in fields(Asked)} - {"given", "access"} == set(ROWS) - access
+    assert {name: getattr(asked, name) for name in set(ROWS) - access - {"engine_options"}} == {
+        name: row.default for name, row in ROWS.items() if name not in access | {"engine_options"}
+    }
+    assert dict(asked.engine_options) == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "typed"),
+    [
+        ("plan", keywords.PlanOptions),
+        ("compare", keywords.CompareOptions),
+        ("sweep", keywords.SweepOptions),
+        ("recommend", keywords.RecommendOptions),
+        ("reconcile", keywords.ReconcileOptions),
+    ],
+)
+def test_typed_keywords(command: str, typed: type) -> None:
+    """What a type checker lets through is what the function takes: the options of which the command takes one value."""
+    own = {"engine"} if command == "reconcile" else set()
+    singles = {row.name for row in options_of(command) if command not in row.lists}
+
+    assert set(typing.get_type_hints(typed)) == singles - own
+
+
+def test_the_request_in_a_document() -> None:
+    """Every option that a document shows is there, and nothing else but what is filled in."""
+    shown = {row.document for row in OPTIONS if row.document is not None}
+
+    assert {field.name for field in fields(RequestInfo)} - FILLED_IN == shown
+
+
+def test_rows_are_whole() -> None:
+    """Names once, types that exist, commands that exist, values that a shell can complete."""
+    assert len(ROWS) == len(OPTIONS)
+    assert len({flag for row in OPTIONS for flag in row.spellings}) == sum(len(row.spellings) for row in OPTIONS)
+    for row in OPTIONS:
+        assert row.type in TYPES
+        assert {*row.lists, *row.helps, *row.not_in} <= set(table.COMMANDS)
+        assert row.complete is None or hasattr(completion, row.complete)
+        assert row.help.endswith(".")
+
+
+def test_what_a_check_file_takes() -> None:
+    """All of it but where models are fetched from; aliases are further flags of the command line."""
+    assert set(CHECK_OPTIONS) == set(ROWS) - {field.name for field in fields(Access)}
+    assert ALIASES == {"concurrency": "batch"}
+
+
+def test_what_a_receipt_keeps_can_be_read_back() -> None:
+    """The probe's own request is planned again from it."""
+    assert {row.name for row in receipt._KEPT} == set(ROWS) - {"gpus", "instance", "revision", "offline", "token", "endpoint"}
+    asked = read_options({"seq": 5, "kv_memory": 7, "margin": "0.05", "tp": 2})
+    assert asked.keywords() == {"seq": 5, "kv_memory": 7, "margin": asked.margin, "tp": 2}
+
+
+# --- a new row --------------------------------------------------------------------------------------------------------
+
+ADDED = """
+import sys, json
+from hwcalc.planner import options
+row = options.PlanOption("policy", "text", "P", "What is kept: all, or window=N.", lists=("compare",), check="The policy.")
+options.OPTIONS = (*options.OPTIONS, row)
+from hwcalc.cli import main
+from hwcalc.check.fields import OPTIONS
+from hwcalc.check.schema import check_file_schema
+from hwcalc.cli.quick import read
+said = {
+    "check": OPTIONS["policy"].help,
+    "schema": check_file_schema()["properties"]["defaults"]["properties"]["policy"]["description"],
+    "plan": read(["gpt2", "--policy", "window=8"])[1]["policy"],
+    "compare": read(["compare", "gpt2", "--policy", "all", "--policy", "window=8"])[1]["policy"],
+}
+for name in sys.argv[1:]:
+    main([name, "--help"])
+print(json.dumps(said), file=sys.stderr)
+"""
+
+
+def test_a_new_option_is_one_row() -> None:
+    """It appears in the help of every command, in check files and their schema, and is a list where the row says so."""
+    done = python("-c", ADDED, *table.COMMANDS)
+    said = json.loads(done.stderr.splitlines()[-1])
+
+    assert done.stdout.count("What is kept: all, or window=N.") == len(table.COMMANDS)
+    assert done.stdout.count("--policy P,...") == 1
+    assert (said["check"], said["schema"]) == ("The policy.", "The policy.")
+    assert (said["plan"], said["compare"]) == ("window=8", ["all", "window=8"])
+
+
+def test_a_new_option_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its field and keyword the tests above say so, and the library refuses it by name until it is there."""
+    row = PlanOption("policy", "text", "P", "What is kept.")
+    monkeypatch.setattr("hwcalc.planner.asked.OPTIONS", (*OPTIONS, row))
+
+    with pytest.raises(TypeError, match="policy"):
+        read_options({"policy": "all"})
+
+
+# --- given twice ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", [option for option in PLANNING if option.flags], ids=lambda option: option.name)
+@pytest.mark.parametrize("more", [[], ["--"]], ids=["quick", "typer"])
+def test_given_twice(capsys: Capture, option: typing.Any, more: list[str]) -> None:
+    """An error where one value is taken, harmless for a flag; so for both readers of a line."""
+    words = [*option.flags[:1], *([] if option.kind == "flag" else ["8"])]
+    again = [option.flags[-1], *words[1:]]
+    status, out, err = run(capsys, *words, *again, *more, QWEN)
+
+    if option.kind == "text":
+        assert (status, out) == (2, "")
+        assert f"{option.flags[0]} is given twice" in err
+        assert "Give it once" in err
+    else:
+        assert "is given twice, and takes one value" not in out + err
+
+
+def test_given_twice_as_json(capsys: Capture) -> None:
+    """One document, and the way out: what compares several values."""
+    status, out, _ = run(capsys, QWEN, "--seq", "1k", "--json", "--seq=2k")
+    error = json.loads(out)["error"]
+
+    assert (status, error["code"], error["type"]) == (2, 2, "usage")
+    assert error["hint"] == "Give it once. Several values side by side: kvplan compare MODEL --seq A,B"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", QWEN, "--seq", "1k"],
+        ["sweep", QWEN, "--seq", "1k"],
+        ["recommend", QWEN, "--seq", "1k", "--json"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_lists_given_twice_are_joined(capsys: Capture, command: list[str]) -> None:
+    """``--gpu l4 --gpu h100`` is ``--gpu l4,h100``."""
+    joined = run(capsys, *command, "--gpu", "l4,h100")
+
+    assert joined[1]
+    assert run(capsys, *command, "--gpu", "l4", "--gpu", "h100") == joined
+    assert run(capsys, *command, "--gpu=l4", "--gpu", "h100", "--") == joined
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [("--seq", ["1k", "2k"]), ("--batch", ["1", "3"]), ("--dtype", ["bf16", "fp8"]), ("--tp", ["1", "2"])],
+)
+def test_every_list_is_joined(capsys: Capture, command: str, flag: str, values: list[str]) -> None:
+    """Numbers and words alike."""
+    seq = [] if flag == "--seq" else ["--seq", "1k"]
+    joined = run(capsys, command, QWEN, *seq, flag, ",".join(values))
+
+    assert joined[0] == 0
+    assert run(capsys, command, QWEN, *seq, flag, values[0], flag, values[1]) == joined
+
+
+# --- without a unit ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["20", "1", "1_048_575", " 20 "])
+def test_kv_memory_without_a_unit(capsys: Capture, given: str) -> None:
+    """20 bytes are meant by nobody: the message asks for the unit, in Python too."""
+    status, _, err = run(capsys, QWEN, "--seq", "1k", "--kv-memory", given)
+
+    assert status == 2
+    assert "has no unit" in err
+    assert f"{given.strip()}GiB" in err
+    with pytest.raises(hwcalc.KvplanError, match="has no unit"):
+        hwcalc.plan(QWEN, seq=1024, kv_memory=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("20GiB", 20 * 2**30), ("20B", 20), ("21474836480", 20 * 2**30), ("1048576", 2**20), ("0", 0), (20, 20), (2**30, 2**30)],
+)
+def test_kv_memory_in_bytes(given: int | str, expected: int) -> None:
+    """A bare number is bytes where it can only be bytes; a Python integer always is."""
+    assert read_options({"kv_memory": given}).kv_memory == expected
+
+
+# --- without effect ---------------------------------------------------------------------------------------------------
+
+
+def notes(*, code: str, **options: typing.Any) -> list[str]:
+    """Messages of the notes of a plan with this code."""
+    planned = hwcalc.plan(QWEN, seq=1024, **options)
+    return [note.message for note in planned.notes if note.code == code]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"gpus": 2}, ["--gpus 2 is planned as --tp 2; without a GPU there is no verdict. Name one with --gpu."]),
+        ({"gpus": 1}, ["--gpus: no effect without a GPU. Name one with --gpu."]),
+        ({"gpus": 4, "tp": 2, "pp": 2}, ["--gpus: no effect without a GPU. Name one with --gpu."]),
+        ({"margin": "5%", "lora": "rank=8"}, ["--margin, --lora: no effect without a GPU. Name one with --gpu."]),
+        ({"gpus": 2, "gpu": "h100", "margin": "5%"}, []),
+        ({"gpus": 2, "instance": "p5.48xlarge"}, []),
+        ({"gpus": 2, "engine": "vllm", "kv_memory": "20GiB"}, []),
+        ({"tp": 2}, []),
+    ],
+    ids=str,
+)
+def test_without_a_gpu(options: dict[str, typing.Any], said: list[str]) -> None:
+    """What speaks of a GPU's memory, and how many GPUs where nobody says which."""
+    assert notes(code="no-gpu", **options) == said
+
+
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("margin", "7%"),
+        ("memory_utilization", "70%"),
+        ("lora", "rank=8"),
+        ("draft", {"model_type": "llama", "num_hidden_layers": 2}),
+    ],
+    ids=["margin", "memory_utilization", "lora", "draft"],
+)
+@pytest.mark.parametrize(
+    "hardware", [{}, {"kv_memory": "20GiB"}, {"gpu": "h100"}, {"gpu": "h100", "kv_memory": "20GiB"}], ids=str
+)
+def test_what_is_said_to_have_no_effect_has_none(engine: str, option: str, value: object, hardware: dict[str, str]) -> None:
+    """And what has one is not said to have none: the documents with and without it differ in the request and the notes alone."""
+    config = {"model_type": "llama", "num_hidden_layers": 4, "vocab_size": 1000, "torch_dtype": "bfloat16"}
+    changes: tuple[dict[str, typing.Any], ...] = ({option: value}, {})
+    common: dict[str, typing.Any] = {"seq": 1024, "engine": engine, **hardware}
+    with_it, without = (hwcalc.plan(config, **common, **more).to_dict() for more in changes)
+    said = [note["message"] for note in with_it["notes"] if note["code"] in {"no-gpu", "kv-memory"}]
+    for document in (with_it, without):
+        del document["request"], document["notes"]
+
+    assert any(f"--{option.replace('_', '-')}" in message for message in said) is (with_it == without)
+
+
+@pytest.mark.parametrize("command", [["plan"], ["explain"], ["recommend"], ["compare"], ["sweep"], ["diff", "Qwen/Qwen3-4B"]])
+def test_an_encoder_that_is_not_there(capsys: Capture, command: list[str]) -> None:
+    """Every command says it, beside the numbers or on standard error."""
+    _, out, err = run(capsys, *command, QWEN, "--seq", "1k", "--encoder-seq", "5")
+
+    assert "--encoder-seq has no effect" in " ".join((out + err).split())
+    if command[0] in {"compare", "sweep", "diff"}:
+        assert "no effect" not in out
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_many_plans_say_what_has_no_effect(capsys: Capture, command: str) -> None:
+    """Once, on standard error, unless an accelerator is named or nothing is to be said."""
+    words = [command, QWEN, "--seq", "1k,2k", "--margin", "5%"]
+
+    assert "--margin: no effect without a GPU" in run(capsys, *words)[2]
+    assert "no effect" not in run(capsys, *words, "--gpu", "l4")[2]
+    assert "no effect" not in run(capsys, *words, "--quiet")[2]
+
+
+# --- the library ------------------------------------------------------------------------------------------------------
+
+
+def test_functions_of_the_library() -> None:
+    """What the command line calls, called from Python: the names of the contract, even after the packages of two of them are loaded."""
+    from hwcalc import check, compare, explain, load_model, plan, recommend, sweep
+
+    model = load_model(QWEN)
+    planned = plan(model, seq="1k", dtype="fp8")
+    explanation = explain(model, seq="1k", dtype="fp8")
+    assert explanation.plan == planned
+    assert sum(kind.bytes for kind in explanation.kinds) == planned.cache.total_bytes
+    comparison = compare(model, seq=1024, dtype=["bf16", "fp8"])
+    assert [variant.cache_total_bytes for variant in comparison.variants] == [
+        2 * planned.cache.total_bytes,
+        planned.cache.total_bytes,
+    ]
+    rows = sweep([model, {"model_type": "llama", "torch_dtype": "bfloat16"}], seq=[1024, "2k"], dtype="fp8", tp=[1, 2])
+    points = list(rows)
+    assert len(rows) == len(points) == 8
+    assert points[0].cache_total_bytes == planned.cache.total_bytes
+    assert recommend(model, seq="1k", gpu=["l4", "h100"]).offers
+    assert check("tests/readme/kvplan.yaml", offline=True).summary.checks > 0
+    assert hwcalc.sweep is sweep
+    assert callable(hwcalc.check)
+    assert hwcalc.sweep.grid.Grid  # type: ignore[attr-defined]
+
+
+def test_functions_refuse_what_they_do_not_take() -> None:
+    """By name, with what they know."""
+    wrong: dict[str, typing.Any] = {"nonsense": 1}
+    functions: tuple[typing.Any, ...] = (hwcalc.compare, hwcalc.sweep, hwcalc.recommend)
+    for function in functions:
+        with pytest.raises(hwcalc.KvplanError, match="takes no 'nonsense'"):
+            function(QWEN, seq=1024, **wrong)
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = hwcalc.nonsense
