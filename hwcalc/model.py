@@ -11,7 +11,7 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Weights
 
-__all__ = ["ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+__all__ = ["ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
 
 
 @frozen
@@ -80,6 +80,34 @@ class RawModel:
 
 
 @frozen
+class ModelFacts:
+    """Single facts that some engine asks for beside the layers. Zero, ``None`` or an empty mapping: the description does not say."""
+
+    dense_layers: int = 0
+    """How many of the first layers have an MLP without experts (``first_k_dense_replace``)."""
+    hash_routed_layers: int = 0
+    """How many of the first layers route by a table from tokens to experts."""
+    experts_per_token: int = 0
+    """Routed experts that each token is sent to."""
+    expert_dtype: str | None = None
+    """The format of routed experts, where it is not that of the other weights."""
+    part_types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Model types of the parts ``text``, ``vision`` and ``audio``; empty for a part that has none of its own."""
+    ties_text_embeddings: bool | None = None
+    """What the text part by itself says of tied embeddings; ``None`` without such a part."""
+    draft_vocab_size: int | None = None
+    """Rows of the head of an EAGLE draft, where they are fewer than its vocabulary."""
+    mtp_modules: int | None = None
+    """Layers of multi-token prediction that come with the model."""
+    sliding_window: int | None = None
+    """The window that the file names, whether or not its layers use it."""
+    ngram_size: int | None = None
+    """Tokens of an n-gram, for models that look n-grams up."""
+    deepstack_layers: int = 0
+    """Decoder layers that take features of the vision tower besides."""
+
+
+@frozen
 class ModelSpec:
     """A stack of layers, each with what it caches, and the few numbers that stand beside it.
 
@@ -112,7 +140,9 @@ class ModelSpec:
     assumed: bool = False
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))
+    facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The file as it was read: for locks, receipts and live models. Whatever engines need of it is in :attr:`facts`."""
 
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file; the same as ``stack`` almost always."""

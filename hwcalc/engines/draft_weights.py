@@ -123,8 +123,7 @@ def _head_rows(model: ModelSpec) -> int | None:
         for weight in block.weights
         if weight.role is WeightRole.HEAD
     ]
-    drafted = model.config.get("draft_vocab_size")
-    return drafted if isinstance(drafted, int) and drafted > 0 else rows[0] if rows else model.vocab_size
+    return model.facts.draft_vocab_size or (rows[0] if rows else model.vocab_size)
 
 
 def _bytes(

@@ -52,6 +52,7 @@ _FLOATS: Final = ("fp32", "fp16", "bf16")
 _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
 # Those that keep token positions for their indexers and token ids for their n-grams in the cache.
 _TOKEN_KEEPERS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
+_DEFAULT_NGRAM: Final = 3
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
@@ -262,8 +263,7 @@ class Transformers(Engine):
 
 def _token_records(context: Context) -> tuple[StoredTensor, ...]:
     """Qwen4's int64 records: three position ids of every token for its indexers, the last token ids for its n-grams."""
-    text = context.model.config.get("text_config", context.model.config)
-    context_tokens = int(text.get("ngram_size", 3)) - 1
+    context_tokens = (context.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
     counts = {type(group.kind): group.count for group in context.model.stack_for("transformers").groups}
     records = {
         "indexer_position_ids": (3 * context.tokens if SparseIndexer in counts else 0, "3 x n"),

@@ -27,7 +27,7 @@ from hwcalc.model import ModelSpec
 
 __all__ = ["TRANSFORMERS", "Plan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]
 
-_INNER: Final = ("text_config", "vision_config", "audio_config")
+_INNER: Final = ("text", "vision", "audio")
 
 
 @frozen
@@ -71,7 +71,7 @@ def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> Plan:
     """The plan for a part of a model: its own type's and those of its inner configs; an empty one where there is none."""
     plans = _table()[0]
     inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
-    found = [plans[name] for name in (_inner_type(model, key) for key in inner) if name in plans]
+    found = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
     own = plans.get(model.model_type)
     if own is not None and (part is not Part.LANGUAGE or not found):
         found.append(own)
@@ -82,11 +82,6 @@ def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> Plan:
         dealt=any(plan.dealt for plan in found),
         heads=any(plan.heads for plan in found),
     )
-
-
-def _inner_type(model: ModelSpec, key: str) -> str:
-    inner = model.config.get(key)
-    return str(inner.get("model_type")) if isinstance(inner, Mapping) else ""
 
 
 def check_layout(model: ModelSpec, *, tp: int = 1, ep: int = 1) -> None:
@@ -121,7 +116,7 @@ class TransformersRank(Rank):
         super().__init__(model, tp=tp, dp=dp, ep=ep)
         self._plans = {part: plan_of(model, part) for part in Part}
         self._listed = _table()[1]
-        self._text = _inner_type(model, "text_config") or model.model_type
+        self._text = model.facts.part_types.get("text", model.model_type)
 
     def cut(self, block: Block, weight: Weight) -> Weight:
         plan = self._plans[block.part]

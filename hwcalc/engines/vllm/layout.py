@@ -260,8 +260,8 @@ class _Builder:
             yield _name(form), self._spec(form, heads, row, f"{word} {heads} {width} {value}", limit=limit)
 
     def _form(self, kind: LayerKind) -> tuple[str, int]:
-        window = self.model.config.get("sliding_window") if self.model.architecture in _WINDOWED else None
-        if isinstance(window, int) and window > 0:
+        window = self.model.facts.sliding_window if self.model.architecture in _WINDOWED else None
+        if window is not None:
             return "sliding", window
         return _form(kind)
 

@@ -8,7 +8,6 @@ of the cache (``config/cache.py``), which takes nothing off the GPU and adds not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_stages
@@ -80,12 +79,5 @@ def encoder_cache_bytes(
     source = "vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak"
     if not any(block.part in _TOWERS for block in model.counted.blocks):
         return RankBytes(low=0, expected=0, high=0, source=source)
-    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + _deep_layers(model)) * element_bytes
+    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * element_bytes
     return RankBytes(low=0, expected=size, high=size, source=source)
-
-
-def _deep_layers(model: ModelSpec) -> int:
-    """Layers of the decoder that take features of the tower besides (Qwen3-VL)."""
-    vision = model.config.get("vision_config")
-    indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
-    return len(indexes) if isinstance(indexes, (list, tuple)) else 0

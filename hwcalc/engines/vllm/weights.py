@@ -7,13 +7,13 @@ of vLLM 0.33; how they cut is in :mod:`hwcalc.engines.vllm.shards`, what a pipel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import PLAIN, Rules, rank_weight_bytes
 from hwcalc.engines.shards import Rank, module_of
-from hwcalc.engines.stages import Tables, number_of
+from hwcalc.engines.stages import Tables
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.formulas import LatentAttention
@@ -91,8 +91,8 @@ def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
 
 def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
     """DeepSeek-V4 routes its first layers by a table from tokens to experts, which other implementations keep as a buffer."""
-    hashed = number_of(model.config, "num_hash_layers") if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
-    chosen = number_of(model.config, "num_experts_per_tok")
+    hashed = model.facts.hash_routed_layers if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
+    chosen = model.facts.experts_per_token
     if not hashed or not chosen or hashed >= block.count or model.vocab_size is None:
         yield block
         return
@@ -104,8 +104,7 @@ def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
 
 def _unties(model: ModelSpec) -> bool:
     """Whether vLLM builds a head of its own although the file says that it is tied: Qwen3.5 looks inside ``text_config``."""
-    inner = model.config.get("text_config")
-    return model.model_type in {"qwen3_5", "qwen3_5_moe"} and isinstance(inner, Mapping) and not inner.get("tie_word_embeddings")
+    return model.model_type in {"qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
 
 
 def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:
