@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Weights
 
 __all__ = ["ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+
+T = TypeVar("T")
 
 
 @frozen
@@ -143,6 +146,18 @@ class ModelSpec:
     facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The file as it was read: for locks, receipts and live models. Whatever engines need of it is in :attr:`facts`."""
+
+    @cached_property
+    def worked_out(self) -> dict[Hashable, Any]:
+        """What was worked out of this model once, whatever is asked of it, such as the bytes of its weights on a rank."""
+        return {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives, made on the first call with this key and kept for as long as the model is."""
+        if key not in self.worked_out:
+            self.worked_out[key] = make()
+        found: T = self.worked_out[key]
+        return found
 
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file; the same as ``stack`` almost always."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, cut_blocks, on_stages
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
@@ -86,9 +87,7 @@ def _word(text: str, key: str, value: str, words: Iterable[str]) -> str:
     return value
 
 
-def lora_bytes_rank(
-    model: ModelSpec, lora: Lora, *, tp: int = 1, pp: int = 1, dp: int = 1, ep: int = 1, rules: Rules = REFERENCE
-) -> RankBytes | None:
+def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *, rules: Rules = REFERENCE) -> RankBytes | None:
     """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted.
 
     A layer of 4,096 x 4,096 with rank 16 in bf16 takes (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes an adapter. Low is without
@@ -97,13 +96,13 @@ def lora_bytes_rank(
     """
     if model.counted is None:
         return None
-    blocks = cut_blocks(model, rules.held(model, model.counted, pp), rules.rank(model, tp=tp, dp=dp, ep=ep), rules)
+    blocks = cut_blocks(model, rules.held(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
 
     def beside(numbers: Callable[[Block, Weight, Lora], int]) -> int:
         def beside_one(block: Block, weight: Weight) -> int:
             return numbers(block, weight, lora)
 
-        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, pp, rules, beside_one)
+        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, rules, beside_one)
 
     low, expected, high = (beside(numbers) for numbers in (_outside_experts, _each, _as_peft))
     source = f"{lora.count:,} x rank {lora.rank:,} in {lora.dtype} beside {lora.targets} linear layers: A and B, arXiv:2106.09685"

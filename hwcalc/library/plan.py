@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import IO, Any
 
+from hwcalc.engines import find_engine
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
@@ -13,7 +14,7 @@ from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
 
-__all__ = ["ModelLike", "load_model", "opened", "plan"]
+__all__ = ["ModelLike", "load_model", "opened", "option_draft", "plan"]
 
 ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
 
@@ -130,7 +131,14 @@ def opened(model: ModelLike, given: Mapping[str, Any]) -> tuple[ModelSpec, dict[
     spec = load_model(model, revision=given.get("revision"), **hub)  # type: ignore[arg-type]
     if given.get("draft") is not None:
         request["draft"] = load_model(given["draft"], **hub)  # type: ignore[arg-type]
+    request["option_draft"] = option_draft(request["engine"], request["engine_options"], **hub)
     return spec, request
+
+
+def option_draft(engine: str, options: Mapping[str, str], **hub: Any) -> ModelSpec | None:
+    """The draft that an option of the engine names, loaded from where the model may be; ``None`` where no option names one."""
+    named = find_engine(engine)[0].draft_named(options)
+    return None if named is None else load_model(named, **hub)
 
 
 def _options(given: Mapping[str, object] | None) -> dict[str, str]:

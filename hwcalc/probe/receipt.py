@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Opened
 from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import RawModel
@@ -62,7 +62,7 @@ class Verified:
     agrees: bool
 
 
-def make_receipt(context: Context, probed: Probed, more: More | None = None) -> Receipt:
+def make_receipt(context: Opened, probed: Probed, more: More | None = None) -> Receipt:
     """Everything that planning it again needs, beside what was measured."""
     model, request = context.model, context.request
     arguments: dict[str, Any] = {
@@ -73,17 +73,17 @@ def make_receipt(context: Context, probed: Probed, more: More | None = None) -> 
     given = {
         "dtype": request.dtype,
         "encoder_seq": request.encoder_seq,
-        "gpu": None if request.gpu is None else request.gpu.id,
-        "memory_utilization": request.memory_utilization,
-        "kv_memory": request.kv_memory,
-        "margin": None if request.margin is None else str(request.margin),
+        "gpu": None if request.hardware.gpu is None else request.hardware.gpu.id,
+        "memory_utilization": request.hardware.memory_utilization,
+        "kv_memory": request.hardware.kv_memory,
+        "margin": None if request.hardware.margin is None else str(request.hardware.margin),
         "assume": "gqa" if model.assumed else None,
         "weights": request.weights,
         "lora": None if request.lora is None else str(request.lora),
         "draft": None if request.draft is None else _finite(request.draft.config),
     }
     arguments |= {name: value for name, value in given.items() if value is not None}
-    arguments |= {name: size for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) != 1}
+    arguments |= {name: size for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request.parallel, name)) != 1}
     if request.options:
         arguments["engine_options"] = dict(request.options)
     return Receipt(
@@ -170,7 +170,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         _member(arguments, "draft", dict)
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
     model, request = opened(parse(raw, assume=arguments.pop("assume", None)), arguments)
-    engine, context = open_request(model, [], **request)
+    context = open_request(model, **request)
     comparisons: list[Compared] = []
     drift: list[str] = []
     ranks = _member(document["probe"], "ranks", list)
@@ -179,10 +179,10 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
             drift.append(f"rank {rank.get('rank')}: nothing was measured ({rank['outcome'][:40]}).")
             continue
         number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
-        if not 0 <= stage < context.request.pp:
-            raise ConfigError(f"the receipt has a stage {stage} of {context.request.pp}.")
+        if not 0 <= stage < context.request.parallel.pp:
+            raise ConfigError(f"the receipt has a stage {stage} of {context.request.parallel.pp}.")
         measured = _tensors(rank)
-        allocations = engine.allocation(context, stage)
+        allocations = context.allocation(stage)
         most = rank.get("most_bytes")
         planned = rebuilt(allocations, most if isinstance(most, int) else None, measured[0][1][:1] if measured else ())
         where = f"rank {number}: " if len(ranks) > 1 else ""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import LogError, UsageError
-from hwcalc.library.plan import ModelLike, load_model
+from hwcalc.library.plan import ModelLike, load_model, option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.context import open_request
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
@@ -149,13 +147,14 @@ def reconcile(
     if told is None and read.states_version:
         name = _versioned(facts, rules, notes)
     try:
-        context, shown = _opened(spec, name, stated | wanted, stated_options | options, notes)
-        rows, more = read.compare(facts, find_engine(name)[0], context, float(allowed))
+        context, shown = _opened(spec, name, stated | wanted, stated_options | options, reading)
+        rows, more = read.compare(facts, context.engine, context, float(allowed))
     except UsageError as error:
         # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.
-        _opened(spec, name, wanted, options, [])
+        _opened(spec, name, wanted, options, reading)
         raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
     inputs = _inputs(facts, wanted, stated, stated_options, options, shown)
+    notes += context.notes
     _same_model(facts, spec, notes)
     notes += more
     if not rows:
@@ -233,14 +232,18 @@ def _order(version: str) -> int:
 
 
 def _opened(
-    spec: ModelSpec, engine: str, wanted: dict[str, Any], options: dict[str, str], notes: list[Note]
-) -> tuple[Context, dict[str, Any]]:
+    spec: ModelSpec, engine: str, wanted: dict[str, Any], options: dict[str, str], reading: dict[str, Any]
+) -> tuple[Opened, dict[str, Any]]:
     """The request as it is planned, and what of it is shown."""
-    _, context = open_request(spec, notes, engine=engine, engine_options=options, **wanted)
-    request = replace(context.request, calibrated=False)
-    shown = {name: getattr(request, name, None) for name in _SHOWN}
-    shown["gpu"] = None if request.gpu is None else request.gpu.id
-    return replace(context, request=request), {**shown, "dtype": context.dtypes.kv}
+    draft = option_draft(engine, options, **reading)
+    planned = open_request(spec, engine=engine, engine_options=options, option_draft=draft, **wanted)
+    request = planned.request
+    values = {**vars(request), **vars(request.parallel), **vars(request.hardware)}
+    shown = {name: values.get(name) for name in _SHOWN}
+    shown["gpu"] = None if request.hardware.gpu is None else request.hardware.gpu.id
+    # What the log measured is compared with estimates, not with itself.
+    context = planned.engine.open(spec, request.changed(calibrated=False), planned.notes)
+    return context, {**shown, "dtype": context.dtypes.kv}
 
 
 def _inputs(
@@ -283,7 +286,7 @@ def _same_model(facts: Facts, spec: ModelSpec, notes: list[Note]) -> None:
         notes.append(Note(code="other-model", message=message))
 
 
-def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> Saved:
+def _calibrate(read: Dialect, facts: Facts, context: Opened, log: LogLike) -> Saved:
     """Keep what the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured nothing of the kind."""
     from datetime import UTC, datetime
     from pathlib import Path
@@ -293,7 +296,7 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
     from hwcalc.profiles.calibration import Measured, Reading, overheads_kind, save_reading
     from hwcalc.text import printable
 
-    gpu = context.request.gpu
+    gpu = context.request.hardware.gpu
     assert gpu is not None
     values = read.overheads(facts, context)
     if not values:
@@ -305,7 +308,11 @@ def _calibrate(read: Dialect, facts: Facts, context: Context, log: LogLike) -> S
     version = f" {context.version}" if context.version else ""
     source = f"{read.engine}{version}, {printable(Path(log_name(log)).name)[:80]}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
-    reading = Reading(values=values, measured=measured, conditions=conditions(context, tokens=tokens, rows=rows))
+    reading = Reading(
+        values=values,
+        measured=measured,
+        conditions=conditions(context.model.id, context.request.parallel, tokens=tokens, rows=rows),
+    )
     with profile_errors():
         path = save_reading(gpu.id, overheads_kind(read.engine), reading)
     return Saved(path=str(path), values=values)

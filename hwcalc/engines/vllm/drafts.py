@@ -21,10 +21,7 @@ def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[
     if speculation is None or speculation.method == "ngram":
         return ()
     if speculation.model is not None:
-        from hwcalc.library.plan import load_model
-
-        draft = load_model(speculation.model)
-        return [kind for layer in draft.stack_for("vllm") for kind in layer]
+        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
     return [kind for _ in range(_modules(model)) for kind in _predictor(model)]
 
 

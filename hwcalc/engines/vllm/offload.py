@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_stages
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas.weights import Block, Part
@@ -29,12 +30,9 @@ _TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
 def resident_bytes_rank(
     model: ModelSpec,
     offload_gib: float,
+    parallel: Parallel = ALONE,
     *,
     plain: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
     scheme: Scheme | None = None,
 ) -> RankBytes | None:
     """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``; ``None`` if the weights are not counted.
@@ -44,10 +42,10 @@ def resident_bytes_rank(
     if model.counted is None:
         return None
     form = VLLM.plain(model, plain)
-    blocks = cut_blocks(model, VLLM.held(model, model.counted, pp), VllmRank(model, tp=tp, dp=dp, ep=ep), VLLM)
+    blocks = cut_blocks(model, VLLM.held(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
     limit = int(offload_gib * GIB)
     low = high = 0
-    for stage in on_stages(model, blocks, pp, VLLM):
+    for stage in on_stages(model, blocks, parallel.pp, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, form)) for block in stage]
         total = sum(size for _, size in sizes)
         movable = sum(size for block, size in sizes if _is_layer(block))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import PLAIN, Rules, rank_weight_bytes
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank, module_of
 from hwcalc.engines.stages import Tables
 from hwcalc.engines.vllm.shards import VllmRank
@@ -54,36 +55,28 @@ _CORRECTION_BIAS: Final = frozenset(
 
 
 def param_bytes_rank(
-    model: ModelSpec,
-    dtype: str | None = None,
-    *,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    scheme: Scheme | None = None,
+    model: ModelSpec, parallel: Parallel = ALONE, *, dtype: str | None = None, scheme: Scheme | None = None
 ) -> tuple[int, ...] | None:
     """Bytes of parameters on a rank of each pipeline stage; ``None`` if the model's weights are not counted.
 
     ``dtype`` is vLLM's model dtype; a float32 checkpoint is loaded in 16 bits unless it says ``fp32``. ``scheme`` is the
-    checkpoint's quantisation. ``ep`` above 1 deals whole experts out over that many ranks; otherwise all ranks of ``tp`` and ``dp``
-    share each expert's matrices.
+    checkpoint's quantisation.
     """
-    return rank_weight_bytes(model, plain=dtype, tp=tp, pp=pp, dp=dp, ep=ep, scheme=scheme, rules=VLLM)
+    return rank_weight_bytes(model, parallel, plain=dtype, scheme=scheme, rules=VLLM)
 
 
-def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
+def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps beside quantised weights.
 
     Decoding multiplies them into queries and outputs. Where the weights are 16-bit themselves, the copies are views of them. Four
     heads of 128 + 128 rows over a latent of 512 are 4 x 256 x 512 x 2 bytes a layer.
     """
-    longest = max(len(stage) for stage in layers_of_stages(len(model.stack), pp))
+    longest = max(len(stage) for stage in layers_of_stages(len(model.stack), parallel.pp))
     total = 0
     for group in model.stack.groups:
         kind = group.kind
         if isinstance(kind, LatentAttention) and kind.qk_nope_head_dim is not None and kind.v_head_dim is not None:
-            heads = -(-kind.num_attention_heads // tp)
+            heads = -(-kind.num_attention_heads // parallel.tp)
             rows = heads * (kind.qk_nope_head_dim + kind.v_head_dim)
             total += min(group.count, longest) * rows * kind.kv_lora_rank * 2
     return total
