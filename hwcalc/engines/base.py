@@ -159,6 +159,13 @@ class Engine(ABC):
         """What the engine needs for a while beside one forward pass, such as copies while a cache grows."""
         return ()
 
+    def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        """Whether ``budget_bytes`` of cache on each GPU hold the planned sequences."""
+        pool = self.pool(opened, max(0, budget_bytes)).value
+        if pool is None:
+            return opened.needed_bytes <= budget_bytes
+        return budget_bytes >= 0 and pool.holds(opened.request.replica_batch)
+
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
         """How many sequences the engine runs at once whatever the memory, and the name of what says so; ``None`` is any number."""
         return None
@@ -240,7 +247,7 @@ class Opened:
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Opened:
         """The same with another length or number of sequences, of the same family, and not checked."""
-        seq, batch = seq or self.request.seq, batch or self.request.batch
+        seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
         if (seq, batch) == (self.request.seq, self.request.batch):
             return self
         made = replace(self, request=replace(self.request, seq=seq, batch=batch))

@@ -42,7 +42,8 @@ def plan_memory(opened: Opened, *, cache_bytes: int, rank_bytes: int, definition
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
     request = opened.request
-    weights = opened.told(_weights(opened.model, format_name(request.weights), opened.engine.plain_dtype(opened)))
+    model, wanted, plain = opened.model, format_name(request.weights), opened.engine.plain_dtype(opened)
+    weights = opened.told(model.once(("weights", wanted, plain), lambda: _weights(model, wanted, plain)))
     share, overhead = (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
     total = None if weights.bytes is None else weights.bytes + cache_bytes
     if total is not None and share is not None and overhead is not None:

@@ -92,10 +92,7 @@ def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None) -> bool:
 
 
 def _fits(opened: Opened, size: int, pool: PoolInfo | None) -> bool:
-    pool = opened.pool(max(0, size)) if pool is None else pool
-    if pool is not None:
-        return size >= 0 and pool.fits and (pool.max_requests is None or pool.max_requests >= opened.request.replica_batch)
-    return opened.needed_bytes <= size
+    return opened.engine.holds(opened, size) if pool is None else size >= 0 and pool.holds(opened.request.replica_batch)
 
 
 def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:

@@ -78,7 +78,8 @@ def speed_bound(
       with favourites touches fewer.
     """
     measured, notes = _measured(gpu)
-    shares = weight_shares(model, weights, dtype) if shares is None else shares
+    if shares is None:
+        shares = model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
     if shares is None:
         unknown = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
         return Noted(_nothing(), (*notes, unknown))

@@ -171,6 +171,16 @@ class Vllm(Engine):
         longest = max(opened.tokens, opened.model.max_position_embeddings or 0)
         return Noted(plan_pool(layout, settings, budget_bytes, opened.tokens, longest), notes)
 
+    def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        """As the pool does, without its other figures: the blocks of all requests, and the null block."""
+        planned = of_vllm(opened)
+        settings, blocks = planned.settings, planned.blocks
+        return budget_bytes >= 0 and all(
+            (settings.override or budget_bytes // size) > blocks * opened.request.replica_batch
+            for size in planned.layout.stage_bytes
+            if size
+        )
+
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Of a family it depends on the largest batch alone."""
         settings = of_vllm(opened).settings
