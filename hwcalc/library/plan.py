@@ -131,7 +131,8 @@ def opened(model: ModelLike, given: Mapping[str, Any]) -> tuple[ModelSpec, dict[
     spec = load_model(model, revision=given.get("revision"), **hub)  # type: ignore[arg-type]
     if given.get("draft") is not None:
         request["draft"] = load_model(given["draft"], **hub)  # type: ignore[arg-type]
-    request["option_draft"] = option_draft(request["engine"], request["engine_options"], **hub)
+    else:
+        request["option_draft"] = option_draft(request["engine"], request["engine_options"], **hub)
     return spec, request
 
 

@@ -235,7 +235,7 @@ def _opened(
     spec: ModelSpec, engine: str, wanted: dict[str, Any], options: dict[str, str], reading: dict[str, Any]
 ) -> tuple[Opened, dict[str, Any]]:
     """The request as it is planned, and what of it is shown."""
-    draft = option_draft(engine, options, **reading)
+    draft = None if "draft" in wanted else option_draft(engine, options, **reading)
     planned = open_request(spec, engine=engine, engine_options=options, option_draft=draft, **wanted)
     request = planned.request
     values = {**vars(request), **vars(request.parallel), **vars(request.hardware)}

@@ -182,7 +182,7 @@ def test_replicas_multiply(llama: ModelSpec, deepseek: ModelSpec) -> None:
     assert rate(llama, parallel=Parallel(dp=2), batch=8) == pytest.approx(2 * rate(llama, batch=4))
     assert rate(llama, parallel=Parallel(dp=4), batch=1) == pytest.approx(rate(llama))
     assert rate(deepseek, parallel=Parallel(tp=8, dp=2), batch=128) > 2 * rate(deepseek, parallel=Parallel(tp=8), batch=64)
-    apart = rate(deepseek, parallel=Parallel(tp=8, dp=2), ep=8, batch=128)
+    apart = rate(deepseek, parallel=Parallel(tp=8, dp=2, ep=8), batch=128)
     assert apart == pytest.approx(2 * rate(deepseek, parallel=Parallel(tp=8), batch=64))
 
 
