@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from hwcalc.engines.allocation import Allocation
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import Option
+from hwcalc.engines.options import EngineOption
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
@@ -50,7 +50,7 @@ class Engine(ABC):
     """What its numbers are: ``exact`` (the formulas) or ``engine`` (that engine's rule)."""
     versions: ClassVar[tuple[str, ...]]
     """Versions whose rules are known, newest first; an empty tuple if there is nothing to choose."""
-    options: ClassVar[Mapping[str, Option]] = MappingProxyType({})
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({})
     source: ClassVar[str]
     pooled: ClassVar[bool] = False
     """Whether it allocates a pool at start-up, from which sequences take what they need."""

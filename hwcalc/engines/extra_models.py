@@ -6,7 +6,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import exact, ranked
 from hwcalc.engines.draft_weights import draft_bytes_rank
-from hwcalc.engines.lora import lora_bytes_rank
+from hwcalc.engines.lora_weights import lora_bytes_rank
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
 from hwcalc.model import Note

@@ -20,7 +20,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import Option, choice_option, integer_option, parse_kv_dtype
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, parse_kv_dtype
 from hwcalc.engines.reference import model_dtype, named
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
@@ -68,31 +68,33 @@ class Transformers(GeneralEngine):
     definition: ClassVar[str] = "engine"
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
-    options: ClassVar[Mapping[str, Option]] = MappingProxyType(
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             option.name: option
             for option in (
-                Option(
+                EngineOption(
                     name="cache",
                     help="which cache class",
                     default="dynamic",
                     check=choice_option("dynamic", "static", "quantized", "offloaded"),
                 ),
-                Option(
+                EngineOption(
                     name="max_cache_len",
                     help="positions that a static cache preallocates",
                     default="the planned length",
                     check=integer_option(1),
                 ),
-                Option(name="nbits", help="bits of a quantized cache", default="4", check=integer_option(1, 8)),
-                Option(name="q_group_size", help="elements that share a scale", default="64", check=integer_option(1, 65536)),
-                Option(
+                EngineOption(name="nbits", help="bits of a quantized cache", default="4", check=integer_option(1, 8)),
+                EngineOption(
+                    name="q_group_size", help="elements that share a scale", default="64", check=integer_option(1, 65536)
+                ),
+                EngineOption(
                     name="residual_length",
                     help="newest tokens that may stay unquantized",
                     default="128",
                     check=integer_option(1, 2**31),
                 ),
-                Option(
+                EngineOption(
                     name="quant_backend",
                     help="who quantizes",
                     default="quanto",

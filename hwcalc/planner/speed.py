@@ -4,6 +4,15 @@ A step takes at least as long as memory needs to deliver what is read and as lon
 longer (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785). Read are the weights that the step's tokens use, once
 each, and what the caches hold; computed are two operations per weight and token (Kaplan et al. 2020, arXiv:2001.08361) and what
 :mod:`hwcalc.formulas.flops` counts. Communication, activations, sampling and kernels below their peak come on top and are left out.
+
+- Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
+  so a latent that every rank keeps is read by every rank.
+- Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
+  keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
+  the stages. For a prompt the stages may work on different pieces of it at once.
+- Replicas work side by side, each for its own sequences.
+- Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
+  with favourites touches fewer.
 """
 
 from __future__ import annotations
@@ -67,15 +76,6 @@ def speed_bound(
     weights are run in where that is not the model's own. The experts of a layer are shared by ``ep`` ranks, where that is more than one,
     else by all of ``tp x dp``. ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
     again: :func:`~hwcalc.planner.weight_use.weight_shares` of the same model, weights and dtype.
-
-    - Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
-      so a latent that every rank keeps is read by every rank.
-    - Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
-      keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
-      the stages. For a prompt the stages may work on different pieces of it at once.
-    - Replicas work side by side, each for its own sequences.
-    - Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
-      with favourites touches fewer.
     """
     measured, notes = _measured(gpu)
     if shares is None:

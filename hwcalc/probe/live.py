@@ -180,7 +180,7 @@ def _run(
     static = common["cache"] == "static"
     context = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
     layers = _layers(context, small)
-    predicted = context.stored_bytes
+    predicted = _predicted(context)
     built = fed = None
     try:
         try:
@@ -259,6 +259,10 @@ def _layers(context: Opened, small: Small) -> list[LiveLayer]:
         )
         for number, layer in zip(numbers, stack, strict=True)
     ]
+
+
+def _predicted(context: Opened) -> int:
+    return context.stored_bytes
 
 
 def _with(layer: LiveLayer, size: int) -> LiveLayer:

@@ -8,7 +8,7 @@ from typing import Final
 
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
-from hwcalc.engines.vllm.settings import Settings
+from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import (
     ChunkSpec,
     CrossSpec,
@@ -55,7 +55,7 @@ Named = tuple[str, LayerSpec]
 class SpecBuilder:
     """Kinds to specs, for one model and settings. ``length`` is that of the longest sequence."""
 
-    def __init__(self, model: ModelSpec, settings: Settings, length: int, stack: Stack) -> None:
+    def __init__(self, model: ModelSpec, settings: VllmSettings, length: int, stack: Stack) -> None:
         self.model = model
         self.settings = settings
         self.length = length

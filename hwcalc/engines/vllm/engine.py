@@ -11,7 +11,7 @@ from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import Option, choice_option, integer_option, number_option
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
@@ -57,9 +57,9 @@ class Vllm(Engine):
     pooled: ClassVar[bool] = True
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
-    options: ClassVar[Mapping[str, Option]] = MappingProxyType(
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
-            name: Option(name=name, help=text, default=default, check=check)
+            name: EngineOption(name=name, help=text, default=default, check=check)
             for name, text, default, check in (
                 ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
                 ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from hwcalc.engines.vllm.builder import SpecBuilder
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
-from hwcalc.engines.vllm.settings import Settings
+from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import LayerSpec, Limits
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LayerKind, Stack
@@ -97,7 +97,7 @@ class PoolLayout:
         return low
 
 
-def plan_layout(model: ModelSpec, settings: Settings, length: int) -> PoolLayout:
+def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLayout:
     """Every layer's caches, grouped. Raises :class:`~hwcalc.errors.UnsupportedError` for what vLLM has no layers for."""
     stack = model.stack_for("vllm")
     builder = SpecBuilder(model, settings, length, stack)
@@ -141,7 +141,7 @@ def _of_drafts(builder: SpecBuilder, drafts: Sequence[LayerKind], pp: int) -> It
             yield LayerCache(name, -1, pp - 1, -1, outer=False), spec
 
 
-def _limits(builder: SpecBuilder, settings: Settings, *, modules: int) -> Limits:
+def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Limits:
     return Limits(
         in_flight=settings.in_flight,
         retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from hwcalc.engines.lora import Lora, adapted, adapter_numbers, most_on_a_stage
+from hwcalc.engines.lora import Lora
+from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stage
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import module_of

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.vllm.layout import HeldBytes, PoolLayout, plan_layout
-from hwcalc.engines.vllm.settings import Settings, read_settings
+from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 
 __all__ = ["VllmOpened", "of_vllm"]
 
@@ -15,7 +15,7 @@ class VllmOpened(Opened):
     """What vLLM's rules ask of a request again and again."""
 
     @cached_property
-    def settings(self) -> Settings:
+    def settings(self) -> VllmSettings:
         """Every default filled in. Of a family only the batches differ."""
         first = self.shared("settings", lambda: read_settings(self.model, self.request, self.version))
         return first.sized(self.request)

@@ -10,7 +10,7 @@ from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
-from hwcalc.engines.vllm.settings import Settings
+from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec
 from hwcalc.formulas import ranges
 from hwcalc.units import GIB
@@ -18,7 +18,7 @@ from hwcalc.units import GIB
 __all__ = ["group_infos", "plan_pool", "usable_blocks"]
 
 
-def plan_pool(layout: PoolLayout, settings: Settings, budget: int, length: int, bound: int) -> PoolInfo:
+def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> PoolInfo:
     """The pool of one data-parallel replica. ``bound`` limits the search for the longest request."""
     stages = [size for size in layout.stage_bytes if size]
     if not stages:
@@ -53,7 +53,7 @@ def plan_pool(layout: PoolLayout, settings: Settings, budget: int, length: int, 
     )
 
 
-def usable_blocks(layout: PoolLayout, settings: Settings, budget: int) -> int:
+def usable_blocks(layout: PoolLayout, settings: VllmSettings, budget: int) -> int:
     """Blocks that requests can have on the stage that has fewest: all but the null block."""
     if settings.override is not None:
         return max(0, settings.override - 1)
@@ -83,7 +83,7 @@ def _without_cache(budget: int) -> PoolInfo:
     )
 
 
-def _logged(layout: PoolLayout, settings: Settings, blocks: int, concurrency: float, length: int) -> int:
+def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency: float, length: int) -> int:
     """The token figure of the log. vLLM computes it in floating point, so that a product may fall just below a whole number."""
     if settings.version >= versions.GROUP_AWARE_LOG_SINCE:
         return int(concurrency * length)
@@ -91,7 +91,7 @@ def _logged(layout: PoolLayout, settings: Settings, blocks: int, concurrency: fl
     return blocks // len(layout.groups) * smallest * settings.dcp
 
 
-def _message(layout: PoolLayout, settings: Settings, budget: int, length: int, bound: int) -> str | None:
+def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:
     """Why it does not start, in the engine's own words; the first pipeline stage that lacks memory speaks."""
     wanted = layout.total_blocks(length)
     for size in layout.stage_bytes:
@@ -114,7 +114,7 @@ def _gib(size: int) -> str:
     return f"{round(size / GIB, 2)}"
 
 
-def _mamba_limit(layout: PoolLayout, settings: Settings, blocks: int) -> tuple[Try, ...]:
+def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tuple[Try, ...]:
     """Since 0.19 CUDA graphs of decoding are captured for ``max_num_seqs`` requests, each with a block for its states.
 
     Source: vLLM, config/compilation.py (pull request 38270): "max_num_seqs exceeds available Mamba cache blocks".

@@ -19,7 +19,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.units import parse_tokens
 
-__all__ = ["Settings", "cached_kinds", "read_settings"]
+__all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
 _BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
 # Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
@@ -27,7 +27,7 @@ _DEAF: Final = frozenset({"FalconForCausalLM"})
 
 
 @frozen
-class Settings:
+class VllmSettings:
     """All that the planner of blocks needs beside the layers. ``word`` is the KV dtype in the engine's words, resolved."""
 
     word: str
@@ -68,7 +68,7 @@ class Settings:
             return self.batched_tokens
         return (self.pp + self.async_scheduling) * self.batched_tokens
 
-    def sized(self, request: Request) -> Settings:
+    def sized(self, request: Request) -> VllmSettings:
         """The same for a request that differs in length alone."""
         sequences, batched, full = _batches(request)
         if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
@@ -81,7 +81,7 @@ class Settings:
         return whole is None or (self.batched_tokens == whole and self.sequences * seq >= whole)
 
 
-def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
+def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
     """Fill in what the user left open, as vLLM does. Raises what a wrong value deserves."""
     options = request.options
     architecture = gpu_architecture(request.hardware.gpu)
@@ -89,7 +89,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
     sequences, batched, full_batch = _batches(request)
     kinds = cached_kinds(model)
     conv = _plain_option(options, "mamba_cache_dtype", plain)
-    return Settings(
+    return VllmSettings(
         word=_word(model, request.dtype, plain, architecture, kinds),
         plain=plain,
         conv=conv,

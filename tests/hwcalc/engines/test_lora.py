@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hwcalc import load_model
-from hwcalc.engines.lora import Lora, lora_bytes_rank, parse_lora
+from hwcalc.engines.lora import Lora, parse_lora
+from hwcalc.engines.lora_weights import lora_bytes_rank
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_weights import TRANSFORMERS
 from hwcalc.engines.vllm.lora import slot_rank, vllm_lora_bytes_rank

@@ -47,7 +47,7 @@ def test_offline_is_offline(
     options = {"speculative": "eagle:org/draft"}
     for planned in (plan, recommend):
         with pytest.raises(ModelNotFoundError, match="org/draft"):
-            planned(QWEN, seq=4096, engine="vllm", engine_options=options, offline=how == "option")  # type: ignore[operator]
+            planned(QWEN, seq=4096, engine="vllm", engine_options=options, offline=how == "option")
     words = ["plan", QWEN, "--seq", "4k", "--engine", "vllm", "--engine-option", "speculative=eagle:org/draft"]
 
     assert main([*words, *(["--offline"] if how == "option" else [])]) == 3
