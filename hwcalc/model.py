@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field
+from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
 
-__all__ = ["Definition", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+__all__ = ["Definition", "ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+
+T = TypeVar("T")
 
 
 class Definition(Shown, enum.StrEnum):
@@ -113,6 +116,34 @@ class RawModel:
 
 
 @frozen
+class ModelFacts:
+    """Single facts that some engine asks for beside the layers. Zero, ``None`` or an empty mapping: the description does not say."""
+
+    dense_layers: int = 0
+    """How many of the first layers have an MLP without experts (``first_k_dense_replace``)."""
+    hash_routed_layers: int = 0
+    """How many of the first layers route by a table from tokens to experts."""
+    experts_per_token: int = 0
+    """Routed experts that each token is sent to."""
+    expert_dtype: str | None = None
+    """The format of routed experts, where it is not that of the other weights."""
+    part_types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Model types of the parts ``text``, ``vision`` and ``audio``; empty for a part that has none of its own."""
+    ties_text_embeddings: bool | None = None
+    """What the text part by itself says of tied embeddings; ``None`` without such a part."""
+    draft_vocab_size: int | None = None
+    """Rows of the head of an EAGLE draft, where they are fewer than its vocabulary."""
+    mtp_modules: int | None = None
+    """Layers of multi-token prediction that come with the model."""
+    sliding_window: int | None = None
+    """The window that the file names, whether or not its layers use it."""
+    ngram_size: int | None = None
+    """Tokens of an n-gram, for models that look n-grams up."""
+    deepstack_layers: int = 0
+    """Decoder layers that take features of the vision tower besides."""
+
+
+@frozen
 class ModelSpec:
     """A stack of layers, each with what it caches, and the few numbers that stand beside it.
 
@@ -145,7 +176,21 @@ class ModelSpec:
     assumed: bool = False
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))
+    facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """The file as it was read: for locks, receipts and live models. Whatever engines need of it is in :attr:`facts`."""
+
+    @cached_property
+    def worked_out(self) -> dict[Hashable, Any]:
+        """What was worked out of this model once, whatever is asked of it, such as the bytes of its weights on a rank."""
+        return {}
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What ``make`` gives, made on the first call with this key and kept for as long as the model is."""
+        if key not in self.worked_out:
+            self.worked_out[key] = make()
+        found: T = self.worked_out[key]
+        return found
 
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file; the same as ``stack`` almost always."""

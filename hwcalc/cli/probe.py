@@ -80,7 +80,8 @@ def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wante
         check_path(receipt)
     with reading(model):
         spec, request = opened(model, read_options(given))
-    engine, context = open_request(spec, list(spec.notes), **request)
+    context = open_request(spec, **request)
+    engine = context.engine
     with interruptible():
         probed = probe(engine, context, wanted)
         if probed is None:

@@ -1,104 +1,28 @@
-"""What a rank asks its device for, tensor by tensor in the order in which the engine does: the general rule, layer after layer."""
+"""One tensor that a rank asks its device for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from hwcalc.engines.stored import Allocation
-from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import Role
-from hwcalc.profiles.dtypes import find_dtype
+from hwcalc.formulas.frozen import frozen
 
-if TYPE_CHECKING:
-    from hwcalc.engines.base import Engine
-    from hwcalc.engines.stored import Context, StoredTensor
-
-__all__ = ["ITEM_BYTES", "fullest_stage", "layer_allocations", "planned_blocks"]
+__all__ = ["ITEM_BYTES", "Allocation"]
 
 ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1, "int64": 8}
 """Formats of one number each, whose tensors have the cache's own shape; every other format is rows of bytes (``uint8``)."""
-_SAME: Final = {"fp8": "fp8_e4m3"}
-_PER_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX})
 
 
-def layer_allocations(engine: Engine, context: Context, stage: int) -> tuple[Allocation, ...]:
-    """A tensor for each that the engine stores, of the layers of pipeline stage ``stage`` (from 0) on one tensor-parallel rank.
+@frozen
+class Allocation:
+    """One tensor of one rank. ``layer`` is -1 for what the model keeps beside its layers, or what its layers share.
 
-    Heads are divided over ``tp``, sequences over ``dp``, the tokens of attention over ``dcp``; what does not divide is rounded up, as
-    on the fullest rank. Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
+    ``bytes`` is the product of ``shape`` and the bytes of a ``dtype`` of :data:`ITEM_BYTES`. ``blocks`` is set for a part of a pool,
+    whose first axis it is: fewer blocks are a smaller pool of the same layout.
     """
-    request, layers = context.request, context.model.stack_for(engine.name).layers
-    if request.pp > len(layers):
-        raise UnsupportedError(f"pp {request.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local, rules = context.on_a_replica(), engine.weight_rules()
-    known = {
-        kind: tuple(engine.tensors(rules.shard(context.model, kind, request.tp), local))
-        for kind in dict.fromkeys(kind for layer in layers for kind in layer)
-    }
-    out: list[Allocation] = []
-    for number in rules.spans(len(layers), request.pp)[stage]:
-        names: dict[str, int] = {}
-        for kind in layers[number]:
-            for tensor in known[kind]:
-                names[tensor.name] = names.get(tensor.name, 0) + 1
-                again = "" if names[tensor.name] == 1 else f".{names[tensor.name]}"
-                out += _allocated(f"layers.{number}.{tensor.name}{again}", number, tensor, local)
-    for tensor in engine.extras(local):
-        out += _allocated(tensor.name, -1, tensor, local)
-    return tuple(out)
 
-
-def fullest_stage(engine: Engine, context: Context) -> int:
-    """The pipeline stage whose ranks hold most; the first of several."""
-    sizes = [sum(one.bytes for one in engine.allocation(context, stage)) for stage in range(context.request.pp)]
-    return sizes.index(max(sizes))
-
-
-def planned_blocks(engine: Engine, context: Context, needed: int) -> int:
-    """Blocks of a pool: those that the budget of the plan holds, or without one ``needed``."""
-    request = context.request
-    size = request.kv_memory
-    if size is None and request.gpu is not None:
-        budget = engine.budget(context)
-        size = None if budget is None else max(0, budget.expected)
-    pool = None if size is None else engine.pool(context, size)
-    return needed if pool is None or pool.blocks is None else pool.blocks
-
-
-def _allocated(name: str, layer: int, tensor: StoredTensor, context: Context) -> Iterable[Allocation]:
-    size, positions = tensor.bytes, tensor.positions
-    if context.request.dcp > 1 and tensor.role in _PER_TOKEN - {Role.INDEX} and positions:
-        # Of seven tokens over two ranks the fullest has four.
-        kept = -(-positions // context.request.dcp)
-        size, positions = size // positions * kept, kept
-    if size:
-        dtype, shape = _shape(tensor, size, positions, context.batch)
-        yield Allocation(name=name, layer=layer, dtype=dtype, shape=shape, bytes=size)
-
-
-def _shape(tensor: StoredTensor, size: int, positions: int, batch: int) -> tuple[str, tuple[int, ...]]:
-    """``[batch, heads, tokens, head_dim]`` where that many numbers make up the bytes; else rows of bytes, else bytes."""
-    dtype = _SAME.get(tensor.dtype, tensor.dtype)
-    item = ITEM_BYTES.get(dtype)
-    if item is not None:
-        shape = _axes(tensor, positions, batch, tensor.shape[-1])
-        if prod(shape) * item == size:
-            return dtype, shape
-        if size % item == 0:
-            return dtype, (size // item,)
-    packed = find_dtype(tensor.dtype)
-    if packed is not None:
-        shape = _axes(tensor, positions, batch, packed.row_bytes(tensor.shape[-1]))
-        if prod(shape) == size:
-            return "uint8", shape
-    return "uint8", (size,)
-
-
-def _axes(tensor: StoredTensor, positions: int, batch: int, last: int) -> tuple[int, ...]:
-    if tensor.role in _PER_TOKEN:
-        return (batch, *tensor.shape[:-1], positions, last)
-    if tensor.role is Role.CONV:
-        return (batch, *tensor.shape[:-1], last, positions)
-    return (batch, *((positions,) if positions > 1 else ()), *tensor.shape[:-1], last)
+    name: str
+    layer: int
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    blocks: int | None = None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.stored import Context
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import Parallel, Request
 from hwcalc.model import Definition, Note
 
 if TYPE_CHECKING:
@@ -35,35 +36,36 @@ _DEPENDS: Final[Mapping[str, tuple[str, ...]]] = {
 """What must be the same for a measurement to hold again."""
 
 
-def conditions(context: Context, *, tokens: int, rows: int) -> dict[str, int | str]:
+def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dict[str, int | str]:
     """What overheads depend on: the model, its ranks, and the largest forward pass."""
-    request = context.request
     return {
-        "model": context.model.id,
-        "tp": request.tp,
-        "pp": request.pp,
-        "ep": request.ep,
+        "model": model,
+        "tp": parallel.tp,
+        "pp": parallel.pp,
+        "ep": parallel.ep,
         "tokens": tokens,
         "rows": rows,
     }
 
 
-def calibrated(engine: str, context: Context, parts: tuple[BudgetPart, ...], *, tokens: int, rows: int) -> tuple[BudgetPart, ...]:
+def calibrated(
+    engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...], *, tokens: int, rows: int
+) -> Noted[tuple[BudgetPart, ...]]:
     """The parts of a memory equation, with what was measured of them on this accelerator in the place of the estimates.
 
     A measurement stands in where it was taken under the same conditions: a peak of activations for the same model, ranks and
     batch, memory outside of torch for the same ranks. ``tokens`` are those of one forward pass, ``rows`` the sequences whose
-    logits it makes. What was taken is said in the context's notes.
+    logits it makes. A note says what was taken.
     """
     from hwcalc.profiles.calibration import overheads_kind
 
-    gpu = context.request.gpu
-    if gpu is None or not context.request.calibrated:
-        return parts
-    found = measurements(gpu.id, overheads_kind(engine), context.notes)
+    gpu = request.hardware.gpu
+    if gpu is None or not request.hardware.calibrated:
+        return Noted(parts)
+    found, notes = measurements(gpu.id, overheads_kind(engine))
     if found is None:
-        return parts
-    here, used = conditions(context, tokens=tokens, rows=rows), []
+        return Noted(parts, notes)
+    here, used = conditions(model, request.parallel, tokens=tokens, rows=rows), []
     for value, names in _PARTS.items():
         reading = found.latest(value, {name: here[name] for name in _DEPENDS[value]})
         first = next((part for part in parts if part.name in names), None)
@@ -83,12 +85,12 @@ def calibrated(engine: str, context: Context, parts: tuple[BudgetPart, ...], *, 
         used.append(f"{first.name} ({measured.date})")
     if used:
         message = f"Measured on this machine instead of estimated: {', '.join(used)}. Without: KVPLAN_NO_CALIBRATION=1."
-        context.notes.append(Note(code="calibrated", message=message))
-    return parts
+        notes += (Note(code="calibrated", message=message),)
+    return Noted(parts, notes)
 
 
-def measurements(gpu: str, kind: str, notes: list[Note]) -> Calibration | None:
-    """The user's file of this kind, unless it is switched off, which is said in ``notes``.
+def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
+    """The user's file of this kind, unless it is switched off, which a note says.
 
     Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
     """
@@ -97,8 +99,9 @@ def measurements(gpu: str, kind: str, notes: list[Note]) -> Calibration | None:
 
     if not enabled():
         path = calibration_path(gpu, kind)
-        if path is not None and path.exists():
-            notes.append(Note(code="calibration-off", message=f"{SWITCH} is set: what was measured on {gpu} is left out."))
-        return None
+        if path is None or not path.exists():
+            return Noted(None)
+        note = Note(code="calibration-off", message=f"{SWITCH} is set: what was measured on {gpu} is left out.")
+        return Noted(None, (note,))
     with profile_errors():
-        return load_calibration(gpu, kind)
+        return Noted(load_calibration(gpu, kind))

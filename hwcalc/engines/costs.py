@@ -5,13 +5,13 @@ The constants are in ``profiles/engines/runtime.yaml``. Every term is low, expec
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes, Rules
-from hwcalc.engines.request import Request
-from hwcalc.engines.stored import Context
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.widths import layer_width
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import Estimate, runtime_profile
@@ -30,11 +30,8 @@ __all__ = [
     "memory_of",
     "model_width",
     "ranked",
-    "remembered",
     "workspaces",
 ]
-
-T = TypeVar("T")
 
 _CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
 """Vendors whose contexts have been read, by their entry in the profile."""
@@ -64,21 +61,22 @@ def ranked(name: str, section: Section, found: RankBytes) -> BudgetPart:
     return BudgetPart(name=name, section=section, **vars(found))
 
 
-def memory_of(gpu: Gpu, notes: list[Note]) -> VisibleMemory | None:
-    """What programs see of the GPU; how that was estimated, where it is not a reading, goes into ``notes``."""
+def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
+    """What programs see of the GPU; a note says how that was estimated, where it is not a reading."""
     from hwcalc.profiles.gpus import visible_memory
 
     memory = visible_memory(gpu)
     if memory is None:
-        notes.append(Note(code="gpu-memory-unknown", message=f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."))
-    elif gpu.torch_total_mib is None:
+        message = f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."
+        return Noted(None, (Note(code="gpu-memory-unknown", message=message),))
+    if gpu.torch_total_mib is None:
         size = human_bytes(memory.expected_bytes)
         message = f"No reading of what programs see of {gpu.id} is known: {size}, {memory.basis}."
-        notes.append(Note(code="gpu-memory-estimated", message=message))
-    elif gpu.category == "unified":
+        return Noted(memory, (Note(code="gpu-memory-estimated", message=message),))
+    if gpu.category == "unified":
         message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."
-        notes.append(Note(code="unified-memory", message=message))
-    return memory
+        return Noted(memory, (Note(code="unified-memory", message=message),))
+    return Noted(memory)
 
 
 def device_context(gpu: Gpu) -> BudgetPart:
@@ -105,46 +103,43 @@ def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
     return (estimated("workspaces", Section.OVERHEAD, runtime_profile().estimate(f"workspace.{name}")),)
 
 
-def communication(request: Request, gpu: Gpu) -> tuple[BudgetPart, ...]:
+def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
     """Buffers for talking to the other GPUs; none on one."""
     parts, profile = [], runtime_profile()
-    if request.tp * request.pp > 1:
+    if parallel.tp * parallel.pp > 1:
         kind = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
         parts.append(estimated("communication", Section.OVERHEAD, profile.estimate(f"communication.{kind}")))
-    if request.ep > 1:
+    if parallel.ep > 1:
         parts.append(estimated("expert exchange", Section.OVERHEAD, profile.estimate("communication.expert_parallel")))
     return tuple(parts)
 
 
-def chunk_tokens(context: Context) -> tuple[int, int, int]:
+def chunk_tokens(opened: Opened) -> tuple[int, int, int]:
     """Tokens of one forward pass of a replica, where prompts go in pieces: never more than there are."""
     chunk = runtime_profile().estimate("activation.chunk_tokens")
-    every = context.request.replica_batch * context.tokens
-    low, expected, high = (
-        min(every, max(context.request.replica_batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high)
-    )
+    batch = opened.request.replica_batch
+    low, expected, high = (min(batch * opened.tokens, max(batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high))
     return low, expected, high
 
 
-def model_width(rules: Rules, model: ModelSpec, request: Request) -> int:
+def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
     """Numbers per token that the widest layer holds inside on one rank; estimated from the hidden width if weights are not counted."""
-    ranks = request.tp, request.dp, request.ep
-    made = rules.rank(model, tp=request.tp, dp=request.dp, ep=request.ep)
-    width = remembered(model, (rules.engine, "layer", *ranks), lambda: layer_width(model, made))
-    return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // request.tp if width is None else width
+    key = (rules.engine, "layer width", parallel.tp, parallel.dp, parallel.ep)
+    width = model.once(key, lambda: layer_width(model, rules.rank(model, parallel)))
+    return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // parallel.tp if width is None else width
 
 
-def forward(rules: Rules, context: Context, tokens: tuple[int, int, int], rows: int, *, plain: str | None = None) -> BudgetPart:
+def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, plain: str | None = None) -> BudgetPart:
     """One forward pass of so many tokens, and the logits of ``rows`` sequences.
 
     The hidden vector of every token a few times over, what the widest layer holds inside once, and the vocabulary for each
     sequence's next token: 4 tokens of hidden width 8 in 16 bits, 3 copies and an inside of 40, are 4 x 2 x (3 x 8 + 40) = 512 bytes.
     ``plain`` is the dtype that the model runs in; its own where it is not given.
     """
-    model, profile = context.model, runtime_profile()
+    model, parallel, rules, profile = opened.model, opened.request.parallel, opened.engine.weight_rules(), runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    width, element_bytes = model_width(rules, model, context.request), rules.plain(model, plain).bits // 8
-    logits = rows * -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else context.request.tp))
+    width, element_bytes = model_width(rules, model, parallel), rules.plain(model, plain).bits // 8
+    logits = rows * -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
     low, expected, high = (
         int(element_bytes * count * (many * (model.hidden_size or 0) + width) + logits * each)
         for count, many, each in zip(
@@ -163,18 +158,3 @@ def forward(rules: Rules, context: Context, tokens: tuple[int, int, int], rows: 
         high=high,
         source=f"{said} tokens at once, {rows:,} rows of logits; {copies.source}",
     )
-
-
-_last: tuple[ModelSpec, dict[tuple[object, ...], Any]] | None = None
-
-
-def remembered(model: ModelSpec, key: tuple[object, ...], make: Callable[[], T]) -> T:
-    """What was made for the same key and the model that was asked for last: a search asks the same of one model at every length."""
-    global _last  # noqa: PLW0603 - one tuple, replaced whole
-    if _last is None or _last[0] is not model:
-        _last = (model, {})
-    made = _last[1]
-    if key not in made:
-        made[key] = make()
-    found: T = made[key]
-    return found

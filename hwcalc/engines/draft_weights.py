@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.rank_weights import REFERENCE, RankBytes, Rules, block_bytes, cut_blocks, rank_weight_bytes
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
@@ -22,29 +23,27 @@ __all__ = ["draft_bytes_rank", "eagle_bytes_rank", "mtp_bytes_rank"]
 
 def draft_bytes_rank(
     draft: ModelSpec,
+    parallel: Parallel = ALONE,
     *,
     plain: str | None = None,
-    tp: int = 1,
-    ep: int = 1,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> RankBytes | None:
     """Bytes of a whole draft model on the fullest rank of the last stage; ``None`` if its weights are not counted.
 
-    ``scheme`` is the draft's own quantisation. Experts are dealt out only where the draft has any.
+    ``parallel`` is the target's, of which the draft has ``tp`` alone; ``scheme`` is the draft's own quantisation.
     """
-    stages = rank_weight_bytes(draft, plain=plain, tp=tp, ep=ep, scheme=scheme, rules=rules)
-    source = f"weights of the draft {draft.id} on {tp:,} ranks, one stage; vLLM 0.33 config/speculative.py"
+    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), plain=plain, scheme=scheme, rules=rules)
+    source = f"weights of the draft {draft.id} on {parallel.tp:,} ranks, one stage; vLLM 0.33 config/speculative.py"
     return None if stages is None else RankBytes(low=stages[0], expected=stages[0], high=stages[0], source=source)
 
 
 def eagle_bytes_rank(
     draft: ModelSpec,
     target: ModelSpec,
+    parallel: Parallel = ALONE,
     *,
     plain: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> RankBytes | None:
@@ -55,13 +54,13 @@ def eagle_bytes_rank(
     """
     blocks = _own(draft)
     parts = [
-        _bytes(draft, _picked(blocks, role), plain=plain, tp=tp, ep=1, scheme=scheme, rules=rules)
+        _bytes(draft, _picked(blocks, role), Parallel(tp=parallel.tp), plain=plain, scheme=scheme, rules=rules)
         for role in (None, WeightRole.EMBEDDING, WeightRole.HEAD)
     ]
     rest, embedding, head = (part or 0 for part in parts)
     if parts[0] is None:
         return None
-    shares_embedding = pp == 1 and draft.hidden_size == target.hidden_size and draft.vocab_size == target.vocab_size
+    shares_embedding = parallel.pp == 1 and draft.hidden_size == target.hidden_size and draft.vocab_size == target.vocab_size
     shares_head = _head_rows(draft) == _head_rows(target) and draft.hidden_size == target.hidden_size
     low = rest + (0 if shares_embedding else embedding) + (0 if shares_head else head)
     source = f"weights of the EAGLE head {draft.id}, tables shared with the target where equal; vLLM 0.33 llm_base_proposer.py"
@@ -70,12 +69,9 @@ def eagle_bytes_rank(
 
 def mtp_bytes_rank(
     model: ModelSpec,
+    parallel: Parallel = ALONE,
     *,
     plain: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> RankBytes | None:
@@ -88,10 +84,10 @@ def mtp_bytes_rank(
     if not blocks:
         return None
     rest, embedding = (
-        _bytes(model, _picked(blocks, role), plain=plain, tp=tp, ep=ep, scheme=scheme, rules=rules, dp=dp) or 0
+        _bytes(model, _picked(blocks, role), parallel, plain=plain, scheme=scheme, rules=rules) or 0
         for role in (None, WeightRole.EMBEDDING)
     )
-    size = rest + (embedding if pp > 1 else 0)
+    size = rest + (embedding if parallel.pp > 1 else 0)
     source = "layers of multi-token prediction without the tables that they share; vLLM 0.33 llm_base_proposer.py"
     return RankBytes(low=size, expected=size, high=rest + embedding, source=source)
 
@@ -123,23 +119,20 @@ def _head_rows(model: ModelSpec) -> int | None:
         for weight in block.weights
         if weight.role is WeightRole.HEAD
     ]
-    drafted = model.config.get("draft_vocab_size")
-    return drafted if isinstance(drafted, int) and drafted > 0 else rows[0] if rows else model.vocab_size
+    return model.facts.draft_vocab_size or (rows[0] if rows else model.vocab_size)
 
 
 def _bytes(
     model: ModelSpec,
     blocks: list[Block],
+    parallel: Parallel,
     *,
     plain: str | None,
-    tp: int,
-    ep: int,
     scheme: Scheme | None,
     rules: Rules,
-    dp: int = 1,
 ) -> int | None:
     if model.counted is None:
         return None
     form = rules.plain(model, plain)
-    cut = cut_blocks(model, blocks, rules.rank(model, tp=tp, dp=dp, ep=ep), rules)
+    cut = cut_blocks(model, blocks, rules.rank(model, parallel), rules)
     return sum(block_bytes(model, block, rules, scheme, form) for block in cut)

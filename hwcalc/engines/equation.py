@@ -9,13 +9,14 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, remembered, workspaces
+from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, workspaces
 from hwcalc.engines.extra_models import beside
+from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import PLAIN, rank_weight_bytes
-from hwcalc.engines.stored import Context
+from hwcalc.engines.request import ALONE, Hardware, Parallel
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
 
@@ -25,45 +26,47 @@ if TYPE_CHECKING:
 __all__ = ["plan_equation", "rank_weights_part"]
 
 
-def plan_equation(engine: Engine, context: Context) -> Budget | None:
+def plan_equation(opened: Opened) -> Noted[Budget | None]:
     """What each GPU has left for the cache. ``None`` without a GPU of known memory, or if the model's weights are unknown."""
     from hwcalc.quantization.planned import format_name
 
-    request, gpu = context.request, context.request.gpu
-    if gpu is None:
-        return None
-    memory = memory_of(gpu, context.notes)
-    weights = engine.weight_parts(context)
-    if memory is None or weights is None:
-        return None
-    share, wanted = request.memory_utilization, format_name(request.weights)
-    plain = wanted if wanted in PLAIN else None
-    tokens = engine.forward_tokens(context)
+    engine, request, hardware = opened.engine, opened.request, opened.request.hardware
+    if hardware.gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(hardware.gpu)
+    weights = opened.weights
+    notes += weights.notes
+    if memory is None or weights.value is None:
+        return Noted(None, notes)
+    wanted = format_name(request.weights)
+    tokens, rows = engine.forward_tokens(opened), request.replica_batch
+    extra = beside(opened)
+    margin = _margin(hardware)
     parts = (
-        *weights,
-        *beside(engine, context),
-        forward(engine.weight_rules(), context, tokens, request.replica_batch, plain=plain),
-        *engine.working(context),
-        device_context(gpu),
-        *workspaces(gpu),
-        *communication(request, gpu),
+        *weights.value,
+        *extra.value,
+        forward(opened, tokens, rows, plain=wanted if wanted in PLAIN else None),
+        *engine.working(opened),
+        device_context(hardware.gpu),
+        *workspaces(hardware.gpu),
+        *communication(request.parallel, hardware.gpu),
     )
-    parts = calibrated(engine.name, context, parts, tokens=tokens[1], rows=request.replica_batch)
-    return Budget.of(memory, 1.0 if share is None else share, _margin(context), parts)
+    measured = calibrated(engine.name, opened.model.id, request, parts, tokens=tokens[1], rows=rows)
+    share = 1.0 if hardware.memory_utilization is None else hardware.memory_utilization
+    budget = Budget.of(memory, share, margin.value, measured.value)
+    return Noted(budget, (*notes, *extra.notes, *measured.notes, *margin.notes))
 
 
-def _margin(context: Context) -> Fraction:
+def _margin(hardware: Hardware) -> Noted[Fraction]:
     """The share that is left alone: what the user says, else the profile's, with a note; none beside a share of the user's own."""
-    request = context.request
-    if request.margin is not None or request.memory_utilization is not None:
-        return request.margin or Fraction(0)
+    if hardware.margin is not None or hardware.memory_utilization is not None:
+        return Noted(hardware.margin or Fraction(0))
     margin = runtime_profile().margin
     message = f"Safety margin: {100 * float(margin):g} % of the GPU is left alone. Set it with --margin."
-    context.notes.append(Note(code="default-margin", message=message))
-    return margin
+    return Noted(margin, (Note(code="default-margin", message=message),))
 
 
-def rank_weights_part(engine: Engine, context: Context) -> BudgetPart | None:
+def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     """Weights of the stage that holds most.
 
     Parameters in their format where they are counted; else, or where the files are larger, the files' own size shared out the
@@ -71,31 +74,31 @@ def rank_weights_part(engine: Engine, context: Context) -> BudgetPart | None:
     """
     from hwcalc.quantization.planned import format_name, planned_scheme
 
-    model, request = context.model, context.request
-    wanted = format_name(request.weights)
-    plain = wanted if wanted in {"fp32", "fp16", "bf16"} else None
+    model, parallel = opened.model, opened.request.parallel
+    wanted = format_name(opened.request.weights)
+    plain = wanted if wanted in PLAIN else None
     scheme, known = planned_scheme(model, wanted)
-    layout = {"tp": request.tp, "pp": request.pp, "dp": request.dp, "ep": request.ep}
-    rules = engine.weight_rules()
+    rules = opened.engine.weight_rules()
 
-    def on_ranks(scheme: Scheme | None, **sizes: int) -> tuple[int, ...] | None:
-        key = (rules.engine, "weights", wanted, scheme is None, *sizes.values())
-        return remembered(model, key, lambda: rank_weight_bytes(model, plain=plain, scheme=scheme, rules=rules, **sizes))
+    def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
+        key = (rules.engine, "weights", wanted, scheme is None, parallel)
+        return model.once(key, lambda: rank_weight_bytes(model, parallel, plain=plain, scheme=scheme, rules=rules))
 
-    stages = on_ranks(scheme if known else None, **layout)
+    stages = on_ranks(scheme if known else None, parallel)
     if model.weights is not None and wanted is None:
         published = model.weights.total_bytes
         if stages is not None:
-            alone = sum(on_ranks(scheme if known else None, tp=1, pp=1, dp=1, ep=1) or ())
-            shared = "" if request.gpus * request.ep == 1 else ", shared out as the model is cut"
-            return exact("weights", Section.WEIGHTS, published * max(stages) // max(1, alone), f"{model.weights.source}{shared}")
-        if request.gpus == 1:
-            return exact("weights", Section.WEIGHTS, published, model.weights.source)
+            alone = sum(on_ranks(scheme if known else None, ALONE) or ())
+            shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
+            size = published * max(stages) // max(1, alone)
+            return Noted((exact("weights", Section.WEIGHTS, size, f"{model.weights.source}{shared}"),))
+        if parallel.gpus == 1:
+            return Noted((exact("weights", Section.WEIGHTS, published, model.weights.source),))
         uncounted = runtime_profile().estimate("uncounted_weights")
-        return estimated("weights", Section.WEIGHTS, uncounted, times=-(-published // (request.tp * request.pp)))
+        each = -(-published // (parallel.tp * parallel.pp))
+        return Noted((estimated("weights", Section.WEIGHTS, uncounted, times=each),))
     if stages is None or not known:
         message = f"Weights of {model.id} are not known: no verdict. Give a format with --weights, or a budget with --kv-memory."
-        context.notes.append(Note(code="weights-unknown", message=message))
-        return None
+        return Noted(None, (Note(code="weights-unknown", message=message),))
     format_ = (plain or model.dtype or "bf16") if scheme is None else scheme.name
-    return exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {format_}")
+    return Noted((exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {format_}"),))

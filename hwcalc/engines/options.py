@@ -9,11 +9,11 @@ from hwcalc.formulas import DType
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
-__all__ = ["Option", "choice_option", "integer_option", "number_option", "parse_kv_dtype"]
+__all__ = ["EngineOption", "choice_option", "integer_option", "number_option", "parse_kv_dtype"]
 
 
 @frozen
-class Option:
+class EngineOption:
     """An engine's own knob: its name, what it does, its default, and how its value is read."""
 
     name: str

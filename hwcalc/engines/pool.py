@@ -59,3 +59,7 @@ class PoolInfo:
     message: str | None
     requires: tuple[Try, ...]
     definition: Definition
+
+    def holds(self, requests: int) -> bool:
+        """Whether so many requests of the planned length fit at once."""
+        return self.fits and (self.max_requests is None or self.max_requests >= requests)

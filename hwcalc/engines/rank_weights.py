@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
@@ -97,23 +98,20 @@ REFERENCE: Final = Rules()
 
 def rank_weight_bytes(
     model: ModelSpec,
+    parallel: Parallel = ALONE,
     *,
     plain: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> tuple[int, ...] | None:
     """Bytes of weights on the fullest rank of each pipeline stage; ``None`` if the model's weights are not counted.
 
-    ``plain`` is the dtype of what is not quantised and ``scheme`` the quantisation. ``ep`` above 1 deals whole experts out over
+    ``plain`` is the dtype of what is not quantised and ``scheme`` the quantisation. With ``ep`` above 1 whole experts are dealt out over
     that many ranks; otherwise all ranks of ``tp`` and ``dp`` share each expert's matrices. Llama-3.1-8B on two ranks holds half of
     its matrices and all of its 65 norms:
 
     >>> from hwcalc import load_model
-    >>> rank_weight_bytes(load_model("meta-llama/Llama-3.1-8B"), tp=2)
+    >>> rank_weight_bytes(load_model("meta-llama/Llama-3.1-8B"), Parallel(tp=2))
     (8030527488,)
 
     (16,060,522,496 - 65 x 8,192) / 2 + 65 x 8,192 = 8,030,527,488.
@@ -121,10 +119,10 @@ def rank_weight_bytes(
     if model.counted is None:
         return None
     form = rules.plain(model, plain)
-    rank = rules.rank(model, tp=tp, dp=dp, ep=ep)
-    blocks = cut_blocks(model, rules.held(model, model.counted, pp), rank, rules)
+    blocks = cut_blocks(model, rules.held(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
     return tuple(
-        sum(block_bytes(model, block, rules, scheme, form) for block in stage) for stage in on_stages(model, blocks, pp, rules)
+        sum(block_bytes(model, block, rules, scheme, form) for block in stage)
+        for stage in on_stages(model, blocks, parallel.pp, rules)
     )
 
 

@@ -4,48 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context, StoredTensor, bytes_of
+from hwcalc.engines.base import Opened
+from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import Layer, LayerKind, Role
 
-__all__ = ["fullest_rank_bytes", "stored_bytes"]
+__all__ = ["fullest_rank_bytes"]
 
 _BY_TOKEN = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 """What decode context parallelism divides: entries of tokens, which every rank has some of. States and indexers are whole."""
 
 
-def stored_bytes(engine: Engine, context: Context) -> int:
-    """Everything that the engine stores for the batch, on all GPUs together."""
-    groups = context.model.stack_for(engine.name).groups
-    layers = sum(group.count * bytes_of(engine.tensors(group.kind, context)) for group in groups)
-    return layers + bytes_of(engine.extras(context))
-
-
-def fullest_rank_bytes(engine: Engine, context: Context) -> int:
+def fullest_rank_bytes(opened: Opened) -> int:
     """What the fullest GPU holds: a shard of each layer of its stage, for the sequences of its replica.
 
     Llama-3.1-8B, four tokens in bf16, tp 2 and pp 2: 16 layers x 4 tokens x 4 heads x 256 x 2 bytes = 131,072, a quarter of all.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
     """
-    request, layers = context.request, context.model.stack_for(engine.name).layers
-    if request.pp > len(layers):
-        raise UnsupportedError(f"pp {request.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local = context.on_a_replica()
-    groups = context.model.stack_for(engine.name).groups
+    engine, parallel, layers = opened.engine, opened.request.parallel, opened.stack.layers
+    if parallel.pp > len(layers):
+        raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
+    local, groups = opened.replica, opened.stack.groups
     rules = engine.weight_rules()
     size = {
         group.kind: sum(
-            _share(tensor, request.dcp) for tensor in engine.tensors(rules.shard(context.model, group.kind, request.tp), local)
+            _share(tensor, parallel.dcp) for tensor in engine.tensors(rules.shard(opened.model, group.kind, parallel.tp), local)
         )
         for group in groups
     }
-    if request.pp == 1:
+    if parallel.pp == 1:
         fullest = sum(group.count * size[group.kind] for group in groups)
     else:
-        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in rules.spans(len(layers), request.pp))
-    return fullest + bytes_of(engine.extras(local))
+        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in rules.spans(len(layers), parallel.pp))
+    return fullest + bytes_of(local.extras)
 
 
 def _stage(layers: Sequence[Layer], size: dict[LayerKind, int]) -> int:

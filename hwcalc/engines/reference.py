@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import ClassVar
 
-from hwcalc.engines.base import Engine, parse_kv_dtype
-from hwcalc.engines.request import Request
-from hwcalc.engines.stored import Context, Dtypes, StoredTensor, store
+from hwcalc.engines.base import Opened
+from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import parse_kv_dtype
+from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, LayerKind, Role
 from hwcalc.model import Definition, ModelSpec, Note
@@ -28,17 +30,16 @@ def named(name: str) -> DType:
     return dtype
 
 
-def model_dtype(model: ModelSpec, notes: list[Note]) -> DType:
+def model_dtype(model: ModelSpec) -> Noted[DType]:
     """The dtype that the config names, bf16 where it names none; a note says which it was."""
     if model.dtype is None:
         message = f"KV dtype {_DEFAULT_MODEL_DTYPE}: assumed, since the config names none that a cache has. Set it with --dtype."
     else:
         message = f"KV dtype {model.dtype}: the model's own. Set it with --dtype."
-    notes.append(Note(code="default-dtype", message=message))
-    return named(model.dtype or _DEFAULT_MODEL_DTYPE)
+    return Noted(named(model.dtype or _DEFAULT_MODEL_DTYPE), (Note(code="default-dtype", message=message),))
 
 
-class Reference(Engine):
+class Reference(GeneralEngine):
     """The pure sum over layers."""
 
     name: ClassVar[str] = "reference"
@@ -48,8 +49,9 @@ class Reference(Engine):
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
 
-    def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
-        own = model_dtype(model, notes) if request.dtype is None else named(model.dtype or _DEFAULT_MODEL_DTYPE)
+    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
+        model, request = opened.model, opened.request
+        own, notes = model_dtype(model)
         spelled = own.name if request.dtype is None else request.dtype
         parsed = parse_kv_dtype(spelled)
         roles = {
@@ -64,22 +66,22 @@ class Reference(Engine):
         else:
             key, value = parsed
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
-        return Dtypes(kv=spelled.lower(), roles=MappingProxyType(roles))
+        return Noted(Dtypes(kv=spelled.lower(), roles=MappingProxyType(roles)), notes if request.dtype is None else ())
 
-    def check(self, context: Context) -> None:
-        roles = context.dtypes.roles
-        latent = any(tensor.role is Role.LATENT for group in context.model.stack.groups for tensor in group.kind.tensors())
+    def check(self, opened: Opened) -> None:
+        roles = opened.dtypes.roles
+        latent = any(tensor.role is Role.LATENT for group in opened.model.stack.groups for tensor in group.kind.tensors())
         if latent and Role.KEY in roles and roles[Role.KEY] != roles[Role.VALUE]:
             raise UsageError(
-                f"--dtype {context.dtypes.kv[:40]} names two dtypes, but a latent is key and value at once.",
+                f"--dtype {opened.dtypes.kv[:40]} names two dtypes, but a latent is key and value at once.",
                 hint=f"Give one: --dtype {roles[Role.KEY].name}",
             )
 
-    def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         for tensor in kind.tensors():
-            if tensor.role not in context.dtypes.roles:
+            if tensor.role not in opened.dtypes.roles:
                 raise UnsupportedError(
-                    f"--dtype {context.dtypes.kv} packs a latent and its rotary key; {kind.title} has {tensor.name}.",
+                    f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; {kind.title} has {tensor.name}.",
                     hint="Use a plain dtype such as fp8 for this model. See: kvplan dtypes",
                 )
-        return tuple(store(tensor, context) for tensor in kind.tensors())
+        return opened.store_all(kind.tensors())

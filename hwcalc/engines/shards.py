@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import ClassVar, Final
 
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
@@ -76,11 +77,11 @@ class Rank:
     replicated_inside: ClassVar[AbstractSet[str]] = frozenset({"indexer", "compressor", "router"})
     """Any part of a path that makes the tensor whole on every rank."""
 
-    def __init__(self, model: ModelSpec, *, tp: int = 1, dp: int = 1, ep: int = 1) -> None:
+    def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
         self.model = model
-        self.tp = tp
-        self.shards = tp * dp
-        self.ep = ep
+        self.tp = parallel.tp
+        self.shards = parallel.tp * parallel.dp
+        self.ep = parallel.ep
         self.attention = [dims for group in model.stack.groups if "num_key_value_heads" in (dims := group.kind.dims())]
         self.mamba = next((group.kind for group in model.stack.groups if isinstance(group.kind, Mamba2)), None)
 

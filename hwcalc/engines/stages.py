@@ -6,14 +6,13 @@ model classes build tables on other stages too say for which families in :class:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part
 from hwcalc.model import ModelSpec
 
-__all__ = ["Tables", "count_on_stage", "layers_on_stage", "number_of"]
+__all__ = ["Tables", "count_on_stage", "layers_on_stage"]
 
 _FIRST = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
 
@@ -73,18 +72,9 @@ def _layers(model: ModelSpec, block: Block, total: int) -> tuple[int, ...]:
     for group in model.stack.groups:
         if len(group.layers) == block.count and block.kind in {"attention", "delta", "mamba", "conv"}:
             return group.layers
-    dense = number_of(model.config, "first_k_dense_replace") or number_of(model.config, "num_hash_layers")
+    dense = model.facts.dense_layers or model.facts.hash_routed_layers
     if dense and block.count == dense:
         return tuple(range(dense))
     if dense and block.count == total - dense:
         return tuple(range(dense, total))
     return tuple(index * total // block.count for index in range(block.count))
-
-
-def number_of(config: Mapping[str, Any], key: str) -> int:
-    """A positive whole number of the file or of its ``text_config``; 0 where there is none."""
-    for holder in (config, config.get("text_config")):
-        value = holder.get(key) if isinstance(holder, Mapping) else None
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return 0

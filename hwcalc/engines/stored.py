@@ -1,17 +1,14 @@
-"""What an engine stores: tensors, their formats, and the context in which a rule is asked."""
+"""What an engine keeps for a request: its tensors and their formats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
-from hwcalc.engines.request import Request
-from hwcalc.formulas import CacheTensor, DType, Role
+from hwcalc.formulas import DType, Role
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.tensor import Fixed, Span
-from hwcalc.model import ModelSpec, Note
+from hwcalc.formulas.tensor import Span
 
-__all__ = ["Allocation", "Context", "Dtypes", "StoredTensor", "bytes_of", "store"]
+__all__ = ["Dtypes", "StoredTensor", "bytes_of"]
 
 
 @frozen
@@ -47,64 +44,6 @@ class StoredTensor:
     rule: str | None = None
 
 
-@frozen
-class Context:
-    """Everything a rule needs beside the layer itself."""
-
-    model: ModelSpec
-    request: Request
-    version: str
-    dtypes: Dtypes
-    encoder_tokens: int
-    notes: list[Note]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one sequence."""
-        return self.request.seq
-
-    @property
-    def batch(self) -> int:
-        """Sequences."""
-        return self.request.batch
-
-    def on_a_replica(self) -> Context:
-        """The same for the sequences of one data-parallel replica, with notes of its own."""
-        return replace(self, request=replace(self.request, batch=self.request.replica_batch), notes=[])
-
-
-def store(tensor: CacheTensor, context: Context, *, dtype: DType | None = None, positions: int | None = None) -> StoredTensor:
-    """A tensor stored plainly: once per sequence, rows padded to whole blocks of its dtype, positions by its span."""
-    chosen = dtype or context.dtypes.roles[tensor.role]
-    kept = tensor.span.positions(context.tokens, context.encoder_tokens) if positions is None else positions
-    return StoredTensor(
-        name=tensor.name,
-        role=tensor.role,
-        axes=tensor.axes,
-        shape=tensor.shape,
-        dtype=chosen.name,
-        positions=kept,
-        span=tensor.span if positions is None else Fixed(kept),
-        bytes=context.batch * kept * tensor.bytes_per_position(chosen),
-    )
-
-
-def bytes_of(tensors: tuple[StoredTensor, ...]) -> int:
+def bytes_of(tensors: Iterable[StoredTensor]) -> int:
     """Sum of bytes."""
     return sum(tensor.bytes for tensor in tensors)
-
-
-@frozen
-class Allocation:
-    """One tensor of one rank. ``layer`` is -1 for what the model keeps beside its layers, or what its layers share.
-
-    ``bytes`` is the product of ``shape`` and the bytes of a ``dtype`` of :data:`ITEM_BYTES`. ``blocks`` is set for a part of a pool,
-    whose first axis it is: fewer blocks are a smaller pool of the same layout.
-    """
-
-    name: str
-    layer: int
-    dtype: str
-    shape: tuple[int, ...]
-    bytes: int
-    blocks: int | None = None

@@ -16,12 +16,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.base import Engine, Option, choice_option, integer_option, parse_kv_dtype
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, parse_kv_dtype
 from hwcalc.engines.reference import model_dtype, named
-from hwcalc.engines.request import Request
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Context, Dtypes, StoredTensor, bytes_of
+from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
@@ -37,11 +39,11 @@ from hwcalc.formulas import (
     SlidingAttention,
     SparseIndexer,
 )
-from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.model import Definition, Note
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.rank_weights import Rules
-    from hwcalc.engines.stored import Allocation
 
 __all__ = ["Transformers"]
 
@@ -53,11 +55,12 @@ _FLOATS: Final = ("fp32", "fp16", "bf16")
 _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
 # Those that keep token positions for their indexers and token ids for their n-grams in the cache.
 _TOKEN_KEEPERS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
+_DEFAULT_NGRAM: Final = 3
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
 
-class Transformers(Engine):
+class Transformers(GeneralEngine):
     """The cache objects of the transformers library, logical bytes."""
 
     name: ClassVar[str] = "transformers"
@@ -66,31 +69,33 @@ class Transformers(Engine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("5.23", "5.22", "5.20", "5.18", "5.15", "5.14", "5.13", "5.12", "5.10", "5.5", "4.57")
     source: ClassVar[str] = "transformers 5.23.0, cache_utils.py"
-    options: ClassVar[Mapping[str, Option]] = MappingProxyType(
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
             option.name: option
             for option in (
-                Option(
+                EngineOption(
                     name="cache",
                     help="which cache class",
                     default="dynamic",
                     check=choice_option("dynamic", "static", "quantized", "offloaded"),
                 ),
-                Option(
+                EngineOption(
                     name="max_cache_len",
                     help="positions that a static cache preallocates",
                     default="the planned length",
                     check=integer_option(1),
                 ),
-                Option(name="nbits", help="bits of a quantized cache", default="4", check=integer_option(1, 8)),
-                Option(name="q_group_size", help="elements that share a scale", default="64", check=integer_option(1, 65536)),
-                Option(
+                EngineOption(name="nbits", help="bits of a quantized cache", default="4", check=integer_option(1, 8)),
+                EngineOption(
+                    name="q_group_size", help="elements that share a scale", default="64", check=integer_option(1, 65536)
+                ),
+                EngineOption(
                     name="residual_length",
                     help="newest tokens that may stay unquantized",
                     default="128",
                     check=integer_option(1, 2**31),
                 ),
-                Option(
+                EngineOption(
                     name="quant_backend",
                     help="who quantizes",
                     default="quanto",
@@ -114,11 +119,11 @@ class Transformers(Engine):
             hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
         )
 
-    def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
+    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The cache has no dtype of its own: ``--dtype`` is the dtype that the model runs in."""
-        if request.dtype is None:
-            own = model_dtype(model, notes)
-        else:
+        model, request = opened.model, opened.request
+        own, notes = model_dtype(model)
+        if request.dtype is not None:
             parsed = parse_kv_dtype(request.dtype)
             if isinstance(parsed, str) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
                 raise UnknownNameError(
@@ -127,8 +132,8 @@ class Transformers(Engine):
                     hint="Use --dtype bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
                     "--engine-option quant_backend=quanto|hqq|fp8",
                 )
-            own = parsed[0]
-        old = (numbers(self.version(request.engine_version)) or ()) < _FP32_STATES_SINCE
+            own, notes = parsed[0], ()
+        old = (numbers(opened.version) or ()) < _FP32_STATES_SINCE
         state = own if old or model.model_type in _MODEL_DTYPE_STATES else named("fp32")
         roles = dict.fromkeys(Role, own)
         roles[Role.STATE] = state
@@ -136,39 +141,23 @@ class Transformers(Engine):
             roles[Role.CONV] = named("fp32")
         if model.model_type in _FP32_INDEXERS:
             roles[Role.INDEX] = named("fp32")
-        return Dtypes(kv=own.name, roles=MappingProxyType(roles))
+        return Noted(Dtypes(kv=own.name, roles=MappingProxyType(roles)), notes)
 
-    def check(self, context: Context) -> None:
-        if context.request.dcp > 1:
+    def check(self, opened: Opened) -> None:
+        if opened.request.parallel.dcp > 1:
             raise UsageError("transformers has no decode context parallelism.", hint="Leave out --dcp.")
-        if context.request.gpus * context.request.ep > 1:
+        if opened.request.gpus * opened.request.parallel.ep > 1:
             from hwcalc.engines.transformers_weights import check_layout
 
-            check_layout(context.model, tp=context.request.tp, ep=context.request.ep)
-        cache = cache_class(context)
-        stack = context.model.stack_for(self.name)
-        kinds = {type(group.kind) for group in stack.groups}
-        for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
-            if name in context.request.options and cache != "quantized":
-                raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
-        if "max_cache_len" in context.request.options and cache != "static":
-            raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
+            check_layout(opened.model, opened.request.parallel)
+        cache = cache_class(opened)
+        kinds = {type(group.kind) for group in opened.stack.groups}
+        _check_options(opened.request.options, cache)
         if cache == "quantized":
-            if kinds - {FullAttention}:
-                raise UnsupportedError(
-                    "QuantizedCache needs full attention on every layer; this model has "
-                    + ", ".join(sorted(kind.title for kind in kinds - {FullAttention}))
-                    + ".",
-                    hint="Use: --engine-option cache=dynamic",
-                )
-            knobs = quantization(context)
-            if knobs.backend == "fp8" and (numbers(context.version) or ()) < _FP8_SINCE:
-                raise UsageError(
-                    f"transformers {context.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer"
-                )
-            note = residual_note(context, context.dtypes.roles[Role.KEY])
+            _check_quantized(opened, kinds)
+            note = residual_note(opened, opened.dtypes.roles[Role.KEY])
             if note is not None:
-                context.notes.append(note)
+                opened.tell(note)
         if cache == "static" and kinds & {CompressedAttention, LightningAttention}:
             raise UnsupportedError(
                 "transformers has no static cache for "
@@ -177,7 +166,7 @@ class Transformers(Engine):
                 hint="Use: --engine-option cache=dynamic",
             )
         if cache == "dynamic" and not kinds.isdisjoint((SlidingAttention, ChunkedAttention)):
-            context.notes.append(
+            opened.tell(
                 Note(
                     code="prefill-storage",
                     message="Windowed layers are counted by what they keep, window - 1 tokens. After a one-shot prefill their "
@@ -185,25 +174,25 @@ class Transformers(Engine):
                 )
             )
         if cache == "offloaded":
-            context.notes.append(
+            opened.tell(
                 Note(
                     code="offloaded",
                     message="Offloaded: these bytes live in host memory; the GPU holds the layer in use and the next one.",
                 )
             )
 
-    def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         rule = RULES.get(type(kind))
         if rule is None:
             raise UnsupportedError(f"transformers has no rule for {kind.title}.", hint="Use: --engine reference")
-        return rule(kind, context)
+        return rule(kind, opened)
 
-    def extras(self, context: Context) -> tuple[StoredTensor, ...]:
-        if any(isinstance(group.kind, MatrixLSTM) for group in context.model.stack.groups):
+    def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
+        if any(isinstance(group.kind, MatrixLSTM) for group in opened.model.stack.groups):
             # xLSTMCache counts the tokens seen in one int64.
             return (counter("seqlen_offset"),)
-        if context.model.model_type in _TOKEN_KEEPERS:
-            return _token_records(context)
+        if opened.model.model_type in _TOKEN_KEEPERS:
+            return _token_records(opened)
         return ()
 
     def weight_rules(self) -> Rules:
@@ -211,39 +200,39 @@ class Transformers(Engine):
 
         return TRANSFORMERS
 
-    def rank_bytes(self, context: Context, total_bytes: int) -> int:
+    def needed_bytes(self, opened: Opened) -> int:
         """An offloaded cache has two layers on the GPU at a time."""
-        if cache_class(context) != "offloaded":
-            return super().rank_bytes(context, total_bytes)
+        if cache_class(opened) != "offloaded":
+            return super().needed_bytes(opened)
         from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 
-        local, tp = context.on_a_replica(), context.request.tp
-        return offloaded_gpu_bytes(
-            context.model, lambda kind: bytes_of(self.tensors(self.weight_rules().shard(context.model, kind, tp), local))
-        )
+        return offloaded_gpu_bytes(opened.model, lambda kind: bytes_of(self._rank_tensors(kind, opened)))
 
-    def allocation(self, context: Context, stage: int) -> tuple[Allocation, ...]:
-        if cache_class(context) == "offloaded":
+    def _rank_tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+        """What the fullest rank of a replica stores for a layer."""
+        return self.tensors(self.weight_rules().shard(opened.model, kind, opened.request.parallel.tp), opened.replica)
+
+    def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
+        if cache_class(opened) == "offloaded":
             raise UnsupportedError(
                 "an offloaded cache lies in host memory, and which two layers are on the device changes all the time.",
                 hint="Use: --engine-option cache=dynamic",
             )
-        return super().allocation(context, stage)
+        return super().allocation(opened, stage)
 
-    def forward_tokens(self, context: Context) -> tuple[int, int, int]:
+    def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
         """``generate`` takes every prompt in one pass; a prompt may be all of a sequence but its last token."""
-        every = context.request.replica_batch * context.tokens
+        every = opened.request.replica_batch * opened.tokens
         return every, every, every
 
-    def working(self, context: Context) -> tuple[BudgetPart, ...]:
+    def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
         """A dynamic layer grows by concatenation: old and new keys stand side by side for a moment, then old and new values."""
-        if cache_class(context) == "static":
+        if cache_class(opened) == "static":
             return ()
-        local, tp = context.on_a_replica(), context.request.tp
         sizes = [
             tensor.bytes
-            for group in context.model.stack_for(self.name).groups
-            for tensor in self.tensors(self.weight_rules().shard(context.model, group.kind, tp), local)
+            for group in opened.stack.groups
+            for tensor in self._rank_tensors(group.kind, opened)
             if tensor.role not in (Role.STATE, Role.CONV)
         ]
         largest = max(sizes, default=0)
@@ -252,22 +241,43 @@ class Transformers(Engine):
             BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
         )
 
-    def expands_latents(self, context: Context) -> bool:
-        return (numbers(context.version) or ()) < LATENT_SINCE
+    def expands_latents(self, opened: Opened) -> bool:
+        return (numbers(opened.version) or ()) < LATENT_SINCE
 
-    def periods(self, context: Context) -> frozenset[int]:
+    def periods(self, opened: Opened) -> frozenset[int]:
         """Compressed attention empties its buffers whenever a group is full."""
-        kinds = (group.kind for group in context.model.stack.groups)
+        kinds = (group.kind for group in opened.model.stack.groups)
         return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
 
 
-def _token_records(context: Context) -> tuple[StoredTensor, ...]:
+def _check_options(options: Mapping[str, str], cache: str) -> None:
+    """Options of one cache class say nothing about another."""
+    for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
+        if name in options and cache != "quantized":
+            raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
+    if "max_cache_len" in options and cache != "static":
+        raise UsageError("engine option max_cache_len belongs to cache=static.", hint="Add: --engine-option cache=static")
+
+
+def _check_quantized(opened: Opened, kinds: set[type[LayerKind]]) -> None:
+    if kinds - {FullAttention}:
+        raise UnsupportedError(
+            "QuantizedCache needs full attention on every layer; this model has "
+            + ", ".join(sorted(kind.title for kind in kinds - {FullAttention}))
+            + ".",
+            hint="Use: --engine-option cache=dynamic",
+        )
+    knobs = quantization(opened)
+    if knobs.backend == "fp8" and (numbers(opened.version) or ()) < _FP8_SINCE:
+        raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
+
+
+def _token_records(opened: Opened) -> tuple[StoredTensor, ...]:
     """Qwen4's int64 records: three position ids of every token for its indexers, the last token ids for its n-grams."""
-    text = context.model.config.get("text_config", context.model.config)
-    context_tokens = int(text.get("ngram_size", 3)) - 1
-    counts = {type(group.kind): group.count for group in context.model.stack_for("transformers").groups}
+    context_tokens = (opened.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
+    counts = {type(group.kind): group.count for group in opened.model.stack_for("transformers").groups}
     records = {
-        "indexer_position_ids": (3 * context.tokens if SparseIndexer in counts else 0, "3 x n"),
+        "indexer_position_ids": (3 * opened.tokens if SparseIndexer in counts else 0, "3 x n"),
         "ngram_token_ids": (context_tokens * counts.get(ShortConvolution, 0), "n-gram size - 1"),
     }
     return tuple(
@@ -279,7 +289,7 @@ def _token_records(context: Context) -> tuple[StoredTensor, ...]:
             dtype="int64",
             positions=count,
             span=OwnRule(span, count),
-            bytes=8 * count * context.batch,
+            bytes=8 * count * opened.batch,
         )
         for name, (count, span) in records.items()
         if count

@@ -7,8 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from hwcalc.engines.base import integer_option
-from hwcalc.engines.stored import Context, StoredTensor, store
+from hwcalc.engines.base import Opened
+from hwcalc.engines.options import integer_option
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.engines.transformers_quantized import quantized_tensors
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import (
@@ -61,19 +62,19 @@ def numbers(version: str) -> tuple[int, ...] | None:
     return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
 
 
-def cache_class(context: Context) -> str:
+def cache_class(opened: Opened) -> str:
     """The class of cache that is planned."""
-    return context.request.options.get("cache", "dynamic")
+    return opened.request.options.get("cache", "dynamic")
 
 
-def _static_length(context: Context) -> int:
+def _static_length(opened: Opened) -> int:
     """StaticCache preallocates this many positions whatever is fed."""
-    value = context.request.options.get("max_cache_len")
+    value = opened.request.options.get("max_cache_len")
     if value is None:
-        return context.tokens
+        return opened.tokens
     length = integer_option(1)("max_cache_len", value)
-    if context.tokens > length:
-        raise UsageError(f"max_cache_len={length:,} does not hold {context.tokens:,} tokens.", hint="Raise it, or lower --seq.")
+    if opened.tokens > length:
+        raise UsageError(f"max_cache_len={length:,} does not hold {opened.tokens:,} tokens.", hint="Raise it, or lower --seq.")
     return length
 
 
@@ -82,108 +83,108 @@ def counter(name: str) -> StoredTensor:
     return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span=Once(), bytes=8)
 
 
-Rule = Callable[..., tuple[StoredTensor, ...]]
+LayerRule = Callable[..., tuple[StoredTensor, ...]]
 
 
-def _plain(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
-    return tuple(store(tensor, context) for tensor in kind.tensors())
+def _plain(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+    return opened.store_all(kind.tensors())
 
 
-def _growing(tensors: tuple[CacheTensor, ...], context: Context, window: int | None = None) -> tuple[StoredTensor, ...]:
+def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | None = None) -> tuple[StoredTensor, ...]:
     """Tensors with one entry a token.
 
     A dynamic sliding layer keeps ``window`` - 1: of ABCD with window 3 it keeps [CD], since the next token brings the
     third. A static one preallocates min(window, max_cache_len).
     """
     span: Span
-    if cache_class(context) == "static":
-        length = _static_length(context)
+    if cache_class(opened) == "static":
+        length = _static_length(opened)
         span = Fixed(length if window is None else min(window, length))
     else:
         span = Full() if window is None else Window(window - 1)
-    return tuple(store(replace(tensor, span=span), context) for tensor in tensors)
+    return opened.store_all(replace(tensor, span=span) for tensor in tensors)
 
 
-def _full(kind: FullAttention, context: Context) -> tuple[StoredTensor, ...]:
-    if cache_class(context) == "quantized":
-        return quantized_tensors(kind, context, context.dtypes.roles[Role.KEY])
-    return _growing(kind.tensors(), context)
+def _full(kind: FullAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+    if cache_class(opened) == "quantized":
+        return quantized_tensors(kind, opened, opened.dtypes.roles[Role.KEY])
+    return _growing(kind.tensors(), opened)
 
 
-def _sliding(kind: SlidingAttention, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context, kind.window)
+def _sliding(kind: SlidingAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), opened, kind.window)
 
 
-def _chunked(kind: ChunkedAttention, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context, kind.chunk)
+def _chunked(kind: ChunkedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), opened, kind.chunk)
 
 
-def _sink(kind: SinkAttention, context: Context) -> tuple[StoredTensor, ...]:
+def _sink(kind: SinkAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     raise UnsupportedError(
         "transformers has no attention-sink cache (SinkCache was removed in 4.53).", hint="Use: --engine reference"
     )
 
 
-def _latent(kind: LatentAttention, context: Context) -> tuple[StoredTensor, ...]:
-    latent = (numbers(context.version) or ()) >= LATENT_SINCE
-    return _growing(kind.tensors() if latent else kind.expanded().tensors(), context, kind.window)
+def _latent(kind: LatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+    latent = (numbers(opened.version) or ()) >= LATENT_SINCE
+    return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
 
 
-def _expanded(kind: ExpandedLatentAttention, context: Context) -> tuple[StoredTensor, ...]:
-    return _growing(kind.tensors(), context, kind.window)
+def _expanded(kind: ExpandedLatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
+    return _growing(kind.tensors(), opened, kind.window)
 
 
-def _indexer(kind: SparseIndexer, context: Context) -> tuple[StoredTensor, ...]:
-    keys = _growing(kind.tensors(), context)
-    if cache_class(context) == "static" and context.model.model_type in _COUNTED_INDEXERS:
+def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
+    keys = _growing(kind.tensors(), opened)
+    if cache_class(opened) == "static" and opened.model.model_type in _COUNTED_INDEXERS:
         return (*keys, counter("indexer_length"))
     return keys
 
 
-def _whole_kernel(kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+def _whole_kernel(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
     """LinearAttentionLayer keeps ``kernel`` columns of the convolution, one more than it needs."""
     return tuple(
-        store(tensor, context, positions=tensor.span.positions(context.tokens) + 1)
+        opened.store(tensor, positions=tensor.span.positions(opened.tokens) + 1)
         if tensor.role is Role.CONV
-        else store(tensor, context)
+        else opened.store(tensor)
         for tensor in kind.tensors()
     )
 
 
-def _short_convolution(kind: ShortConvolution, context: Context) -> tuple[StoredTensor, ...]:
-    if context.model.model_type in _OWN_CONV_SIZES:
-        return _plain(kind, context)
-    return _whole_kernel(kind, context)
+def _short_convolution(kind: ShortConvolution, opened: Opened) -> tuple[StoredTensor, ...]:
+    if opened.model.model_type in _OWN_CONV_SIZES:
+        return _plain(kind, opened)
+    return _whole_kernel(kind, opened)
 
 
-def _compressed(kind: CompressedAttention, context: Context) -> tuple[StoredTensor, ...]:
+def _compressed(kind: CompressedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: key and value are one tensor on compressed layers, two on pure sliding ones."""
-    own = context.dtypes.roles[Role.LATENT]
+    own = opened.dtypes.roles[Role.LATENT]
     if kind.compress_ratio is None:
         tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
-        return _growing(tensors, context, kind.window)
+        return _growing(tensors, opened, kind.window)
     window, compressed = kind.tensors()[:2]
     out = [
-        store(window, context, dtype=own, positions=min(context.tokens, kind.window - 1)),
-        store(compressed, context, dtype=own),
+        opened.store(window, dtype=own, positions=min(opened.tokens, kind.window - 1)),
+        opened.store(compressed, dtype=own),
     ]
     halves = 2 if kind.overlap else 1
     widths = {"compressor": kind.head_dim}
     if kind.index_head_dim is not None:
         widths["indexer"] = kind.index_head_dim
-        out.append(store(kind.tensors()[4], context, dtype=own))
-    rest = Remainder(kind.compress_ratio).positions(context.tokens)
+        out.append(opened.store(kind.tensors()[4], dtype=own))
+    rest = Remainder(kind.compress_ratio).positions(opened.tokens)
     # Ratio 4 with overlap, six tokens: [EF] wait in the buffers, [ABCD] stays as the overlap of the next entry.
-    groups = kind.compress_ratio if kind.overlap and context.tokens >= kind.compress_ratio else 0
+    groups = kind.compress_ratio if kind.overlap and opened.tokens >= kind.compress_ratio else 0
     for name, width in widths.items():
         for part in ("value", "gate"):
-            out.append(_slots(f"{name}_{part}", halves * width, rest, own, context))
+            out.append(_slots(f"{name}_{part}", halves * width, rest, own, opened))
             if kind.overlap:
-                out.append(_slots(f"{name}_overlap_{part}", width, groups, own, context))
+                out.append(_slots(f"{name}_overlap_{part}", width, groups, own, opened))
     return tuple(out)
 
 
-def _slots(name: str, width: int, positions: int, dtype: DType, context: Context) -> StoredTensor:
+def _slots(name: str, width: int, positions: int, dtype: DType, opened: Opened) -> StoredTensor:
     return StoredTensor(
         name=name,
         role=Role.STATE,
@@ -192,11 +193,11 @@ def _slots(name: str, width: int, positions: int, dtype: DType, context: Context
         dtype=dtype.name,
         positions=positions,
         span=Fixed(positions),
-        bytes=context.batch * positions * dtype.row_bytes(width),
+        bytes=opened.batch * positions * dtype.row_bytes(width),
     )
 
 
-RULES: Final[Mapping[type[LayerKind], Rule]] = MappingProxyType(
+RULES: Final[Mapping[type[LayerKind], LayerRule]] = MappingProxyType(
     {
         FullAttention: _full,
         SlidingAttention: _sliding,

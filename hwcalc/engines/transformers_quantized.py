@@ -9,8 +9,9 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from hwcalc.engines.base import integer_option
-from hwcalc.engines.stored import Context, StoredTensor
+from hwcalc.engines.base import Opened
+from hwcalc.engines.options import integer_option
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.attention import AttentionKind
@@ -18,14 +19,14 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 
-__all__ = ["Quantization", "quantization", "quantized_tensors"]
+__all__ = ["CacheQuantization", "quantization", "quantized_tensors"]
 
 BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
 """Backend -> the bit widths it packs."""
 
 
 @frozen
-class Quantization:
+class CacheQuantization:
     """The knobs of a quantized cache, checked."""
 
     backend: str
@@ -55,15 +56,15 @@ class Quantization:
         return f"{groups:,} groups of {self.q_group_size:,} x {self.data_bytes(self.q_group_size):,} B"
 
 
-def quantization(context: Context) -> Quantization:
+def quantization(opened: Opened) -> CacheQuantization:
     """The options of ``cache=quantized`` with their defaults; a combination that no backend has is an error."""
-    options = context.request.options
+    options = opened.request.options
     backend = options.get("quant_backend", "quanto")
     nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
     if nbits not in BACKENDS[backend]:
         allowed = ", ".join(map(str, BACKENDS[backend]))
         raise UsageError(f"quant_backend={backend} does not pack {nbits} bits.", hint=f"Allowed nbits: {allowed}.")
-    return Quantization(
+    return CacheQuantization(
         backend=backend,
         nbits=nbits,
         q_group_size=integer_option(1)("q_group_size", options.get("q_group_size", "64")),
@@ -71,12 +72,12 @@ def quantization(context: Context) -> Quantization:
     )
 
 
-def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tuple[StoredTensor, ...]:
+def quantized_tensors(kind: AttentionKind, opened: Opened, own: DType) -> tuple[StoredTensor, ...]:
     """Packed keys and values of one layer after a prefill of ``seq`` tokens, each with its scales and zero points."""
-    knobs = quantization(context)
+    knobs = quantization(opened)
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
-        elements = context.batch * context.tokens * prod(tensor.shape)
+        elements = opened.batch * opened.tokens * prod(tensor.shape)
         parts: list[tuple[str, str, int, str | None]]
         if knobs.backend == "fp8":
             # One fp32 scale for the whole tensor, frozen at the first update.
@@ -104,7 +105,7 @@ def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tupl
                 axes=tensor.axes,
                 shape=tensor.shape,
                 dtype=dtype,
-                positions=context.tokens,
+                positions=opened.tokens,
                 span=tensor.span,
                 bytes=size,
                 rule=rule,
@@ -114,16 +115,16 @@ def quantized_tensors(kind: AttentionKind, context: Context, own: DType) -> tupl
     return tuple(out)
 
 
-def residual_note(context: Context, own: DType) -> Note | None:
+def residual_note(opened: Opened, own: DType) -> Note | None:
     """How much may wait unquantised beside the plan: ``residual_length`` - 1 tokens in the model dtype."""
-    knobs = quantization(context)
+    knobs = quantization(opened)
     if knobs.backend == "fp8":
         return None
     waiting = knobs.residual_length - 1
     per_token = sum(
-        group.count * tensor.bytes_per_position(own) for group in context.model.stack.groups for tensor in group.kind.tensors()
+        group.count * tensor.bytes_per_position(own) for group in opened.model.stack.groups for tensor in group.kind.tensors()
     )
-    size = context.batch * waiting * per_token
+    size = opened.batch * waiting * per_token
     return Note(
         code="residual",
         message=f"The plan is of the moment after prefill. Up to {waiting:,} newer tokens wait in {own.name}: "

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, dealt, module_of
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
@@ -25,13 +26,13 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["TRANSFORMERS", "Plan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]
+__all__ = ["TRANSFORMERS", "ShardPlan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]
 
-_INNER: Final = ("text_config", "vision_config", "audio_config")
+_INNER: Final = ("text", "vision", "audio")
 
 
 @frozen
-class Plan:
+class ShardPlan:
     """The modules that a model type cuts, by the ends of their paths; ``None`` for a type that transformers has no plan for."""
 
     outputs: frozenset[str] = frozenset()
@@ -50,12 +51,12 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[Mapping[str, Plan], Mapping[str, frozenset[str]]]:
+def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
     """Plans by model type; and the types whose head is cut ``out`` or ``in``, or whose embedding stays ``whole``."""
     table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text(encoding="utf-8"))
-    plans: dict[str, Plan] = {}
+    plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
-        plan = Plan(
+        plan = ShardPlan(
             outputs=frozenset(entry["out"]),
             inputs=frozenset(entry["in"]),
             experts=entry["experts"],
@@ -67,15 +68,15 @@ def _table() -> tuple[Mapping[str, Plan], Mapping[str, frozenset[str]]]:
     return plans, {name: frozenset(listed) for name, listed in types.items()}
 
 
-def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> Plan:
+def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> ShardPlan:
     """The plan for a part of a model: its own type's and those of its inner configs; an empty one where there is none."""
     plans = _table()[0]
     inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
-    found = [plans[name] for name in (_inner_type(model, key) for key in inner) if name in plans]
+    found = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
     own = plans.get(model.model_type)
     if own is not None and (part is not Part.LANGUAGE or not found):
         found.append(own)
-    return Plan(
+    return ShardPlan(
         outputs=frozenset().union(*(plan.outputs for plan in found)),
         inputs=frozenset().union(*(plan.inputs for plan in found)),
         experts=any(plan.experts for plan in found),
@@ -84,15 +85,10 @@ def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> Plan:
     )
 
 
-def _inner_type(model: ModelSpec, key: str) -> str:
-    inner = model.config.get(key)
-    return str(inner.get("model_type")) if isinstance(inner, Mapping) else ""
-
-
-def check_layout(model: ModelSpec, *, tp: int = 1, ep: int = 1) -> None:
+def check_layout(model: ModelSpec, parallel: Parallel) -> None:
     """Raise :class:`~hwcalc.errors.UnsupportedError` for a layout that transformers 5.23 refuses or cannot run."""
     plan = plan_of(model)
-    listed = _table()[1]
+    listed, tp, ep = _table()[1], parallel.tp, parallel.ep
     if tp > 1 and plan.is_empty and model.model_type not in listed["out"] | listed["in"]:
         raise UnsupportedError(f"transformers has no tensor-parallel plan for {model.model_type}.", hint="Use: --tp 1, or --pp")
     if ep > 1 and not plan.dealt:
@@ -117,11 +113,11 @@ def check_layout(model: ModelSpec, *, tp: int = 1, ep: int = 1) -> None:
 class TransformersRank(Rank):
     """What the fullest rank of transformers holds of a tensor, by the plan of its model type."""
 
-    def __init__(self, model: ModelSpec, *, tp: int = 1, dp: int = 1, ep: int = 1) -> None:
-        super().__init__(model, tp=tp, dp=dp, ep=ep)
+    def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
+        super().__init__(model, parallel)
         self._plans = {part: plan_of(model, part) for part in Part}
         self._listed = _table()[1]
-        self._text = _inner_type(model, "text_config") or model.model_type
+        self._text = model.facts.part_types.get("text", model.model_type)
 
     def cut(self, block: Block, weight: Weight) -> Weight:
         plan = self._plans[block.part]
@@ -145,7 +141,7 @@ class TransformersRank(Rank):
             return cut_inputs(weight, self.tp)
         return cut_outputs(weight, self.tp) if self.model.model_type in self._listed["out"] else weight
 
-    def _expert(self, plan: Plan, weight: Weight) -> Weight:
+    def _expert(self, plan: ShardPlan, weight: Weight) -> Weight:
         if self.ep > 1 and plan.dealt:
             return dealt(weight, self.ep)
         if self.tp == 1 or not plan.experts or weight.role is WeightRole.BIAS:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hwcalc.engines import find_engine
 from hwcalc.library.load import ModelLike, load, load_model
 from hwcalc.model import ModelSpec
-from hwcalc.planner.asked import Asked, read_options
+from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "load_model", "opened", "plan"]
+__all__ = ["ModelLike", "load_model", "opened", "option_draft", "plan"]
 
 
 def plan(
@@ -87,9 +88,17 @@ def plan(
 
 
 def opened(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
-    """The model, and the keywords of :func:`~hwcalc.planner.context.open_request`; a draft model is loaded like the model itself."""
+    """The model, and the keywords of :func:`~hwcalc.planner.context.open_request`; drafts are loaded like the model itself."""
     spec = load(model, asked.access, revision=asked.revision, assume=asked.assume)
     request = asked.keywords()
     if asked.draft is not None:
         request["draft"] = load(asked.draft, asked.access, assume=asked.assume)
+    else:
+        request["option_draft"] = option_draft(asked.engine, asked.engine_options, asked.access, asked.assume)
     return spec, request
+
+
+def option_draft(engine: str, options: Mapping[str, str], access: Access, assume: str | None) -> ModelSpec | None:
+    """The draft that an option of the engine names, loaded from where the model may be; ``None`` where no option names one."""
+    named = find_engine(engine)[0].draft_named(options)
+    return None if named is None else load(named, access, assume=assume)

@@ -10,6 +10,7 @@ from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
+from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.registry import dialect_for, model_type_of_architecture, read_with
 from hwcalc.parsers.weights import read_weights
@@ -210,6 +211,7 @@ def _spec(
         assumed=assumed,
         notes=tuple(notes),
         readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
+        facts=model_facts(raw.config),
         config=raw.config,
     )
 

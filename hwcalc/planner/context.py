@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine
-from hwcalc.engines.request import Request
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Opened
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UsageError
-from hwcalc.formulas import Encoder, Role
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas import Role
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
 
@@ -22,27 +21,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["FIXED_ROLES", "Parallel", "encoder_tokens", "has_cross", "open_request", "parallel_sizes"]
+__all__ = ["FIXED_ROLES", "open_request", "parallel_sizes"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _LONGEST = 2**40
-_MOST_RANKS = 4096
-
-
-@frozen
-class Parallel:
-    """How many GPUs share the work, and how."""
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    dcp: int = 1
-    ep: int = 1
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not 1 <= value <= _MOST_RANKS:
-                raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {_MOST_RANKS:,}.")
 
 
 def parallel_sizes(gpus: int | None, given: Parallel, *, default: bool = False) -> Parallel:
@@ -96,7 +78,6 @@ def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
 
 def open_request(
     model: ModelSpec,
-    notes: list[Note],
     *,
     seq: int | None = None,
     batch: int = 1,
@@ -118,8 +99,9 @@ def open_request(
     margin: Fraction | None = None,
     lora: Lora | None = None,
     draft: ModelSpec | None = None,
-) -> tuple[Engine, Context]:
-    """The engine, and the request with every default filled in and checked by it; what was filled in goes into ``notes``.
+    option_draft: ModelSpec | None = None,
+) -> Opened:
+    """The request with every default filled in and checked by its engine; :attr:`Opened.notes` say what was filled in.
 
     Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
@@ -128,11 +110,12 @@ def open_request(
         raise UsageError(f"memory-utilization is {memory_utilization}.", hint="Allowed: a share above 0 and up to 1.")
     if margin is not None and not 0 <= margin < 1:
         raise UsageError(f"margin is {float(margin):g}.", hint="Allowed: a share from 0 to below 1, such as 5%.")
-    card, gpus = _hardware(gpu, gpus, instance, notes)
+    (card, gpus), notes = _accelerator(gpu, gpus, instance)
     parallel = parallel_sizes(gpus, Parallel(tp=tp, pp=pp, dp=dp, dcp=dcp, ep=ep), default=instance is not None)
     _check_divides(model, parallel)
     if seq is None:
-        seq = _default_seq(model, notes)
+        seq, more = _default_seq(model)
+        notes += more
     if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:
         raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {batch:,}).")
     resolved = rules.version(wanted)
@@ -143,84 +126,44 @@ def open_request(
         dtype=dtype,
         encoder_seq=encoder_seq,
         engine_version=resolved or None,
-        **vars(parallel),
-        gpu=card,
-        memory_utilization=memory_utilization,
-        kv_memory=kv_memory,
-        margin=margin,
+        parallel=parallel,
+        hardware=Hardware(gpu=card, memory_utilization=memory_utilization, kv_memory=kv_memory, margin=margin),
         weights=weights,
         lora=lora,
         draft=draft,
+        option_draft=option_draft,
         options=dict(engine_options or {}),
     )
-    context = Context(
-        model=model,
-        request=request,
-        version=resolved,
-        dtypes=rules.dtypes(model, request, notes),
-        encoder_tokens=encoder_tokens(model, request, notes),
-        notes=notes,
-    )
-    rules.check(context)
-    return rules, context
+    return rules.open(model, request, notes)
 
 
-def _hardware(gpu: str | None, gpus: int | None, instance: str | None, notes: list[Note]) -> tuple[Gpu | None, int | None]:
+def _accelerator(gpu: str | None, gpus: int | None, instance: str | None) -> Noted[tuple[Gpu | None, int | None]]:
     """The accelerator and how many; an instance has both."""
-    if instance is None:
-        if gpu is None:
-            return None, gpus
-        from hwcalc.hardware.named import load_gpu
-
-        return load_gpu(gpu, notes), gpus
-    if gpu is not None:
+    if instance is not None and gpu is not None:
         raise UsageError("--instance and --gpu both name the accelerator.", hint="Give one of them.")
-    from hwcalc.hardware.named import load_instance
+    notes: list[Note] = []
+    if instance is not None:
+        from hwcalc.hardware.named import load_instance
 
-    card, count = load_instance(instance, notes)
-    if gpus is not None and gpus > count:
-        raise UsageError(f"{instance[:40]} has {count:,} GPUs, not {gpus:,}.", hint="Leave out --gpus to use all of them.")
-    return card, count if gpus is None else gpus
+        card, count = load_instance(instance, notes)
+        if gpus is not None and gpus > count:
+            raise UsageError(f"{instance[:40]} has {count:,} GPUs, not {gpus:,}.", hint="Leave out --gpus to use all of them.")
+        return Noted((card, count if gpus is None else gpus), tuple(notes))
+    if gpu is None:
+        return Noted((None, gpus))
+    from hwcalc.hardware.named import load_gpu
+
+    return Noted((load_gpu(gpu, notes), gpus), tuple(notes))
 
 
-def _default_seq(model: ModelSpec, notes: list[Note]) -> int:
+def _default_seq(model: ModelSpec) -> Noted[int]:
     """The model's own maximum; one token where every layer keeps the same at any length."""
     longest = model.max_position_embeddings
     if longest is not None:
         message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."
-        notes.append(Note(code="default-seq", message=message))
-        return longest
+        return Noted(longest, (Note(code="default-seq", message=message),))
     roles = {tensor.role for group in model.stack.groups for tensor in group.kind.tensors()}
     if roles <= set(FIXED_ROLES):
-        notes.append(Note(code="any-length", message="Planned for one token: the model keeps the same at every length."))
-        return 1
+        message = "Planned for one token: the model keeps the same at every length."
+        return Noted(1, (Note(code="any-length", message=message),))
     raise UsageError(f"{model.id} does not state its longest sequence.", hint="Give one: --seq 32k")
-
-
-def has_cross(model: ModelSpec) -> bool:
-    """Whether any layer looks at an encoder's output."""
-    return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
-
-
-def encoder_tokens(model: ModelSpec, request: Request, notes: list[Note]) -> int:
-    """Tokens of the encoder's output; where that is a default, ``notes`` says so."""
-    if not has_cross(model):
-        if request.encoder_seq is not None:
-            notes.append(Note(code="no-encoder", message="The model has no cross attention: --encoder-seq has no effect."))
-        return 0
-    if request.encoder_seq is not None:
-        return request.encoder_seq
-    if model.encoder_tokens == 0:
-        # An image model without an image: its dialect has said so.
-        return 0
-    if model.encoder_tokens is not None:
-        message = f"Encoder length {model.encoder_tokens:,}: the model's own. Set it with --encoder-seq."
-        notes.append(Note(code="default-encoder-seq", message=message))
-        return model.encoder_tokens
-    notes.append(
-        Note(
-            code="default-encoder-seq",
-            message=f"Encoder length {request.seq:,}: taken to be as long as the output. Set it with --encoder-seq.",
-        )
-    )
-    return request.seq

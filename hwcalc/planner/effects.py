@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, Final
 
+from hwcalc.engines.encoder import has_cross
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.context import has_cross
 from hwcalc.planner.options import OPTIONS
 
 __all__ = ["common_notes", "no_encoder", "without_effect"]

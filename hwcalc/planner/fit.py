@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget
 from hwcalc.engines.pool import PoolInfo, Try
-from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError
 from hwcalc.planner import solve
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Verdict
@@ -19,32 +18,32 @@ _LESS = ("auto", "bf16", "fp16")
 _MEMORY = ("cache", "weights", "activations", "state slots", None)
 
 
-def plan_fit(engine: Engine, context: Context, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
+def plan_fit(opened: Opened, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, where the engine has one, and the verdict; nothing where neither a GPU nor a budget is named or known.
 
     ``rank_bytes`` is what the planned cache takes of the fullest GPU.
     """
-    request = context.request
-    budget = engine.budget(context) if request.gpu is not None and request.kv_memory is None else None
-    size = request.kv_memory if request.kv_memory is not None else budget.expected if budget is not None else None
+    hardware = opened.request.hardware
+    budget = opened.budget if hardware.gpu is not None and hardware.kv_memory is None else None
+    size = hardware.kv_memory if hardware.kv_memory is not None else budget.expected if budget is not None else None
     if size is None:
         return None, None
-    pool = engine.pool(context, max(0, size))
-    return pool, _fit(engine, context, pool, budget, size, rank_bytes)
+    pool = opened.pool(max(0, size))
+    return pool, _fit(opened, pool, budget, size, rank_bytes)
 
 
-def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int) -> FitInfo:
-    request = context.request
+def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int) -> FitInfo:
+    request = opened.request
     usable = size if budget is None else budget.requested_bytes
     low, high = (size, size) if budget is None else (budget.low, budget.high)
-    fits = solve.holds_in(engine, context, size, pool)
+    fits = solve.holds_in(opened, size, pool)
     ends = () if budget is None else (budget.low, budget.high)
-    verdict = Verdict.of(fits, *(solve.holds_in(engine, context, end) for end in ends))
-    most = solve.most(engine, context, size, pool)
-    longest = solve.longest(engine, context, size)
-    fewest = _fewest(engine, context, fits=fits)
+    verdict = Verdict.of(fits, *(solve.holds_in(opened, end) for end in ends))
+    most = solve.most(opened, size, pool)
+    longest = solve.longest(opened, size)
+    fewest = _fewest(opened, fits=fits)
     return FitInfo(
-        gpu=None if request.gpu is None else request.gpu.id,
+        gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
         gpus=request.gpus,
         usable_bytes=usable,
         needed_bytes=usable - size + rank_bytes,
@@ -58,34 +57,35 @@ def _fit(engine: Engine, context: Context, pool: PoolInfo | None, budget: Budget
         min_gpus=None if fewest is None else prod(fewest),
         limiting="state blocks" if pool is not None and pool.fits and pool.requires else most.limiting,
         limiting_seq=longest.limiting,
-        message=_message(context, pool, most, fits=fits, short=rank_bytes - size),
-        suggestions=_suggestions(engine, context, pool, longest.value, most.value, fewest, fits=fits),
+        message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
+        suggestions=_suggestions(opened, pool, longest.value, most.value, fewest, fits=fits),
         budget=None if budget is None else _budget_info(budget),
     )
 
 
-def _fewest(engine: Engine, context: Context, *, fits: bool) -> tuple[int, int, int] | None:
+def _fewest(opened: Opened, *, fits: bool) -> tuple[int, int, int] | None:
     """The layout with fewest GPUs of this kind; a budget given by hand says nothing about other numbers of them."""
-    request = context.request
-    if request.gpu is None or request.kv_memory is not None:
+    request = opened.request
+    if request.hardware.gpu is None or request.hardware.kv_memory is not None:
         return None
     if fits and request.gpus == 1:
         return 1, 1, 1
-    most = request.gpus if fits or (request.gpu.whole_machine and request.gpus == 1) else solve.MOST_GPUS
-    found = solve.fewest_gpus(engine, context, most_gpus=most)
+    most = request.gpus if fits or (request.hardware.gpu.whole_machine and request.gpus == 1) else solve.MOST_GPUS
+    found = solve.fewest_gpus(opened, most_gpus=most)
+    parallel = request.parallel
     # Numbers that are neither within a node nor whole nodes are not searched, but may have been asked for.
-    return (request.tp, request.pp, request.dp) if found is None and fits else found
+    return (parallel.tp, parallel.pp, parallel.dp) if found is None and fits else found
 
 
-def _message(context: Context, pool: PoolInfo | None, most: solve.Answer, *, fits: bool, short: int) -> str:
+def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
     """Why not: in the engine's own words, where it has some."""
     if pool is not None and pool.message:
         return pool.message
     if fits:
         return ""
     if most.limiting not in _MEMORY:
-        return f"{most.limiting} lets {most.value:,} sequences run at once, not {context.batch:,}"
-    count = "it does" if context.batch == 1 else f"{context.batch:,} sequences do"
+        return f"{most.limiting} lets {most.value:,} sequences run at once, not {opened.batch:,}"
+    count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 
 
@@ -102,8 +102,7 @@ def _budget_info(budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    engine: Engine,
-    context: Context,
+    opened: Opened,
     pool: PoolInfo | None,
     max_seq: int,
     max_batch: int,
@@ -114,33 +113,37 @@ def _suggestions(
     """Changes that make it fit, each planned anew with that one change; of one that starts, what it needs beside."""
     if fits:
         return () if pool is None else pool.requires
-    request, out = context.request, []
-    limit = engine.most_sequences(context)
-    if limit is not None and context.batch > limit[0]:
+    request, out = opened.request, []
+    limit = opened.engine.most_sequences(opened)
+    if limit is not None and opened.batch > limit[0]:
         options = {**request.options, limit[1]: str(request.replica_batch)}
-        out += _try(engine, context, engine.flag("batch", request.replica_batch), "as many at once", options=options)
+        out += _try(opened, opened.engine.flag("batch", request.replica_batch), "as many at once", options=options)
     # An engine that starts for the longest request alone has more to say about its length.
     shorter = pool.max_seq if pool is not None and not pool.fits and pool.max_seq and request.replica_batch == 1 else max_seq
     if shorter:
-        out += _try(engine, context, engine.flag("seq", shorter), "or lower", seq=shorter)
+        out += _try(opened, opened.engine.flag("seq", shorter), "or lower", seq=shorter)
     if max_batch and request.batch > 1:
-        out += _try(engine, context, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
-    if (request.dtype is None or request.dtype in _LESS) and (request.gpu is None or request.gpu.fp8_kv != "no"):
-        out += _try(engine, context, engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
+        out += _try(opened, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
+    if (request.dtype is None or request.dtype in _LESS) and (
+        request.hardware.gpu is None or request.hardware.gpu.fp8_kv != "no"
+    ):
+        out += _try(opened, opened.engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
     if fewest is not None:
         sizes = dict(zip(("tp", "pp", "dp"), fewest, strict=True))
-        flags = " ".join(engine.flag(name, size) for name, size in sizes.items() if size != getattr(request, name))
-        out += _try(engine, context, flags, f"{prod(fewest):,} GPUs", **sizes, dcp=1, ep=1)
+        flags = " ".join(
+            opened.engine.flag(name, size) for name, size in sizes.items() if size != getattr(request.parallel, name)
+        )
+        out += _try(opened, flags, f"{prod(fewest):,} GPUs", **sizes, dcp=1, ep=1)
     return tuple(out)
 
 
-def _try(engine: Engine, context: Context, flag: str, effect: str, **change: object) -> list[Try]:
+def _try(opened: Opened, flag: str, effect: str, **change: object) -> list[Try]:
     """The flag, if the plan with it fits by the expected value."""
     try:
-        made = solve.changed(engine, context, **change)
-        if not solve.holds(engine, made):
+        made = opened.changed(**change)
+        if not solve.holds(made):
             return []
         # The longest and the most are found by the expected value: just there, the high end of the estimate may not hold.
-        return [Try(flag=flag, effect=effect if solve.holds(engine, made, "low") else f"{effect}; tight")]
+        return [Try(flag=flag, effect=effect if solve.holds(made, "low") else f"{effect}; tight")]
     except KvplanError:
         return []

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.stored import Context
+from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weights
-from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.model import Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (
     BudgetInfo,
     BudgetPartInfo,
@@ -37,14 +37,15 @@ _UNKNOWN_SCHEME: Final = Note(
 
 
 def plan_memory(
-    engine: Engine, context: Context, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
+    opened: Opened, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
 ) -> MemoryInfo:
     """The sum: weights and cache, and with hardware activations and overhead. What is not known is ``None`` and says why in a note.
 
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
-    request = context.request
-    weights = _weights(context.model, format_name(request.weights), engine.plain_dtype(context), context.notes)
+    request = opened.request
+    model, wanted, plain = opened.model, format_name(request.weights), opened.engine.plain_dtype(opened)
+    weights = opened.told(model.once(("weights", wanted, plain), lambda: _weights(model, wanted, plain)))
     share, overhead = (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
     total = None if weights.bytes is None else weights.bytes + cache_bytes
     if total is not None and share is not None and overhead is not None:
@@ -55,7 +56,7 @@ def plan_memory(
         activations=share,
         overhead=overhead,
         total_bytes=total,
-        per_gpu=_per_gpu(engine, context, weights, rank_bytes, budget),
+        per_gpu=_per_gpu(opened, weights, rank_bytes, budget),
     )
 
 
@@ -80,13 +81,12 @@ def _definition(parts: tuple[BudgetPartInfo, ...]) -> Definition:
     return Definition.MEASURED if measured else Definition.ESTIMATE
 
 
-def _per_gpu(engine: Engine, context: Context, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
+def _per_gpu(opened: Opened, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
     """The fullest GPU: by the budget where there is one; else weights and cache alone, as the engine cuts them."""
     if budget is None:
-        request = context.request
-        size = weights.bytes
-        if size is not None and request.gpus * request.ep > 1:
-            parts = engine.weight_parts(replace(context, notes=[]))
+        parallel, size = opened.request.parallel, weights.bytes
+        if size is not None and parallel.gpus * parallel.ep > 1:
+            parts = opened.weights.value
             size = None if parts is None else sum(part.expected for part in parts)
         total = None if size is None else size + rank_bytes
         return PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total)
@@ -100,48 +100,47 @@ def _per_gpu(engine: Engine, context: Context, weights: WeightsInfo, rank_bytes:
     )
 
 
-def _weights(model: ModelSpec, wanted: str | None, own: str, notes: list[Note]) -> WeightsInfo:
+def _weights(model: ModelSpec, wanted: str | None, own: str) -> Noted[WeightsInfo]:
     if wanted is None and model.weights is not None:
-        size = model.weights.total_bytes
-        return WeightsInfo(
-            bytes=size,
-            low=size,
-            high=size,
-            definition=model.weights.definition,
-            source=model.weights.source,
-            format="as published",
-            parts=(),
-        )
+        return Noted(_as_published(model.weights))
     if model.counted is None:
-        notes.append(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
-        return _unknown()
+        return _unknown(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
     scheme, known = planned_scheme(model, wanted)
     if not known:
         named = named_in_the_id(model) if model.quantization is None else None
-        notes.append(named or _UNKNOWN_SCHEME)
-        return _unknown()
+        return _unknown(named or _UNKNOWN_SCHEME)
     plain = PLAIN_FORMATS.get(wanted or "") or PLAIN_FORMATS[own]
     if scheme is None:
-        return _estimate(model.counted, None, plain)
+        return Noted(_estimate(model.counted, None, plain))
     weights, spread = _numbered(model.counted)
+    notes = []
     if spread and scheme.names_layers:
-        notes.append(
-            Note(
-                code="weights-approximate",
-                message="The config's quantization names layers by number, and which of the model's unlike layers those are is not "
-                f"known for {', '.join(spread)}: they are taken to be spread evenly.",
-            )
+        message = (
+            "The config's quantization names layers by number, and which of the model's unlike layers those are is not "
+            f"known for {', '.join(spread)}: they are taken to be spread evenly."
         )
+        notes.append(Note(code="weights-approximate", message=message))
     strangers = scheme.strangers(weights.blocks)
     if strangers:
-        notes.append(
-            Note(
-                code="weights-approximate",
-                message=f"The config's quantization leaves {', '.join(name[:60] for name in strangers[:3])}"
-                f"{' and others' if len(strangers) > 3 else ''} alone: no module is known by that name, so none is left out.",
-            )
+        message = (
+            f"The config's quantization leaves {', '.join(name[:60] for name in strangers[:3])}"
+            f"{' and others' if len(strangers) > 3 else ''} alone: no module is known by that name, so none is left out."
         )
-    return _estimate(weights, scheme if scheme.rules else None, plain)
+        notes.append(Note(code="weights-approximate", message=message))
+    return Noted(_estimate(weights, scheme if scheme.rules else None, plain), tuple(notes))
+
+
+def _as_published(weights: WeightFacts) -> WeightsInfo:
+    size = weights.total_bytes
+    return WeightsInfo(
+        bytes=size,
+        low=size,
+        high=size,
+        definition=weights.definition,
+        source=weights.source,
+        format="as published",
+        parts=(),
+    )
 
 
 def _numbered(weights: Weights) -> tuple[Weights, tuple[str, ...]]:
@@ -159,8 +158,9 @@ def _numbered(weights: Weights) -> tuple[Weights, tuple[str, ...]]:
     return Weights(blocks=tuple(blocks)), tuple(spread)
 
 
-def _unknown() -> WeightsInfo:
-    return WeightsInfo(bytes=None, low=None, high=None, definition=Definition.UNKNOWN, source="", format="", parts=())
+def _unknown(why: Note) -> Noted[WeightsInfo]:
+    unknown = WeightsInfo(bytes=None, low=None, high=None, definition=Definition.UNKNOWN, source="", format="", parts=())
+    return Noted(unknown, (why,))
 
 
 def _estimate(weights: Weights, scheme: Scheme | None, plain: WeightFormat) -> WeightsInfo:

@@ -2,94 +2,96 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Opened
+from hwcalc.engines.encoder import has_cross
 from hwcalc.engines.request import Request
-from hwcalc.engines.stored import Context, StoredTensor
+from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
-from hwcalc.planner.context import FIXED_ROLES, has_cross, open_request
+from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import CacheInfo, LayerInfo, ModelInfo, ParametersInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
 
-__all__ = ["plan_model", "stored_layers"]
+__all__ = ["plan_model", "plan_opened", "stored_layers"]
 
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
 
 def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
     """Plan a request: the keywords are those of :func:`~hwcalc.planner.context.open_request`, as are the errors."""
-    notes = list(model.notes)
-    rules, context = open_request(model, notes, **wanted)
-    stored = stored_layers(rules, context)
-    tensors = tuple(_tensor_info(*item) for item in stored)
-    total = sum(tensor.bytes for tensor in tensors)
-    single = replace(context, request=replace(context.request, batch=1), notes=[])
-    single_stored = stored if context.batch == 1 else stored_layers(rules, single)
-    per_sequence = sum(count * tensor.bytes for _, _, count, tensor in single_stored)
-    state = sum(count * tensor.bytes for _, _, count, tensor in single_stored if tensor.role in FIXED_ROLES)
-    request = context.request
-    definition = Definition.ASSUMED if model.assumed else rules.definition
-    notes += without_effect(wanted)
-    rank_bytes = rules.rank_bytes(context, total)
-    pool, fit = plan_fit(rules, context, rank_bytes)
+    return plan_opened(open_request(model, **wanted), without_effect(wanted))
+
+
+def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
+    """Plan what an engine has opened. ``remarks`` are notes about the request that led to it."""
+    model, request = opened.model, opened.request
+    stored = stored_layers(opened)
+    definition = Definition.ASSUMED if model.assumed else opened.engine.definition
+    opened.tell(*remarks)
+    pool, fit = plan_fit(opened, opened.needed_bytes)
     memory = plan_memory(
-        rules,
-        context,
-        cache_bytes=total,
-        rank_bytes=rank_bytes,
+        opened,
+        cache_bytes=opened.stored_bytes,
+        rank_bytes=opened.needed_bytes,
         definition=definition,
         budget=None if fit is None else fit.budget,
-    )
-    cache = CacheInfo(
-        definition=definition,
-        bytes_per_token=_growth(single),
-        state_bytes_per_sequence=state,
-        bytes_per_sequence=per_sequence,
-        total_bytes=total,
-        per_gpu_bytes=rank_bytes,
-        tensors=tensors,
-        groups=rules.groups(context),
-        read_bytes_per_step=_read_bytes(stored),
     )
     return Plan(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
-        model=_model_info(model, model.stack_for(rules.name)),
-        request=RequestInfo(
-            engine=rules.name,
-            engine_version=context.version or None,
-            seq=request.seq,
-            batch=request.batch,
-            encoder_seq=context.encoder_tokens if has_cross(model) else None,
-            kv_dtype=context.dtypes.kv,
-            state_dtype=context.dtypes.state if any(tensor.role is Role.STATE for _, _, _, tensor in stored) else None,
-            tp=request.tp,
-            pp=request.pp,
-            dp=request.dp,
-            dcp=request.dcp,
-            ep=request.ep,
-            memory_utilization=request.memory_utilization,
-            kv_memory=request.kv_memory,
-            margin=None if request.margin is None else float(request.margin),
-            weights=request.weights,
-            lora=None if request.lora is None else str(request.lora),
-            draft=None if request.draft is None else request.draft.id,
-            options=dict(request.options),
-        ),
-        cache=cache,
+        model=_model_info(model, opened.stack),
+        request=_request_info(opened, has_states=any(tensor.role is Role.STATE for _, _, _, tensor in stored)),
+        cache=_cache_info(opened, stored, definition),
         memory=memory,
         pool=pool,
         fit=fit,
-        speed=_speed(rules, context),
-        notes=tuple(dict.fromkeys(notes)),
+        speed=_speed(opened),
+        notes=tuple(dict.fromkeys((*model.notes, *opened.notes))),
         warnings=tuple(_warnings(model, request)),
+    )
+
+
+def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
+    request, hardware = opened.request, opened.request.hardware
+    return RequestInfo(
+        engine=opened.engine.name,
+        engine_version=opened.version or None,
+        seq=request.seq,
+        batch=request.batch,
+        encoder_seq=opened.encoder_tokens if has_cross(opened.model) else None,
+        kv_dtype=opened.dtypes.kv,
+        state_dtype=opened.dtypes.state if has_states else None,
+        **vars(request.parallel),
+        memory_utilization=hardware.memory_utilization,
+        kv_memory=hardware.kv_memory,
+        margin=None if hardware.margin is None else float(hardware.margin),
+        weights=request.weights,
+        lora=None if request.lora is None else str(request.lora),
+        draft=None if request.draft is None else request.draft.id,
+        options=dict(request.options),
+    )
+
+
+def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
+    single = opened.sized(batch=1)
+    of_one = stored if single is opened else stored_layers(single)
+    return CacheInfo(
+        definition=definition,
+        bytes_per_token=_growth(opened),
+        state_bytes_per_sequence=sum(count * tensor.bytes for _, _, count, tensor in of_one if tensor.role in FIXED_ROLES),
+        bytes_per_sequence=single.stored_bytes,
+        total_bytes=opened.stored_bytes,
+        per_gpu_bytes=opened.needed_bytes,
+        tensors=tuple(_tensor_info(*item) for item in stored),
+        groups=opened.groups,
+        read_bytes_per_step=_read_bytes(stored),
     )
 
 
@@ -97,12 +99,12 @@ Stored = tuple[LayerKind | None, LayerNumbers, int, StoredTensor]
 """The layer kind (none for what the model keeps beside its layers), layer numbers, how many, and the tensor of one."""
 
 
-def stored_layers(engine: Engine, context: Context) -> list[Stored]:
+def stored_layers(opened: Opened) -> list[Stored]:
     """Everything the engine stores: equal layers asked once and counted."""
     out: list[Stored] = []
-    for group in context.model.stack_for(engine.name).groups:
-        out += [(group.kind, group.layers, group.count, tensor) for tensor in engine.tensors(group.kind, context)]
-    out += [(None, LayerNumbers(), 1, tensor) for tensor in engine.extras(context)]
+    for group in opened.stack.groups:
+        out += [(group.kind, group.layers, group.count, tensor) for tensor in opened.kind_tensors[group.kind]]
+    out += [(None, LayerNumbers(), 1, tensor) for tensor in opened.extras]
     return out
 
 
@@ -123,16 +125,13 @@ def _tensor_info(kind: LayerKind | None, layers: LayerNumbers, count: int, tenso
     )
 
 
-def _growth(context: Context) -> int:
+def _growth(opened: Opened) -> int:
     """Bytes that one sequence gains from ``seq`` to ``seq`` + 1 tokens, by the formulas in the engine's dtypes."""
-    roles = context.dtypes.roles
+    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     growth = 0
-    for group in context.model.stack.groups:
+    for group in opened.model.stack.groups:
         for tensor in group.kind.tensors():
-            span = tensor.span
-            added = span.positions(context.tokens + 1, context.encoder_tokens) - span.positions(
-                context.tokens, context.encoder_tokens
-            )
+            added = tensor.span.positions(tokens + 1, encoder) - tensor.span.positions(tokens, encoder)
             if added:
                 growth += group.count * added * tensor.bytes_per_position(roles[tensor.role])
     return growth
@@ -152,37 +151,33 @@ def _read_bytes(stored: list[Stored]) -> int:
     return total
 
 
-def _speed(engine: Engine, context: Context) -> SpeedInfo | None:
+def _speed(opened: Opened) -> SpeedInfo | None:
     """The bound of the planned hardware; nothing without any."""
-    request = context.request
-    if request.gpu is None:
+    request, gpu = opened.request, opened.request.hardware.gpu
+    if gpu is None:
         return None
     from hwcalc.planner.speed import speed_bound
     from hwcalc.quantization.planned import format_name
 
-    return speed_bound(
-        context.model,
-        gpu=request.gpu,
-        seq=context.tokens,
-        batch=context.batch,
-        roles=context.dtypes.roles,
-        engine=engine.name,
-        encoder_tokens=context.encoder_tokens,
+    bound = speed_bound(
+        opened.model,
+        gpu=gpu,
+        seq=opened.tokens,
+        batch=opened.batch,
+        roles=opened.dtypes.roles,
+        engine=opened.engine.name,
+        encoder_tokens=opened.encoder_tokens,
         weights=format_name(request.weights),
         # What an engine runs in 16 bits it reads in 16 bits, whatever the checkpoint has.
-        dtype=engine.plain_dtype(context),
-        expanded=engine.expands_latents(context),
-        tp=request.tp,
-        pp=request.pp,
-        dp=request.dp,
-        dcp=request.dcp,
-        expert_ranks=request.ep if request.ep > 1 else None,
-        notes=context.notes,
+        dtype=opened.engine.plain_dtype(opened),
+        parallel=request.parallel,
+        expanded=opened.engine.expands_latents(opened),
     )
+    return opened.told(bound)
 
 
 def _warnings(model: ModelSpec, request: Request) -> list[Note]:
-    longest, gpu, out = model.max_position_embeddings, request.gpu, []
+    longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
         out.append(Note(code="beyond-maximum", message=message))

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
-from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, Note
@@ -107,7 +106,7 @@ class _Found:
     """One candidate in one layout, before it is planned again."""
 
     candidate: Candidate
-    layout: solve.Layout
+    layout: solve.GpuLayout
     total_bytes: int
 
     @property
@@ -135,8 +134,8 @@ def recommend_model(
         raise UsageError(f"max-gpus is {max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
     if limit < 0:
         raise UsageError(f"limit is {limit:,}.", hint="Allowed: a whole number; 0 lists all.")
-    engine, plain = open_request(model, list(model.notes), **wanted)
-    search = _Search(engine, plain, max_gpus)
+    plain = open_request(model, **wanted)
+    search = _Search(plain, max_gpus)
     found = sorted(search.all(candidates), key=lambda one: one.rank)
     _check_known(model, search, len(candidates))
     kept = [one for one in found if one.layout.certain or not strict]
@@ -153,7 +152,7 @@ def recommend_model(
         kvplan_version=__version__,
         model=model.id,
         revision=model.revision,
-        engine=engine.name,
+        engine=plain.engine.name,
         engine_version=plain.version or None,
         seq=plain.tokens,
         batch=plain.batch,
@@ -171,77 +170,77 @@ def recommend_model(
         nearest=None if nearest is None else _offer(*nearest, common),
         message="" if nearest is None or nearest[1].fit is None else nearest[1].fit.message,
         suggestions=() if nearest is None or nearest[1].fit is None else nearest[1].fit.suggestions,
-        notes=common or tuple(dict.fromkeys(plain.notes)),
+        notes=common or tuple(dict.fromkeys((*model.notes, *plain.notes))),
     )
 
 
 class _Search:
     """Tries candidates one by one and counts those that cannot be."""
 
-    def __init__(self, engine: Engine, plain: Context, most: int) -> None:
-        self.engine, self.plain, self.most = engine, plain, most
+    def __init__(self, plain: Opened, most: int) -> None:
+        self.plain, self.most = plain, most
         self.refused = self.unknown = self.too_small = self.alone = 0
         self.message = ""
-        self._seen: dict[tuple[object, ...], list[solve.Layout]] = {}
+        self._seen: dict[tuple[object, ...], list[solve.GpuLayout]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Found]:
         """What holds the sequences: the fewest GPUs in their best layout, and fewer where that is tight."""
         for candidate in candidates:
-            context = self._context(candidate)
-            total = None if context is None else self._total(context)
-            if context is None or total is None:
+            opened = self._opened(candidate)
+            total = None if opened is None else self._total(opened)
+            if opened is None or total is None:
                 continue
-            layouts = self._layouts(candidate, context)
+            layouts = self._layouts(candidate, opened)
             if not layouts:
                 self.too_small += 1
                 self.alone += candidate.alone
             for layout in layouts:
                 yield _Found(candidate=candidate, layout=layout, total_bytes=total * layout.gpus)
 
-    def _context(self, candidate: Candidate) -> Context | None:
+    def _opened(self, candidate: Candidate) -> Opened | None:
         try:
-            return solve.changed(self.engine, self.plain, gpu=candidate.gpu)
+            return self.plain.changed(gpu=candidate.gpu)
         except KvplanError as error:
             self.refused += 1
             self.message = self.message or error.message
             return None
 
-    def _total(self, context: Context) -> int | None:
-        budget = self.engine.budget(context)
+    def _total(self, opened: Opened) -> int | None:
+        budget = opened.budget
         if budget is None:
             self.unknown += 1
-            self.message = next((note.message for note in context.notes if note.code in _REASONS), self.message)
+            self.message = next((note.message for note in opened.notes if note.code in _REASONS), self.message)
             return None
         return budget.total_bytes
 
-    def _layouts(self, candidate: Candidate, context: Context) -> list[solve.Layout]:
+    def _layouts(self, candidate: Candidate, opened: Opened) -> list[solve.GpuLayout]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
-            self._seen[key] = self._search(context, candidate)
+            self._seen[key] = self._search(opened, candidate)
         return self._seen[key]
 
-    def _search(self, context: Context, candidate: Candidate) -> list[solve.Layout]:
+    def _search(self, opened: Opened, candidate: Candidate) -> list[solve.GpuLayout]:
         if candidate.count is not None:
-            whole = solve.best_layout(self.engine, context, candidate.count) if candidate.count <= self.most else None
+            whole = solve.best_layout(opened, candidate.count) if candidate.count <= self.most else None
             return [] if whole is None else [whole]
-        out: list[solve.Layout] = []
-        for gpus in range(self._at_least(context), self._most(candidate) + 1):
-            layout = solve.best_layout(self.engine, context, gpus)
+        out: list[solve.GpuLayout] = []
+        for gpus in range(self._at_least(opened), self._most(candidate) + 1):
+            layout = solve.best_layout(opened, gpus)
             if layout is not None and (layout.certain or not out):
                 out.append(layout)
                 if layout.certain:
                     break
         return out
 
-    def _at_least(self, context: Context) -> int:
+    def _at_least(self, opened: Opened) -> int:
         """GPUs below which weights and cache, each kept once, are more than there is."""
-        budget = self.engine.budget(context)
+        budget = opened.budget
         if budget is None or budget.requested_bytes <= 0:
             return 1
         weights = sum(part.low for part in budget.parts if part.name == "weights")
         # By the formulas or by the engine's rule for one GPU, whichever is less: blocks may be rounded otherwise on several.
-        cache = min(_formula_bytes(context), self.engine.needed_bytes(context))
+        cache = min(_formula_bytes(opened), opened.needed_bytes)
         return max(1, -(-(weights + cache) // budget.requested_bytes))
 
     def _most(self, candidate: Candidate) -> int:
@@ -252,33 +251,33 @@ class _Search:
         best: tuple[float, _Found] | None = None
         for candidate in candidates:
             try:
-                context = solve.changed(self.engine, self.plain, gpu=candidate.gpu)
+                opened = self.plain.changed(gpu=candidate.gpu)
             except KvplanError:
                 continue
-            for tp, pp, dp in solve.layouts(context, self._most(candidate)):
+            for tp, pp, dp in solve.layouts(opened, self._most(candidate)):
                 try:
-                    made = solve.changed(self.engine, context, tp=tp, pp=pp, dp=dp)
-                    budget = self.engine.budget(made)
+                    made = opened.changed(tp=tp, pp=pp, dp=dp)
+                    budget = made.budget
                     if budget is None or budget.requested_bytes <= 0:
                         break
-                    needed = budget.requested_bytes - budget.expected + self.engine.needed_bytes(made)
+                    needed = budget.requested_bytes - budget.expected + made.needed_bytes
                 except KvplanError:
                     continue
                 share = needed / budget.requested_bytes
                 if best is None or share < best[0]:
-                    layout = solve.Layout(tp=tp, pp=pp, dp=dp, sequences=0, certain=False)
+                    layout = solve.GpuLayout(tp=tp, pp=pp, dp=dp, sequences=0, certain=False)
                     best = share, _Found(candidate=candidate, layout=layout, total_bytes=budget.total_bytes * layout.gpus)
         return None if best is None else best[1]
 
 
-def _formula_bytes(context: Context) -> int:
+def _formula_bytes(opened: Opened) -> int:
     """What the planned sequences keep by the formulas alone."""
-    roles, tokens, encoder = context.dtypes.roles, context.tokens, context.encoder_tokens
-    groups = context.model.stack_for("reference").groups
+    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
+    groups = opened.model.stack_for("reference").groups
     one = sum(
         group.count * tensor.bytes(roles[tensor.role], tokens, encoder) for group in groups for tensor in group.kind.tensors()
     )
-    return context.batch * one
+    return opened.batch * one
 
 
 _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
@@ -288,7 +287,7 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
     """Nothing can be said if the engine takes none of the candidates, or nobody knows what the weights take."""
     if search.refused == considered:
         raise UnsupportedError(
-            f"{search.engine.name} runs {model.id} on none of the {considered:,} candidates: {search.message}",
+            f"{search.plain.engine.name} runs {model.id} on none of the {considered:,} candidates: {search.message}",
             hint="Choose others, or another --engine. See: kvplan gpus",
         )
     if search.refused + search.unknown == considered:

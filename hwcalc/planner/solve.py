@@ -8,27 +8,23 @@ cache shrink now and then; a sequence passes through every length on its way, so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.pool import PoolInfo
-from hwcalc.engines.stored import Context
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.planner.context import encoder_tokens
 from hwcalc.planner.result import UNLIMITED
 
 __all__ = [
     "MOST_GPUS",
     "NODE",
     "UNLIMITED",
-    "Answer",
-    "Layout",
+    "GpuLayout",
+    "Most",
     "best_layout",
     "budget_bytes",
-    "changed",
     "counts",
     "fewest_gpus",
     "holds",
@@ -45,7 +41,7 @@ NODE: Final = 8
 
 
 @frozen
-class Answer:
+class Most:
     """The largest number that fits, and what keeps it from being larger; ``None`` is no limit."""
 
     value: int
@@ -53,7 +49,7 @@ class Answer:
 
 
 @frozen
-class Layout:
+class GpuLayout:
     """How many GPUs and how they share the work, the sequences they hold at once, and whether even the high end of estimates fits."""
 
     tp: int
@@ -68,52 +64,35 @@ class Layout:
         return self.tp * self.pp * self.dp
 
 
-def changed(engine: Engine, context: Context, **change: Any) -> Context:
-    """The same model with another request, checked by the engine anew. Raises what the engine refuses it with."""
-    request = replace(context.request, **change)
-    made = replace(
-        context,
-        request=request,
-        dtypes=engine.dtypes(context.model, request, []),
-        encoder_tokens=encoder_tokens(context.model, request, []),
-        notes=[],
-    )
-    engine.check(made)
-    return made
-
-
-def budget_bytes(engine: Engine, context: Context, end: str = "expected") -> int | None:
+def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
     """Bytes that each GPU has for the cache, given by hand or by the engine's equation; ``None`` is not known."""
-    if context.request.kv_memory is not None:
-        return context.request.kv_memory
-    budget = engine.budget(context)
+    if opened.request.hardware.kv_memory is not None:
+        return opened.request.hardware.kv_memory
+    budget = opened.budget
     return None if budget is None else int(getattr(budget, end))
 
 
-def holds(engine: Engine, context: Context, end: str = "expected") -> bool:
+def holds(opened: Opened, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the estimates, on their way there as well."""
-    size = budget_bytes(engine, context, end)
-    return size is not None and holds_in(engine, context, size)
+    size = budget_bytes(opened, end)
+    return size is not None and holds_in(opened, size)
 
 
-def holds_in(engine: Engine, context: Context, size: int, pool: PoolInfo | None = None) -> bool:
+def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None) -> bool:
     """Whether the planned sequences fit so many bytes of cache. ``pool`` is the engine's pool of that size, if it is at hand."""
-    limit = engine.most_sequences(context)
-    if limit is not None and context.batch > limit[0]:
+    limit = opened.engine.most_sequences(opened)
+    if limit is not None and opened.batch > limit[0]:
         return False
-    for period in engine.periods(context):
+    for period in opened.engine.periods(opened):
         # The longest shorter sequence whose buffer is as full as can be: of groups of 4, 31 tokens on the way to 32.
-        fuller = context.tokens // period * period - 1
-        if fuller > 0 and not _fits(engine, changed(engine, context, seq=fuller), size, None):
+        fuller = opened.tokens // period * period - 1
+        if fuller > 0 and not _fits(opened.changed(seq=fuller), size, None):
             return False
-    return _fits(engine, context, size, pool)
+    return _fits(opened, size, pool)
 
 
-def _fits(engine: Engine, context: Context, size: int, pool: PoolInfo | None) -> bool:
-    pool = engine.pool(context, max(0, size)) if pool is None else pool
-    if pool is not None:
-        return size >= 0 and pool.fits and (pool.max_requests is None or pool.max_requests >= context.request.replica_batch)
-    return engine.needed_bytes(context) <= size
+def _fits(opened: Opened, size: int, pool: PoolInfo | None) -> bool:
+    return opened.engine.holds(opened, size) if pool is None else size >= 0 and pool.holds(opened.request.replica_batch)
 
 
 def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
@@ -137,54 +116,54 @@ def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
     return low
 
 
-def longest(engine: Engine, context: Context, size: int | None = None) -> Answer:
+def longest(opened: Opened, size: int | None = None) -> Most:
     """The most tokens that each of the planned sequences may have; at most the model's own length, or the planned one beyond it.
 
     ``size`` is the budget of the planned request, if it is at hand.
     """
-    model_length = context.model.max_position_embeddings
-    bound = UNLIMITED if model_length is None else max(model_length, context.tokens)
-    size = budget_bytes(engine, context) if size is None else size
-    limit = engine.most_sequences(context)
+    model_length = opened.model.max_position_embeddings
+    bound = UNLIMITED if model_length is None else max(model_length, opened.tokens)
+    size = budget_bytes(opened) if size is None else size
+    limit = opened.engine.most_sequences(opened)
     if size is None:
-        return Answer(value=0, limiting="weights")
-    if limit is not None and context.batch > limit[0]:
-        return Answer(value=0, limiting=limit[1])
-    found = engine.longest(context, size, bound)
+        return Most(value=0, limiting="weights")
+    if limit is not None and opened.batch > limit[0]:
+        return Most(value=0, limiting=limit[1])
+    found = opened.engine.longest(opened, size, bound)
     if found is None:
-        found = last_yes(lambda seq: _good(engine, context, seq=seq), bound, context.tokens)
+        found = last_yes(lambda seq: _good(opened, seq=seq), bound, opened.tokens)
     if found == bound:
-        return Answer(value=found, limiting=None if model_length is None else "model length")
-    return Answer(value=found, limiting=_binding(engine, context, found, seq=1))
+        return Most(value=found, limiting=None if model_length is None else "model length")
+    return Most(value=found, limiting=_binding(opened, found, seq=1))
 
 
-def most(engine: Engine, context: Context, size: int | None = None, pool: PoolInfo | None = None) -> Answer:
+def most(opened: Opened, size: int | None = None, pool: PoolInfo | None = None) -> Most:
     """The most sequences of the planned length at once. ``size`` is the budget of the planned request, and ``pool`` the engine's
     pool of that size, if they are at hand.
     """
-    limit = engine.most_sequences(context)
+    limit = opened.engine.most_sequences(opened)
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
-    size = budget_bytes(engine, context) if size is None else size
+    size = budget_bytes(opened) if size is None else size
     if size is None:
-        return Answer(value=0, limiting="weights")
-    pool = engine.pool(context, max(0, size)) if pool is None else pool
+        return Most(value=0, limiting="weights")
+    pool = opened.pool(max(0, size)) if pool is None else pool
     if pool is not None and pool.max_requests is not None:
-        found = min(bound, pool.max_requests * context.request.dp) if pool.fits and size >= 0 else 0
+        found = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
-        found = last_yes(lambda batch: _good(engine, context, batch=batch), bound, _likely(engine, context, size, bound))
+        found = last_yes(lambda batch: _good(opened, batch=batch), bound, _likely(opened, size, bound))
     if found == bound:
-        return Answer(value=found, limiting=None if limit is None else limit[1])
+        return Most(value=found, limiting=None if limit is None else limit[1])
     if pool is not None and pool.state_slots is not None and pool.state_slots <= found:
-        return Answer(value=found, limiting="state slots")
-    return Answer(value=found, limiting=_binding(engine, context, found, batch=1))
+        return Most(value=found, limiting="state slots")
+    return Most(value=found, limiting=_binding(opened, found, batch=1))
 
 
-def _binding(engine: Engine, context: Context, found: int, **least: int) -> str:
+def _binding(opened: Opened, found: int, **least: int) -> str:
     """What binds: the weights, or what a forward pass needs beside them, if that leaves nothing for even the smallest cache."""
-    if found or context.request.kv_memory is not None:
+    if found or opened.request.hardware.kv_memory is not None:
         return "cache"
     try:
-        budget = engine.budget(changed(engine, context, **least))
+        budget = opened.changed(**least).budget
     except KvplanError:
         return "cache"
     if budget is None:
@@ -195,37 +174,35 @@ def _binding(engine: Engine, context: Context, found: int, **least: int) -> str:
     return "weights" if weights >= budget.requested_bytes else "activations"
 
 
-def _likely(engine: Engine, context: Context, size: int, bound: int) -> int:
+def _likely(opened: Opened, size: int, bound: int) -> int:
     """About how many sequences share ``size`` bytes, to begin the search with."""
-    one = engine.needed_bytes(changed(engine, context, batch=context.request.dp))
-    return max(1, min(bound, size // one * context.request.dp)) if one else 1
+    one = opened.changed(batch=opened.request.parallel.dp).needed_bytes
+    return max(1, min(bound, size // one * opened.request.parallel.dp)) if one else 1
 
 
-def _good(engine: Engine, context: Context, **change: int) -> bool:
+def _good(opened: Opened, **change: int) -> bool:
     try:
-        return holds(engine, changed(engine, context, **change))
+        return holds(opened.changed(**change))
     except KvplanError:
         return False
 
 
-def layouts(context: Context, gpus: int, node: int = NODE) -> Iterator[tuple[int, int, int]]:
+def layouts(opened: Opened, gpus: int, node: int = NODE) -> Iterator[tuple[int, int, int]]:
     """Every way to share the work of ``gpus`` GPUs: tp that divides all heads and stays in a node, pp up to the layers, dp.
 
     >>> from hwcalc import load_model
     >>> from hwcalc.planner.context import open_request
-    >>> _, context = open_request(load_model("meta-llama/Llama-3.1-8B"), [], seq=4096)
-    >>> list(layouts(context, 4))
+    >>> opened = open_request(load_model("meta-llama/Llama-3.1-8B"), seq=4096)
+    >>> list(layouts(opened, 4))
     [(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)]
     """
     heads = {
-        dims["num_attention_heads"]
-        for group in context.model.stack.groups
-        if "num_attention_heads" in (dims := group.kind.dims())
+        dims["num_attention_heads"] for group in opened.model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())
     }
     for tp in range(min(gpus, node), 0, -1):
         if gpus % tp or any(count % tp for count in heads):
             continue
-        for pp in range(1, min(gpus // tp, len(context.model.stack)) + 1):
+        for pp in range(1, min(gpus // tp, len(opened.model.stack)) + 1):
             if gpus // tp % pp == 0:
                 yield tp, pp, gpus // tp // pp
 
@@ -239,38 +216,38 @@ def counts(most_gpus: int, node: int = NODE) -> tuple[int, ...]:
     return (*range(1, min(node, most_gpus) + 1), *range(2 * node, most_gpus + 1, node))
 
 
-def best_layout(engine: Engine, context: Context, gpus: int, node: int = NODE) -> Layout | None:
+def best_layout(opened: Opened, gpus: int, node: int = NODE) -> GpuLayout | None:
     """The layout of so many GPUs that holds the planned sequences for certain if one does, and the most of them at once.
 
     Among equals, the one with fewest pipeline stages and then most tensor parallelism. ``None`` if none holds them.
     """
-    best: tuple[tuple[bool, int, int, int], Layout] | None = None
-    for tp, pp, dp in layouts(context, gpus, node):
-        made = _held(engine, context, tp=tp, pp=pp, dp=dp)
+    best: tuple[tuple[bool, int, int, int], GpuLayout] | None = None
+    for tp, pp, dp in layouts(opened, gpus, node):
+        made = _held(opened, tp=tp, pp=pp, dp=dp)
         if made is None:
             continue
-        layout = Layout(tp=tp, pp=pp, dp=dp, sequences=most(engine, made).value, certain=holds(engine, made, "low"))
+        layout = GpuLayout(tp=tp, pp=pp, dp=dp, sequences=most(made).value, certain=holds(made, "low"))
         rank = (layout.certain, layout.sequences, -pp, tp)
         if best is None or rank > best[0]:
             best = rank, layout
     return None if best is None else best[1]
 
 
-def fewest_gpus(engine: Engine, context: Context, most_gpus: int = MOST_GPUS, node: int = NODE) -> tuple[int, int, int] | None:
+def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS, node: int = NODE) -> tuple[int, int, int] | None:
     """tp, pp and dp of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if no number of them does."""
-    least = _at_least(engine, context)
+    least = _at_least(opened)
     for gpus in counts(most_gpus, node):
-        for tp, pp, dp in layouts(context, gpus, node) if gpus >= least else ():
-            if _held(engine, context, tp=tp, pp=pp, dp=dp) is not None:
+        for tp, pp, dp in layouts(opened, gpus, node) if gpus >= least else ():
+            if _held(opened, tp=tp, pp=pp, dp=dp) is not None:
                 return tp, pp, dp
     return None
 
 
-def _at_least(engine: Engine, context: Context) -> int:
+def _at_least(opened: Opened) -> int:
     """GPUs below which the weights alone cannot fit, so that no layout of them need be tried."""
     try:
-        single = changed(engine, context, tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
-        budget = engine.budget(single)
+        single = opened.changed(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
+        budget = single.budget
     except KvplanError:
         return 1
     if budget is None or budget.requested_bytes <= 0:
@@ -279,9 +256,9 @@ def _at_least(engine: Engine, context: Context) -> int:
     return max(1, -(-weights // budget.requested_bytes))
 
 
-def _held(engine: Engine, context: Context, **layout: int) -> Context | None:
+def _held(opened: Opened, **layout: int) -> Opened | None:
     try:
-        made = changed(engine, context, **layout, dcp=1, ep=1)
-        return made if holds(engine, made) else None
+        made = opened.changed(**layout, dcp=1, ep=1)
+        return made if holds(made) else None
     except KvplanError:
         return None

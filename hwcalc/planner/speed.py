@@ -4,18 +4,32 @@ A step takes at least as long as memory needs to deliver what is read and as lon
 longer (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785). Read are the weights that the step's tokens use, once
 each, and what the caches hold; computed are two operations per weight and token (Kaplan et al. 2020, arXiv:2001.08361) and what
 :mod:`hwcalc.formulas.flops` counts. Communication, activations, sampling and kernels below their peak come on top and are left out.
+
+- Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
+  so a latent that every rank keeps is read by every rank.
+- Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
+  keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
+  the stages. For a prompt the stages may work on different pieces of it at once.
+- Replicas work side by side, each for its own sequences.
+- Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
+  with favourites touches fewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.calibration import measurements
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
+from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
     from hwcalc.formulas import DType, LayerKind, Stack
@@ -52,91 +66,130 @@ def speed_bound(
     encoder_tokens: int = 0,
     weights: str | None = None,
     dtype: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    dcp: int = 1,
-    expert_ranks: int | None = None,
+    parallel: Parallel = ALONE,
     expanded: bool = False,
     shares: tuple[WeightShare, ...] | None = None,
-    notes: list[Note] | None = None,
-) -> SpeedInfo:
-    """The bound for ``batch`` sequences of ``seq`` tokens, dealt out evenly over ``dp`` replicas.
+) -> Noted[SpeedInfo]:
+    """The bound for ``batch`` sequences of ``seq`` tokens, dealt out evenly over the replicas, and what it leaves out.
 
-    ``roles`` are the cache's formats (``context.dtypes.roles``), ``weights`` a format's name or ``None`` as published, ``dtype`` what plain
-    weights are run in where that is not the model's own. ``expert_ranks`` ranks share the experts of a layer: all of ``tp x dp``
-    unless given. ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
+    ``roles`` are the cache's formats (``opened.dtypes.roles``), ``weights`` a format's name or ``None`` as published, ``dtype`` what plain
+    weights are run in where that is not the model's own. The experts of a layer are shared by ``ep`` ranks, where that is more than one,
+    else by all of ``tp x dp``. ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
     again: :func:`~hwcalc.planner.weight_use.weight_shares` of the same model, weights and dtype.
-
-    - Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
-      so a latent that every rank keeps is read by every rank.
-    - Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
-      keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
-      the stages. For a prompt the stages may work on different pieces of it at once.
-    - Replicas work side by side, each for its own sequences.
-    - Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
-      with favourites touches fewer.
     """
-    told = [] if notes is None else notes
-    measured = _measured(gpu, told)
-    shares = weight_shares(model, weights, dtype) if shares is None else shares
+    measured, notes = _measured(gpu)
+    if shares is None:
+        shares = model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
+    if shares is None:
+        unknown = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
+        return Noted(_nothing(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
     bandwidth = None if rate is None else rate * 1e9
-    if shares is None:
-        told.append(Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted."))
-        return _nothing()
     stack = model.stack_for(engine)
-    kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
-    replicas = min(dp, batch)
-    each = max(1.0, batch / replicas / pp)
-    experts = expert_ranks or tp * dp
-    routed = each * (replicas if experts > tp else 1)
-    attention = _attention_rates(roles)
-    selected = _selected(stack)
-
-    weight_bytes = sum(_on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts) for share in _step(shares))
-    cache_bytes = each * _cache_bytes(kinds, roles, seq, encoder_tokens, selected) / dcp
-    flops = _weight_flops(_step(shares), tp, experts, each, routed)
-    work = sum(count * decode_flops(kind, seq, encoder_tokens, selected=selected) for count, kind in kinds)
-    flops[attention] = flops.get(attention, 0) + each * work
-    step, bound_by = _longer(weight_bytes + cache_bytes, flops, gpu, bandwidth)
-
-    prompt_bytes = sum(_on_rank(share, share.touched_bytes(seq), tp, experts) for share in shares)
-    prompt = _prompt_flops(shares, tp, experts, seq, encoder_tokens)
-    work = sum(count * prefill_flops(kind, seq, encoder_tokens, selected=selected) for count, kind in kinds)
-    prompt[attention] = prompt.get(attention, 0) + work
-    prefill, prefill_by = _longer(prompt_bytes, prompt, gpu, bandwidth)
-    told += _unknown(gpu, {*flops, *prompt}, bandwidth)
-    return SpeedInfo(
+    caches = _Caches(
+        kinds=tuple((group.count, _rank_kind(group.kind, parallel.tp, expanded=expanded)) for group in stack.groups),
+        roles=roles,
+        seq=seq,
+        encoder_tokens=encoder_tokens,
+        selected=_selected(stack),
+    )
+    step = _decode_step(_step(shares), caches, batch, parallel)
+    prompt = _prompt(shares, caches, parallel)
+    step_s, bound_by = step.seconds(gpu, bandwidth)
+    prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
+    bound = SpeedInfo(
         definition=Definition.BOUND if measured is None else Definition.MEASURED,
-        decode_tokens_per_s_bound=None if step is None else batch / step,
-        decode_step_s_bound=step,
+        decode_tokens_per_s_bound=None if step_s is None else batch / step_s,
+        decode_step_s_bound=step_s,
         bound_by=bound_by,
-        prefill_s_bound=None if prefill is None else prefill / pp,
+        prefill_s_bound=None if prefill_s is None else prefill_s / parallel.pp,
         prefill_bound_by=prefill_by,
-        weight_bytes_per_step=int(weight_bytes),
-        cache_bytes_per_step=int(cache_bytes),
-        flops_per_step=int(sum(flops.values())),
-        prefill_flops=int(sum(prompt.values())),
+        weight_bytes_per_step=int(step.weight_bytes),
+        cache_bytes_per_step=int(step.cache_bytes),
+        flops_per_step=int(sum(step.flops.values())),
+        prefill_flops=int(sum(prompt.flops.values())),
         source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
+    )
+    return Noted(bound, (*notes, *_unknown(gpu, {*step.flops, *prompt.flops}, bandwidth)))
+
+
+Flops = dict[tuple[str, ...], float]
+"""Operations by the rates at which they may run."""
+
+
+@frozen
+class _Caches:
+    """What one rank keeps of one sequence."""
+
+    kinds: tuple[tuple[int, LayerKind], ...]
+    roles: Mapping[Role, DType]
+    seq: int
+    encoder_tokens: int
+    selected: int | None
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of one decode step."""
+        return _cache_bytes(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
+
+    def flops(self, of_kind: Callable[..., int]) -> int:
+        """Operations of all layers, where ``of_kind`` is that of one."""
+        return sum(count * of_kind(kind, self.seq, self.encoder_tokens, selected=self.selected) for count, kind in self.kinds)
+
+
+@frozen
+class _Work:
+    """What one rank reads and computes."""
+
+    weight_bytes: float
+    cache_bytes: float
+    flops: Flops
+
+    def seconds(self, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
+        """Of the slower of the two, and which it is."""
+        return _longer(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
+
+
+def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel) -> _Work:
+    tp, replicas = parallel.tp, min(parallel.dp, batch)
+    each = max(1.0, batch / replicas / parallel.pp)
+    experts = _expert_ranks(parallel)
+    routed = each * (replicas if experts > tp else 1)
+    flops = _weight_flops(shares, tp, experts, each, routed)
+    attention = _attention_rates(caches.roles)
+    flops[attention] = flops.get(attention, 0) + each * caches.flops(decode_flops)
+    return _Work(
+        weight_bytes=sum(_on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts) for share in shares),
+        cache_bytes=each * caches.bytes_read / parallel.dcp,
+        flops=flops,
     )
 
 
-def _measured(gpu: Gpu, notes: list[Note]) -> Measurement | None:
-    """What the user measured of this accelerator's memory, if anything; ``notes`` says so."""
-    from hwcalc.engines.calibration import measurements
-    from hwcalc.profiles.calibration import BANDWIDTH
+def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:
+    tp, experts = parallel.tp, _expert_ranks(parallel)
+    flops = _prompt_flops(shares, tp, experts, caches.seq, caches.encoder_tokens)
+    attention = _attention_rates(caches.roles)
+    flops[attention] = flops.get(attention, 0) + caches.flops(prefill_flops)
+    size = sum(_on_rank(share, share.touched_bytes(caches.seq), tp, experts) for share in shares)
+    return _Work(weight_bytes=size, cache_bytes=0, flops=flops)
 
-    found = measurements(gpu.id, BANDWIDTH, notes)
+
+def _expert_ranks(parallel: Parallel) -> int:
+    return parallel.ep if parallel.ep > 1 else parallel.tp * parallel.dp
+
+
+def _measured(gpu: Gpu) -> Noted[Measurement | None]:
+    """What the user measured of this accelerator's memory, if anything; a note says so."""
+    found, notes = measurements(gpu.id, BANDWIDTH)
     reading = None if found is None else found.latest("read_gbps")
-    if reading is not None:
-        peak = "" if gpu.memory_bandwidth_gbps is None else f" instead of the peak of {gpu.memory_bandwidth_gbps:,g}"
-        message = (
-            f"Speed by the bandwidth measured on {reading.measured.date}: {reading.values['read_gbps']:,g} GB/s{peak}. "
-            "Without: KVPLAN_NO_CALIBRATION=1."
-        )
-        notes.append(Note(code="calibrated", message=message))
-    return reading
+    if reading is None:
+        return Noted(None, notes)
+    peak = "" if gpu.memory_bandwidth_gbps is None else f" instead of the peak of {gpu.memory_bandwidth_gbps:,g}"
+    message = (
+        f"Speed by the bandwidth measured on {reading.measured.date}: {reading.values['read_gbps']:,g} GB/s{peak}. "
+        "Without: KVPLAN_NO_CALIBRATION=1."
+    )
+    return Noted(reading, (*notes, Note(code="calibrated", message=message)))
 
 
 def cache_bytes_read(
@@ -160,10 +213,6 @@ def _tokens(share: WeightShare, each: float, routed: float) -> float:
 
 def _on_rank(share: WeightShare, size: float, tp: int, experts: int) -> float:
     return size / (experts if share.use is Use.CHOSEN else tp)
-
-
-Flops = dict[tuple[str, ...], float]
-"""Operations by the rates at which they may run."""
 
 
 def _weight_flops(shares: Iterable[WeightShare], tp: int, experts: int, each: float, routed: float) -> Flops:

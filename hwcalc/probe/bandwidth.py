@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines.allocation import ITEM_BYTES, fullest_stage
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.allocation import ITEM_BYTES
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
@@ -103,7 +102,7 @@ class BandwidthResult:
 
 def measure_bandwidth(
     engine: Engine,
-    context: Context,
+    context: Opened,
     device: Device,
     *,
     gpu: Gpu | None = None,
@@ -135,10 +134,10 @@ def measure_bandwidth(
             f"{free or 0:,} bytes are free on {device.label}, less a reserve of {reserve:,} too few to measure with.",
             hint="Free some, or leave less alone: --reserve 0",
         )
-    allocations = engine.allocation(context, fullest_stage(engine, context))
+    allocations = context.allocation(context.fullest_stage)
     if not allocations:
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
-    gpu = context.request.gpu if gpu is None else gpu
+    gpu = context.request.hardware.gpu if gpu is None else gpu
     try:
         read = _read(min(most, sum(one.bytes for one in allocations)), device, repeats)
         copy = _copy(copied, device, repeats)
@@ -233,7 +232,7 @@ class _Attended:
 
 
 def _attention(
-    engine: Engine, context: Context, device: Device, most: int, room: int | None, repeats: int
+    engine: Engine, context: Opened, device: Device, most: int, room: int | None, repeats: int
 ) -> tuple[Timing | None, str]:
     """One query token of each sequence over every attention layer that fits ``most`` bytes, keys and values contiguous.
 
@@ -261,7 +260,7 @@ def _attention(
         return None, f"torch's attention does not run: {words[0][:120]}"
 
 
-def _steps(layers: Iterable[_Attended], context: Context, dtype: str, device: Device, most: int, repeats: int) -> Timing:
+def _steps(layers: Iterable[_Attended], context: Opened, dtype: str, device: Device, most: int, repeats: int) -> Timing:
     """Attention over as many layers as fit ``most`` bytes, or a part of the first: fewer sequences, or fewer positions of one."""
     size = 0
     with holding(device) as calls, device.torch.no_grad():
@@ -291,13 +290,13 @@ def _attend(calls: Iterable[tuple[Any, Any, Any]], device: Device) -> None:
         attend(query, keys, values, enable_gqa=query.shape[1] != keys.shape[1])
 
 
-def _attended(engine: Engine, context: Context) -> list[_Attended]:
+def _attended(engine: Engine, context: Opened) -> list[_Attended]:
     """The attention layers of the fullest stage, as one tensor-parallel rank has them."""
     request, layers = context.request, context.model.stack_for(engine.name).layers
     rules = engine.weight_rules()
-    stage = rules.spans(len(layers), request.pp)[fullest_stage(engine, context)]
+    stage = rules.spans(len(layers), request.parallel.pp)[context.fullest_stage]
     out = []
-    for kind in (rules.shard(context.model, kind, request.tp) for number in stage for kind in layers[number]):
+    for kind in (rules.shard(context.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):
         if isinstance(kind, LatentAttention):
             tokens, width = kind.span.positions(context.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
             sizes = (kind.num_attention_heads, 1, tokens, width, kind.kv_lora_rank)

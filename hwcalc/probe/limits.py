@@ -11,9 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from hwcalc.engines.allocation import fullest_stage
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Allocation, Context
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner import solve
@@ -77,7 +76,7 @@ class MaxResult:
 
 def find_max(
     engine: Engine,
-    context: Context,
+    context: Opened,
     device: Device,
     what: str = "batch",
     *,
@@ -105,10 +104,10 @@ def find_max(
     usable = max(0, free - reserve)
     settings = environment_settings(os.environ) if settings is None else settings
     options = {name: value for name, value in context.request.options.items() if name not in _POOL_SIZES}
-    budgeted = solve.changed(engine, context, gpu=None, kv_memory=usable, options=options)
-    answer = solve.most(engine, budgeted, usable) if what == "batch" else solve.longest(engine, budgeted, usable)
+    budgeted = context.changed(gpu=None, kv_memory=usable, options=options)
+    answer = solve.most(budgeted, usable) if what == "batch" else solve.longest(budgeted, usable)
     bound, bound_name = _bound(engine, budgeted, what, cap)
-    layouts = _Layouts(engine, solve.changed(engine, budgeted, kv_memory=None), what, _size(device, settings))
+    layouts = _Layouts(budgeted.changed(kv_memory=None), what, _size(device, settings))
 
     def should(value: int) -> bool:
         size = layouts.bytes(value)
@@ -144,8 +143,8 @@ def find_max(
 class _Layouts:
     """The tensors for each number, asked of the engine once; ``None`` where it refuses."""
 
-    def __init__(self, engine: Engine, context: Context, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
-        self._engine, self._context, self._what, self._size = engine, context, what, size
+    def __init__(self, context: Opened, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
+        self._context, self._what, self._size = context, what, size
         self._known: dict[int, tuple[tuple[Allocation, ...], int] | None] = {}
 
     def tensors(self, value: int) -> tuple[Allocation, ...] | None:
@@ -162,8 +161,8 @@ class _Layouts:
         if value not in self._known:
             change: Mapping[str, int] = {self._what: value}
             try:
-                made = solve.changed(self._engine, self._context, **change)
-                tensors = self._engine.allocation(made, fullest_stage(self._engine, made))
+                made = self._context.changed(**change)
+                tensors = made.allocation(made.fullest_stage)
                 self._known[value] = tensors, self._size(tensors)
             except KvplanError:
                 self._known[value] = None
@@ -182,7 +181,7 @@ def _size(device: Device, settings: AllocatorSettings) -> Callable[[tuple[Alloca
     return reserved if device.kind == "cuda" else plain
 
 
-def _bound(engine: Engine, context: Context, what: str, cap: int | None) -> tuple[int, str]:
+def _bound(engine: Engine, context: Opened, what: str, cap: int | None) -> tuple[int, str]:
     """The largest number worth asking for, and what says so."""
     bounds = [(UNLIMITED, "no limit")]
     limit = engine.most_sequences(context)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
@@ -179,9 +178,9 @@ def _run(
     closed = max((size for size in windows if 1 < size <= _MOST_TOKENS), default=0)
     prompt = max(closed, WINDOW) + 7 if prompt is None else prompt
     static = common["cache"] == "static"
-    engine, context = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
-    layers = _layers(engine, context, small)
-    predicted = _predicted(engine, context)
+    context = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
+    layers = _layers(context, small)
+    predicted = _predicted(context)
     built = fed = None
     try:
         try:
@@ -230,7 +229,7 @@ def _run(
     return _judged(result)
 
 
-def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> tuple[Engine, Context]:
+def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> Opened:
     """The plan of the small config by the rules of the installed library's version, or of the newest known one."""
     from hwcalc.planner.context import open_request
     from hwcalc.probe.live_model import NotRun
@@ -240,7 +239,7 @@ def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, enco
     version = ".".join(common["transformers_version"].split(".")[:2])
     for engine in (f"transformers@{version}", "transformers"):
         try:
-            return open_request(spec, [], engine=engine, **wanted)
+            return open_request(spec, engine=engine, **wanted)
         except UsageError as error:
             told = error.message
         except KvplanError as error:
@@ -248,24 +247,22 @@ def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, enco
     raise NotRun(told)
 
 
-def _layers(engine: Engine, context: Context, small: Small) -> list[LiveLayer]:
-    stack = context.model.stack_for(engine.name).layers
+def _layers(context: Opened, small: Small) -> list[LiveLayer]:
+    stack = context.stack.layers
     numbers = small.layers if len(small.layers) == len(stack) else range(len(stack))
     return [
         LiveLayer(
             layer=number,
             kinds=tuple(kind.name for kind in layer),
-            predicted_bytes=sum(tensor.bytes for kind in layer for tensor in engine.tensors(kind, context)),
+            predicted_bytes=sum(tensor.bytes for kind in layer for tensor in context.kind_tensors[kind]),
             measured_bytes=0,
         )
         for number, layer in zip(numbers, stack, strict=True)
     ]
 
 
-def _predicted(engine: Engine, context: Context) -> int:
-    from hwcalc.engines.ranks import stored_bytes
-
-    return stored_bytes(engine, context)
+def _predicted(context: Opened) -> int:
+    return context.stored_bytes
 
 
 def _with(layer: LiveLayer, size: int) -> LiveLayer:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from hwcalc.engines.stored import Allocation
+from hwcalc.engines.allocation import Allocation
 from hwcalc.errors import UsageError
 from hwcalc.model import Note
 from hwcalc.probe.allocator import predict

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
@@ -63,7 +62,7 @@ def check_alone(wanted: Wanted) -> None:
         raise UsageError("--live, --find-max and --bandwidth are measured by one process.", hint="Start it without torchrun.")
 
 
-def measure_more(engine: Engine, context: Context, options: ProbeOptions, wanted: Wanted) -> More:
+def measure_more(engine: Engine, context: Opened, options: ProbeOptions, wanted: Wanted) -> More:
     """Measure what is wanted, one after the other, on the device of the probe; each frees what it took."""
     from hwcalc.probe.devices import open_device
 
@@ -95,7 +94,7 @@ def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | No
     return options.max_bytes if free is None else min(options.max_bytes, max(0, free - reserve)), 0
 
 
-def _bandwidth(engine: Engine, context: Context, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
+def _bandwidth(engine: Engine, context: Opened, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
     """Measured, and kept for the accelerator that was measured, whichever the plan is of."""
     from dataclasses import replace
 

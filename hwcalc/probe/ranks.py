@@ -73,14 +73,14 @@ def check_world(request: Request, world: World) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` unless there is one process for each rank of the plan."""
     if request.gpus != world.size:
         raise UsageError(
-            f"{world.size:,} processes, but tp {request.tp} x pp {request.pp} x dp {request.dp} = {request.gpus:,} ranks.",
+            f"{world.size:,} processes, but tp {request.parallel.tp} x pp {request.parallel.pp} x dp {request.parallel.dp} = {request.gpus:,} ranks.",
             hint=f"Use: torchrun --nproc-per-node {request.gpus}",
         )
 
 
 def stage_of(request: Request, rank: int) -> int:
     """The pipeline stage of a rank: tensor-parallel ranks are neighbours, stages come after one another, then replicas."""
-    return rank // request.tp % request.pp
+    return rank // request.parallel.tp % request.parallel.pp
 
 
 def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:

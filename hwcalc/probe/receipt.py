@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Opened
 from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import RawModel
@@ -67,7 +67,7 @@ class Verified:
     agrees: bool
 
 
-def make_receipt(context: Context, probed: Probed, more: More | None = None) -> Receipt:
+def make_receipt(context: Opened, probed: Probed, more: More | None = None) -> Receipt:
     """Everything that planning it again needs, beside what was measured."""
     model = context.model
     return Receipt(
@@ -82,20 +82,21 @@ def make_receipt(context: Context, probed: Probed, more: More | None = None) -> 
     )
 
 
-def _arguments(context: Context, probed: Probed) -> dict[str, Any]:
-    """The options of the request that are not the default, as :func:`~hwcalc.planner.options.read_options` takes them back."""
+def _arguments(context: Opened, probed: Probed) -> dict[str, Any]:
+    """The options of the request that are not the default, as :func:`~hwcalc.planner.asked.read_options` takes them back."""
     model, request = context.model, context.request
+    gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
     looked_up = {
         "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
-        "gpu": None if request.gpu is None else request.gpu.id,
-        "margin": None if request.margin is None else str(request.margin),
+        "gpu": None if gpu is None else gpu.id,
+        "margin": None if margin is None else str(margin),
         "lora": None if request.lora is None else str(request.lora),
         "draft": None if request.draft is None else _finite(request.draft.config),
         "engine_options": dict(request.options) or None,
         "assume": "gqa" if model.assumed else None,
     }
-    values = {row.name: looked_up[row.name] if row.name in looked_up else getattr(request, row.name) for row in _KEPT}
-    return {name: value for name, value in values.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])}
+    kept = {row.name: looked_up[row.name] if row.name in looked_up else values[row.name] for row in _KEPT}
+    return {name: value for name, value in kept.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])}
 
 
 def check_path(path: str) -> None:
@@ -170,7 +171,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         _member(arguments, "draft", dict)
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
     model, request = opened(parse(raw, assume=arguments.pop("assume", None)), read_options(arguments))
-    engine, context = open_request(model, [], **request)
+    context = open_request(model, **request)
     comparisons: list[Compared] = []
     drift: list[str] = []
     ranks = _member(document["probe"], "ranks", list)
@@ -179,10 +180,10 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
             drift.append(f"rank {rank.get('rank')}: nothing was measured ({rank['outcome'][:40]}).")
             continue
         number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
-        if not 0 <= stage < context.request.pp:
-            raise ConfigError(f"the receipt has a stage {stage} of {context.request.pp}.")
+        if not 0 <= stage < context.request.parallel.pp:
+            raise ConfigError(f"the receipt has a stage {stage} of {context.request.parallel.pp}.")
         measured = _tensors(rank)
-        allocations = engine.allocation(context, stage)
+        allocations = context.allocation(stage)
         most = rank.get("most_bytes")
         planned = rebuilt(allocations, most if isinstance(most, int) else None, measured[0][1][:1] if measured else ())
         where = f"rank {number}: " if len(ranks) > 1 else ""

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
-from hwcalc.engines.allocation import fullest_stage
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Allocation, Context
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
@@ -36,7 +35,7 @@ class ProbeOptions:
 
 def probe(
     engine: Engine,
-    context: Context,
+    context: Opened,
     options: ProbeOptions | None = None,
     *,
     environment: Mapping[str, str] | None = None,
@@ -51,14 +50,14 @@ def probe(
     options = options or ProbeOptions()
     world = world_of(environment)
     if world is None:
-        stage = fullest_stage(engine, context)
-        rank = stage * context.request.tp
+        stage = context.fullest_stage
+        rank = stage * context.request.parallel.tp
         device = open_device(options.device, torch=torch)
-        notes = [*context.notes, *_alone(context, stage)]
+        notes = [*context.model.notes, *context.notes, *_alone(context, stage)]
         results = [_rank(engine, context, device, options, rank=rank, sharing=1, environment=environment, notes=notes)]
         return _probed(engine, context, results, 1, notes)
     device = open_device(_own_device(options.device, world, torch), torch=torch)
-    notes = list(context.notes)
+    notes = [*context.model.notes, *context.notes]
     mine: RankResult | Failed
     try:
         check_world(context.request, world)
@@ -89,11 +88,11 @@ def _own_device(wanted: str | None, world: World, torch: Any) -> str | None:
     return f"cuda:{world.local_rank}" if found.kind == "cuda" else found.label
 
 
-def _alone(context: Context, stage: int) -> list[Note]:
+def _alone(context: Opened, stage: int) -> list[Note]:
     gpus = context.request.gpus
     if gpus == 1:
         return []
-    where = f" (pipeline stage {stage})" if context.request.pp > 1 else ""
+    where = f" (pipeline stage {stage})" if context.request.parallel.pp > 1 else ""
     message = (
         f"One of {gpus:,} ranks was measured, one that holds most{where}. All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"
     )
@@ -102,7 +101,7 @@ def _alone(context: Context, stage: int) -> list[Note]:
 
 def _rank(
     engine: Engine,
-    context: Context,
+    context: Opened,
     device: Device,
     options: ProbeOptions,
     *,
@@ -112,7 +111,7 @@ def _rank(
     notes: list[Note],
 ) -> RankResult:
     stage = stage_of(context.request, rank)
-    allocations = engine.allocation(context, stage)
+    allocations = context.allocation(stage)
     return measure(
         allocations,
         device,
@@ -140,7 +139,7 @@ def _most(allocations: tuple[Allocation, ...], options: ProbeOptions) -> int | N
     return min(limits, default=None)
 
 
-def _probed(engine: Engine, context: Context, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
+def _probed(engine: Engine, context: Opened, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
     request = context.request
     return Probed(
         model=context.model.id,
@@ -151,10 +150,10 @@ def _probed(engine: Engine, context: Context, ranks: list[RankResult], world: in
         seq=request.seq,
         batch=request.batch,
         kv_dtype=context.dtypes.kv,
-        tp=request.tp,
-        pp=request.pp,
-        dp=request.dp,
-        dcp=request.dcp,
+        tp=request.parallel.tp,
+        pp=request.parallel.pp,
+        dp=request.parallel.dp,
+        dcp=request.parallel.dcp,
         world=world,
         ranks=tuple(ranks),
         agrees=all(rank.agrees for rank in ranks),

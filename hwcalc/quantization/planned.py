@@ -55,7 +55,7 @@ def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None,
 
     if wanted is not None:
         return uniform_scheme(wanted), True
-    scheme = read_scheme(model.quantization or {}, model.config.get("expert_dtype"))
+    scheme = model.once("published scheme", lambda: read_scheme(model.quantization or {}, model.facts.expert_dtype))
     return scheme, scheme is not None
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import LogError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import opened
+from hwcalc.library.plan import opened, option_draft
 from hwcalc.model import ModelSpec, Note
-from hwcalc.planner.asked import take_options
+from hwcalc.planner.asked import Access, take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
@@ -68,16 +66,19 @@ def reconcile(
     Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and what
     :func:`~hwcalc.library.plan.plan` raises.
     """
+    _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
     how = _How(
         dialect=None if dialect is None else find_dialect(dialect),
         engine=engine,
         tolerance=_tolerance(tolerance),
         calibrate=calibrate,
+        access=asked.access,
+        assume=asked.assume,
     )
-    _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
     if calibrate and asked.gpu is None and asked.instance is None:
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
     spec, wanted = opened(model, asked)
+    wanted.pop("option_draft", None)
     return _reconciled(spec, log, how, wanted)
 
 
@@ -89,6 +90,8 @@ class _How:
     engine: str | None
     tolerance: float
     calibrate: bool
+    access: Access
+    assume: str | None
 
 
 @frozen
@@ -128,8 +131,8 @@ def _reconciled(spec: ModelSpec, log: LogLike, how: _How, wanted: dict[str, Any]
     inputs = _Inputs(stated=stated, stated_options=stated_options, wanted=wanted, options=options)
     notes = list(read.notes)
     name = _engine_of(read, how.engine, notes)
-    context, rows, remarks = _compared(spec, name, read, inputs, how.tolerance, notes)
-    notes += [*_same_model(read.facts, spec), *remarks]
+    context, rows, remarks = _compared(spec, name, read, inputs, how)
+    notes += [*context.notes, *_same_model(read.facts, spec), *remarks]
     if not rows:
         message = "; ".join(note.message for note in remarks)
         raise LogError(
@@ -155,24 +158,23 @@ def _reconciled(spec: ModelSpec, log: LogLike, how: _How, wanted: dict[str, Any]
     )
 
 
-def _compared(
-    spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, tolerance: float, notes: list[Note]
-) -> tuple[Context, list[Row], list[Note]]:
+def _compared(spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, how: _How) -> tuple[Opened, list[Row], list[Note]]:
     """What the log says it runs, planned, and beside it what the log says came of it."""
     try:
-        context = _planned(spec, name, {**inputs.stated, **inputs.wanted}, {**inputs.stated_options, **inputs.options}, notes)
-        rows, remarks = read.dialect.compare(read.facts, find_engine(name)[0], context, tolerance)
+        context = _planned(spec, name, {**inputs.stated, **inputs.wanted}, {**inputs.stated_options, **inputs.options}, how)
+        rows, remarks = read.dialect.compare(read.facts, context.engine, context, how.tolerance)
     except UsageError as error:
         # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.
-        _planned(spec, name, inputs.wanted, inputs.options, [])
+        _planned(spec, name, inputs.wanted, inputs.options, how)
         raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
     return context, rows, remarks
 
 
-def _planned(spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], notes: list[Note]) -> Context:
+def _planned(spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], how: _How) -> Opened:
     """The request opened, without what was measured before: the log is to be compared with the estimates."""
-    _, context = open_request(spec, notes, engine=engine, engine_options=options, **keywords)
-    return replace(context, request=replace(context.request, calibrated=False))
+    draft = None if "draft" in keywords else option_draft(engine, options, how.access, how.assume)
+    planned = open_request(spec, engine=engine, engine_options=options, option_draft=draft, **keywords)
+    return planned.engine.open(spec, planned.request.changed(calibrated=False), planned.notes)
 
 
 def _read(log: LogLike, chosen: Dialect | None) -> _Log:
@@ -229,11 +231,11 @@ def _order(version: str) -> int:
     return 1000 * int(major) + int(minor)
 
 
-def _shown_inputs(facts: Facts, inputs: _Inputs, context: Context) -> tuple[Input, ...]:
+def _shown_inputs(facts: Facts, inputs: _Inputs, context: Opened) -> tuple[Input, ...]:
     """What was planned and who said so: an option, a line of the log, or nobody."""
-    request, wanted = context.request, inputs.wanted
-    shown = {name: getattr(request, name, None) for name in _SHOWN}
-    shown |= {"gpu": None if request.gpu is None else request.gpu.id, "dtype": context.dtypes.kv}
+    values, gpu, wanted = context.request.flat(), context.request.hardware.gpu, inputs.wanted
+    shown = {name: values.get(name) for name in _SHOWN}
+    shown |= {"gpu": None if gpu is None else gpu.id, "dtype": context.dtypes.kv}
     out = []
     for name, value in shown.items():
         if value is None:
@@ -266,7 +268,7 @@ def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     return [Note(code="other-model", message=f"The log is of {printable(name)[:80]}; it is compared with {spec.id}.")]
 
 
-def _calibrate(read: _Log, context: Context) -> Saved:
+def _calibrate(read: _Log, context: Opened) -> Saved:
     """Keep what the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured nothing of the kind."""
     from datetime import UTC, datetime
     from pathlib import Path
@@ -276,7 +278,7 @@ def _calibrate(read: _Log, context: Context) -> Saved:
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
     from hwcalc.text import printable
 
-    gpu = context.request.gpu
+    gpu = context.request.hardware.gpu
     assert gpu is not None
     values = read.dialect.overheads(read.facts, context)
     if not values:
@@ -288,7 +290,11 @@ def _calibrate(read: _Log, context: Context) -> Saved:
     version = f" {context.version}" if context.version else ""
     source = f"{read.dialect.engine}{version}, {printable(Path(log_name(read.given)).name)[:80]}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
-    reading = Measurement(values=values, measured=measured, conditions=conditions(context, tokens=tokens, rows=rows))
+    reading = Measurement(
+        values=values,
+        measured=measured,
+        conditions=conditions(context.model.id, context.request.parallel, tokens=tokens, rows=rows),
+    )
     with profile_errors():
         path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)
     return Saved(path=str(path), values=values)

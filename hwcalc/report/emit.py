@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 
 from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines.command import CommandInput
+from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import Plan
 
@@ -22,4 +24,23 @@ def emitted(plan: Plan, engine: str) -> str:
         raise UsageError(f"--emit {engine[:40]!r} is not known.", hint=f"Known: {', '.join(emitters())}.")
     if plan.request.engine != engine:
         raise UsageError(f"the plan is of engine {plan.request.engine}, not {engine}.", hint=f"Add: --engine {engine}")
-    return shlex.join(find_engine(engine)[0].command(plan))
+    return shlex.join(find_engine(engine)[0].command(_input_of(plan)))
+
+
+def _input_of(plan: Plan) -> CommandInput:
+    request = plan.request
+    return CommandInput(
+        model=plan.model.id,
+        revision=plan.model.revision,
+        model_dtype=plan.model.dtype,
+        seq=request.seq,
+        kv_dtype=request.kv_dtype,
+        parallel=Parallel(tp=request.tp, pp=request.pp, dp=request.dp, dcp=request.dcp, ep=request.ep),
+        memory_utilization=request.memory_utilization,
+        kv_memory=request.kv_memory,
+        weights=request.weights,
+        lora=request.lora,
+        draft=request.draft,
+        options=request.options,
+        requires=() if plan.pool is None else plan.pool.requires,
+    )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Section
-from hwcalc.engines.stored import Context
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.result import Verdict
 from hwcalc.sweep.spans import Integers
@@ -43,7 +41,7 @@ Alike = tuple[int, tuple[int, ...]]
 """The place of a batch, and the places of lengths for which the equation is the same."""
 
 
-def alike(engine: Engine, context: Context, seqs: Sequence[int], batches: Sequence[int]) -> tuple[Alike, ...]:
+def alike(engine: Engine, context: Opened, seqs: Sequence[int], batches: Sequence[int]) -> tuple[Alike, ...]:
     """The points of a grid whose equation is the same.
 
     For engines on curves only: their equation knows the length by the tokens of one forward pass alone, those do not fall as the
@@ -66,13 +64,13 @@ def alike(engine: Engine, context: Context, seqs: Sequence[int], batches: Sequen
 
 
 def budgets_of(
-    engine: Engine, context: Context, seqs: Sequence[int], batches: Sequence[int], groups: Sequence[Alike], kind: Any
+    engine: Engine, context: Opened, seqs: Sequence[int], batches: Sequence[int], groups: Sequence[Alike], kind: Any
 ) -> Budgets | None:
     """The budgets of every length and batch; ``None`` where the engine has none for this model and accelerator."""
     found = {name: np.zeros((len(seqs), len(batches)), dtype=kind) for name in ("beside", "low", "expected", "high")}
     weights = usable = 0
     for column, rows in groups:
-        budget = engine.budget(_at(context, seqs[rows[0]], batches[column]))
+        budget = _at(context, seqs[rows[0]], batches[column]).budget
         if budget is None:
             return None
         weights = sum(part.expected for part in budget.parts if part.section is Section.WEIGHTS)
@@ -84,8 +82,8 @@ def budgets_of(
     return Budgets(weights=weights, usable=usable, **found)
 
 
-def _at(context: Context, seq: int, batch: int) -> Context:
-    return replace(context, request=replace(context.request, seq=seq, batch=batch), notes=[])
+def _at(context: Opened, seq: int, batch: int) -> Opened:
+    return context.sized(seq=seq, batch=batch)
 
 
 def ends_of(needed: Integers, budgets: Budgets) -> tuple[Integers, Integers]:

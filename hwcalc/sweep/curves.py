@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.formulas import CacheTensor, LayerKind, Span
 from hwcalc.formulas.frozen import frozen
 from hwcalc.sweep.spans import Integers, positions
@@ -36,7 +35,7 @@ class Curves:
     grown: tuple[Term, ...]
 
 
-def _reference(engine: Engine, context: Context) -> Curves:
+def _reference(engine: Engine, context: Opened) -> Curves:
     """The formulas: every tensor is rows in its dtype, and a rank has its share of the heads.
 
     Raises what the engine raises for a kind that the dtypes do not fit.
@@ -44,7 +43,7 @@ def _reference(engine: Engine, context: Context) -> Curves:
     stack = context.model.stack_for(engine.name)
     for group in stack.groups:
         engine.tensors(group.kind, context)
-    ranks = context.request.tp
+    ranks = context.request.parallel.tp
     return Curves(
         held=_terms(context, ((group.kind, group.count) for group in stack.groups)),
         rank=_terms(context, ((group.kind.shard(ranks), group.count) for group in stack.groups)),
@@ -52,7 +51,7 @@ def _reference(engine: Engine, context: Context) -> Curves:
     )
 
 
-def _terms(context: Context, kinds: Iterable[tuple[LayerKind, int]]) -> tuple[Term, ...]:
+def _terms(context: Opened, kinds: Iterable[tuple[LayerKind, int]]) -> tuple[Term, ...]:
     """Equal spans are one term."""
     found: dict[Span, int] = {}
     for kind, count in kinds:
@@ -61,11 +60,11 @@ def _terms(context: Context, kinds: Iterable[tuple[LayerKind, int]]) -> tuple[Te
     return tuple(Term(span, size) for span, size in found.items() if size)
 
 
-def _row_bytes(tensor: CacheTensor, context: Context) -> int:
+def _row_bytes(tensor: CacheTensor, context: Opened) -> int:
     return tensor.bytes_per_position(context.dtypes.roles[tensor.role])
 
 
-CURVES: Final[Mapping[str, Callable[[Engine, Context], Curves]]] = {"reference": _reference}
+CURVES: Final[Mapping[str, Callable[[Engine, Opened], Curves]]] = {"reference": _reference}
 """Engine -> its curves for one model, dtype and number of ranks."""
 
 

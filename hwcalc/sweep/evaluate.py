@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
-from hwcalc.planner.context import has_cross, open_request
+from hwcalc.planner.context import open_request
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, ends_of, verdicts
@@ -86,7 +86,7 @@ class _Found:
     """The longest point as the engine sees it, and the curves of all."""
 
     engine: Engine
-    context: Context
+    context: Opened
     curves: Curves
 
 
@@ -96,7 +96,8 @@ def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _Found
     if rules is None or not keywords.keys() <= _ON_CURVES:
         return None
     request = read_options(keywords).keywords()
-    engine, context = open_request(model, [], seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)
+    context = open_request(model, seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)
+    engine = context.engine
     return None if engine.periods(context) else _Found(engine=engine, context=context, curves=rules(engine, context))
 
 
@@ -108,9 +109,9 @@ class _Kept:
         self._weights: dict[int, dict[str, Value]] = {}
         self._budgets: dict[tuple[str, int], Budgets | None] = {}
 
-    def weights(self, context: Context, keywords: Mapping[str, Any]) -> dict[str, Value]:
+    def weights(self, context: Opened, keywords: Mapping[str, Any]) -> dict[str, Value]:
         """The row of a plan without a GPU, for its weights and what the model is."""
-        ranks = context.request.tp
+        ranks = context.request.parallel.tp
         if ranks not in self._weights:
             plain = {name: value for name, value in keywords.items() if name not in _OF_A_GPU}
             self._weights[ranks] = row_of(plan(self._model, seq=context.tokens, **plain))
@@ -118,7 +119,7 @@ class _Kept:
 
     def budgets(self, found: _Found, axes: _Axes, kind: Any) -> Budgets | None:
         """What each point has left; ``None`` without a GPU, or where that is not known."""
-        gpu, ranks = found.context.request.gpu, found.context.request.tp
+        gpu, ranks = found.context.request.hardware.gpu, found.context.request.parallel.tp
         if gpu is None:
             return None
         if (gpu.id, ranks) not in self._budgets:
@@ -160,7 +161,7 @@ class _Axes:
             for left in range(0, len(self.batches), wide):
                 yield slice(start, start + tall), slice(left, left + wide)
 
-    def alike(self, engine: Engine, context: Context) -> tuple[Alike, ...]:
+    def alike(self, engine: Engine, context: Opened) -> tuple[Alike, ...]:
         """The points for which an accelerator's equation is the same, of any model."""
         if self._alike is None:
             self._alike = alike(engine, context, self.seqs, self.batches)

@@ -12,8 +12,7 @@ import pytest
 
 from hwcalc import KvplanError, ModelSpec, load_model
 from hwcalc.engines import ENGINES
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Opened
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.profiles.gpus import Gpu
@@ -102,7 +101,7 @@ def card(mib: int) -> Gpu:
     )  # fmt: skip
 
 
-def question(engine: str, dice: random.Random) -> tuple[Engine, Context]:
+def question(engine: str, dice: random.Random) -> Opened:
     """Some model on some hardware, often too little; what the engine refuses is thrown again."""
     while True:
         name = dice.choice([*SMALL, GROUPED]) if engine != "vllm" else dice.choice([*SMALL])
@@ -120,33 +119,33 @@ def question(engine: str, dice: random.Random) -> tuple[Engine, Context]:
         if by_hand:
             wanted["kv_memory"] = int(2 ** dice.uniform(10, 26))
         try:
-            rules, context = open_request(model, [], **wanted)
+            opened = open_request(model, **wanted)
             if not by_hand:
-                least = rules.budget(replace(context, request=replace(context.request, gpu=card(1 << 20))))
+                least = replace(opened, request=opened.request.changed(gpu=card(1 << 20))).budget
                 assert least is not None
                 used = sum(part.expected for part in least.parts)
                 room = 2 ** dice.uniform(12, 25)
                 share = 0.92 if engine == "vllm" else 0.95
                 gpu = card(max(1, ceil((used + room) / share / MIB) + dice.randint(-3, 2)))
-                context = replace(context, request=replace(context.request, gpu=gpu))
+                opened = replace(opened, request=opened.request.changed(gpu=gpu))
         except KvplanError:
             continue
-        return rules, context
+        return opened
 
 
-def fits(engine: Engine, context: Context, **change: int) -> bool:
+def fits(opened: Opened, **change: int) -> bool:
     """One case by itself: ask for the budget and for the bytes (or the pool), and compare."""
     try:
-        made = solve.changed(engine, context, **change)
+        # Opened anew: what a family keeps cannot be wrong here.
+        made = opened.engine.open(opened.model, opened.request.changed(**change))
         request = made.request
-        if request.kv_memory is None:
-            budget = engine.budget(made)
-            size = -1 if budget is None else budget.expected
+        if request.hardware.kv_memory is None:
+            size = -1 if made.budget is None else made.budget.expected
         else:
-            size = request.kv_memory
-        replica = -(-request.batch // request.dp)
-        if engine.name == "vllm":
-            pool = engine.pool(made, max(0, size))
+            size = request.hardware.kv_memory
+        replica = -(-request.batch // request.parallel.dp)
+        if made.engine.name == "vllm":
+            pool = made.pool(max(0, size))
             sequences = int(request.options.get("max_num_seqs", "1024"))
             return bool(
                 size >= 0
@@ -155,14 +154,15 @@ def fits(engine: Engine, context: Context, **change: int) -> bool:
                 and (pool.max_requests is None or pool.max_requests >= replica)
                 and replica <= sequences
             )
-        return engine.needed_bytes(made) <= size
+        needed = made.needed_bytes
     except KvplanError:
         return False
+    return needed <= size
 
 
-def on_the_way(engine: Engine, context: Context, batch: int) -> bool:
+def on_the_way(opened: Opened, batch: int) -> bool:
     """So many sequences of the planned length and of those just before it: a buffer of the four latest tokens is fullest at three."""
-    return all(fits(engine, context, batch=batch, seq=seq) for seq in range(max(1, context.tokens - 3), context.tokens + 1))
+    return all(fits(opened, batch=batch, seq=seq) for seq in range(max(1, opened.tokens - 3), opened.tokens + 1))
 
 
 def last(good: list[bool]) -> int:
@@ -177,17 +177,17 @@ def test_longest_and_most(engine: str, chunk: int) -> None:
     dice = random.Random(f"{engine} {chunk}")  # noqa: S311 - cases, not secrets
     seen: set[tuple[str | None, str | None]] = set()
     for _ in range(CASES // CHUNKS):
-        rules, context = question(engine, dice)
-        length = max(context.model.max_position_embeddings or 0, context.tokens)
-        longest, most = solve.longest(rules, context), solve.most(rules, context)
-        told = f"{context.model.model_type} {context.request}"
+        opened = question(engine, dice)
+        length = max(opened.model.max_position_embeddings or 0, opened.tokens)
+        longest, most = solve.longest(opened), solve.most(opened)
+        told = f"{opened.model.model_type} {opened.request}"
 
-        assert longest.value == last([fits(rules, context, seq=seq) for seq in range(1, length + 1)]), told
+        assert longest.value == last([fits(opened, seq=seq) for seq in range(1, length + 1)]), told
         if most.value < solve.UNLIMITED:
             upper = min(most.value + 1, 4 * MOST)
-            assert min(most.value, upper) == last([on_the_way(rules, context, batch) for batch in range(1, upper + 1)]), told
+            assert min(most.value, upper) == last([on_the_way(opened, batch) for batch in range(1, upper + 1)]), told
         else:
-            assert fits(rules, context, batch=solve.UNLIMITED), told
+            assert fits(opened, batch=solve.UNLIMITED), told
         seen.add((longest.limiting, most.limiting))
     # Neither everything nor nothing fits, or the cases would say nothing.
     assert {limit for limit, _ in seen} >= {"cache", "model length"}
@@ -202,43 +202,40 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
     for _ in range(80):
         model = replace(small(dice.choice([*SMALL])), max_position_embeddings=2**20)
         length, batch = int(2 ** dice.uniform(8, 18)), int(2 ** dice.uniform(0, 7))
-        rules, context = open_request(model, [], engine=engine, seq=length, batch=batch)
-        context = replace(context, request=replace(context.request, gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
+        opened = open_request(model, engine=engine, seq=length, batch=batch)
+        opened = replace(opened, request=opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
         every = {
-            (tp, pp, dp): fits(rules, context, tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
+            (tp, pp, dp): fits(opened, tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
             for tp in (1, 2, 4)
             for pp in (1, 2, 3, 4)
             for dp in (1, 2, 3, 4)
-            if tp * pp * dp <= 4 and all(heads % tp == 0 for heads in heads_of(context.model))
+            if tp * pp * dp <= 4 and all(heads % tp == 0 for heads in heads_of(opened.model))
         }
         good = [layout for layout, holds in every.items() if holds]
-        fewest = solve.fewest_gpus(rules, context, most_gpus=4)
+        fewest = solve.fewest_gpus(opened, most_gpus=4)
 
         assert (None if fewest is None else prod(fewest)) == min((prod(layout) for layout in good), default=None)
         assert fewest is None or fewest in good
-        best = solve.best_layout(rules, context, 4)
+        best = solve.best_layout(opened, 4)
         most = {
-            layout: solve.most(
-                rules, solve.changed(rules, context, **dict(zip(("tp", "pp", "dp"), layout, strict=True)), dcp=1, ep=1)
-            ).value
+            layout: solve.most(opened.changed(**dict(zip(("tp", "pp", "dp"), layout, strict=True)), dcp=1, ep=1)).value
             for layout in good
             if prod(layout) == 4
         }
         assert (best is None) is (not most)
         if best is not None:
-            certain = [layout for layout in most if certainly(rules, context, layout)] or [*most]
+            certain = [layout for layout in most if certainly(opened, layout)] or [*most]
             assert best.sequences == max(most[layout] for layout in certain)
         found.add(None if fewest is None else prod(fewest))
     assert found >= {None, 1, 2}
 
 
-def certainly(engine: Engine, context: Context, layout: tuple[int, int, int]) -> bool:
+def certainly(opened: Opened, layout: tuple[int, int, int]) -> bool:
     """Whether the layout holds at the low end of the budget too."""
     tp, pp, dp = layout
-    made = solve.changed(engine, context, tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
-    budget = engine.budget(made)
-    assert budget is not None
-    return solve.holds_in(engine, made, budget.low)
+    made = opened.changed(tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
+    assert made.budget is not None
+    return solve.holds_in(made, made.budget.low)
 
 
 def heads_of(model: ModelSpec) -> set[int]:

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc import load_model
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import Parallel
 from hwcalc.formulas import DType, Role
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import cache_bytes_read, speed_bound
 from hwcalc.planner.weight_use import expected_share, weight_shares
@@ -50,7 +52,13 @@ def deepseek() -> ModelSpec:
 
 def bound(model: ModelSpec, *, seq: int = 1024, batch: int = 1, gpu: Gpu = H100, **given: Any) -> SpeedInfo:
     """The bound on an H100, unless told otherwise."""
-    wanted: dict[str, Any] = {"gpu": gpu, "seq": seq, "batch": batch, "roles": ROLES} | given
+    return noted_bound(model, seq=seq, batch=batch, gpu=gpu, **given).value
+
+
+def noted_bound(model: ModelSpec, *, seq: int = 1024, batch: int = 1, gpu: Gpu = H100, **given: Any) -> Noted[SpeedInfo]:
+    """The same with what it leaves out. Ranks may be given one by one."""
+    ranks = {name: given.pop(name) for name in ("tp", "pp", "dp", "dcp", "ep") if name in given}
+    wanted: dict[str, Any] = {"gpu": gpu, "seq": seq, "batch": batch, "roles": ROLES, "parallel": Parallel(**ranks)} | given
     return speed_bound(model, **wanted)
 
 
@@ -127,12 +135,12 @@ def test_weight_only_formats_compute_in_sixteen_bits(llama: ModelSpec) -> None:
 def test_latents_are_read_by_every_rank(deepseek: ModelSpec) -> None:
     """61 layers x 576 x 2 bytes a token, on one rank as on each of eight."""
     for tp in (1, 8):
-        assert bound(deepseek, seq=4096, tp=tp).cache_bytes_per_step == 4096 * 61 * 576 * 2
+        assert bound(deepseek, seq=4096, parallel=Parallel(tp=tp)).cache_bytes_per_step == 4096 * 61 * 576 * 2
 
 
 def test_key_value_heads_are_divided_and_repeated(llama: ModelSpec) -> None:
     """Eight key/value heads: half of them on two ranks, one on each of eight and of sixteen."""
-    found = [bound(llama, tp=tp).cache_bytes_per_step for tp in (1, 2, 8, 16)]
+    found = [bound(llama, parallel=Parallel(tp=tp)).cache_bytes_per_step for tp in (1, 2, 8, 16)]
 
     assert found == [1024 * LLAMA_CACHE // part for part in (1, 2, 8, 8)]
 
@@ -164,18 +172,18 @@ def test_expected_experts_against_a_simulation(experts: int, chosen: int, tokens
 
 def test_pipeline_stages_take_turns(llama: ModelSpec) -> None:
     """One sequence gains nothing; two on two stages take the time of one; a prompt is shared out in pieces."""
-    assert rate(llama, pp=4) == pytest.approx(rate(llama))
-    assert rate(llama, pp=2, batch=2) == pytest.approx(2 * rate(llama))
-    assert prompt(llama, pp=4, seq=8192) == pytest.approx(prompt(llama, seq=8192) / 4)
+    assert rate(llama, parallel=Parallel(pp=4)) == pytest.approx(rate(llama))
+    assert rate(llama, parallel=Parallel(pp=2), batch=2) == pytest.approx(2 * rate(llama))
+    assert prompt(llama, parallel=Parallel(pp=4), seq=8192) == pytest.approx(prompt(llama, seq=8192) / 4)
 
 
 def test_replicas_multiply(llama: ModelSpec, deepseek: ModelSpec) -> None:
     """Two replicas make twice the tokens; where they share experts, more of them are awake, but each rank has half."""
-    assert rate(llama, dp=2, batch=8) == pytest.approx(2 * rate(llama, batch=4))
-    assert rate(llama, dp=4, batch=1) == pytest.approx(rate(llama))
-    assert rate(deepseek, tp=8, dp=2, batch=128) > 2 * rate(deepseek, tp=8, batch=64)
-    apart = rate(deepseek, tp=8, dp=2, expert_ranks=8, batch=128)
-    assert apart == pytest.approx(2 * rate(deepseek, tp=8, batch=64))
+    assert rate(llama, parallel=Parallel(dp=2), batch=8) == pytest.approx(2 * rate(llama, batch=4))
+    assert rate(llama, parallel=Parallel(dp=4), batch=1) == pytest.approx(rate(llama))
+    assert rate(deepseek, parallel=Parallel(tp=8, dp=2), batch=128) > 2 * rate(deepseek, parallel=Parallel(tp=8), batch=64)
+    apart = rate(deepseek, parallel=Parallel(tp=8, dp=2, ep=8), batch=128)
+    assert apart == pytest.approx(2 * rate(deepseek, parallel=Parallel(tp=8), batch=64))
 
 
 def test_a_sparse_reader_skips() -> None:
@@ -231,15 +239,15 @@ def test_cross_attention_uses_its_keys_once() -> None:
 
 def test_what_is_not_known_is_left_out(llama: ModelSpec) -> None:
     """Without a rate memory alone bounds, without both nothing does; a note says so."""
-    notes: list[Note] = []
     without_rates = replace(H100, tflops_dense=MappingProxyType({}))
-    found = bound(llama, gpu=without_rates, batch=4096, seq=1, notes=notes)
+    found, notes = noted_bound(llama, gpu=without_rates, batch=4096, seq=1)
 
     assert found.bound_by == found.prefill_bound_by == "memory bandwidth"
     assert [note.code for note in notes] == ["speed-partly-known"]
     assert bound(llama, gpu=replace(without_rates, memory_bandwidth_gbps=None)).decode_tokens_per_s_bound is None
-    assert bound(replace(llama, counted=None), notes=notes).definition == "unknown"
-    assert notes[-1].code == "speed-unknown"
+    unknown, why = noted_bound(replace(llama, counted=None))
+    assert unknown.definition == "unknown"
+    assert [note.code for note in why] == ["speed-unknown"]
 
 
 @given(

@@ -9,13 +9,13 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py (KVCacheTensor.shared_by) and v1
 
 from __future__ import annotations
 
-from hwcalc.engines.stored import Allocation
-from hwcalc.engines.vllm.layout import Layout
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.vllm.layout import PoolLayout
 
 __all__ = ["pool_buffers"]
 
 
-def pool_buffers(layout: Layout, blocks: int, stage: int) -> tuple[Allocation, ...]:
+def pool_buffers(layout: PoolLayout, blocks: int, stage: int) -> tuple[Allocation, ...]:
     """The buffers of a rank of pipeline stage ``stage``. Their pages add up to the bytes of a block there."""
     width = layout.stage_bytes[stage] if stage < len(layout.stage_bytes) else 0
     if not width or not blocks:
@@ -24,9 +24,9 @@ def pool_buffers(layout: Layout, blocks: int, stage: int) -> tuple[Allocation, .
     layers: list[list[int]] = []
     for group in layout.groups:
         own = [
-            (spec.page, layout.parts[member].layer)
+            (spec.page, layout.caches[member].layer)
             for member, spec in zip(group.members, group.specs, strict=True)
-            if layout.parts[member].stage == stage
+            if layout.caches[member].stage == stage
         ]
         for place, (page, layer) in enumerate(own):
             if place == len(pages):

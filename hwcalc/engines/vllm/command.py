@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from hwcalc.engines.command import CommandInput
 from hwcalc.errors import UsageError
-
-if TYPE_CHECKING:
-    from hwcalc.planner.result import Plan
 
 __all__ = ["FLAGS", "serve"]
 
@@ -35,33 +33,32 @@ _SWITCHES: Final = {
 }
 
 
-def serve(plan: Plan) -> list[str]:
+def serve(planned: CommandInput) -> list[str]:
     """The words of ``vllm serve`` for a plan, with what its pool requires besides."""
-    request = plan.request
-    words = ["vllm", "serve", plan.model.id, FLAGS["seq"], str(request.seq)]
-    if plan.model.revision is not None:
-        words += ["--revision", plan.model.revision]
-    if request.kv_dtype not in ("auto", plan.model.dtype):
-        words += [FLAGS["dtype"], request.kv_dtype]
+    words = ["vllm", "serve", planned.model, FLAGS["seq"], str(planned.seq)]
+    if planned.revision is not None:
+        words += ["--revision", planned.revision]
+    if planned.kv_dtype not in ("auto", planned.model_dtype):
+        words += [FLAGS["dtype"], planned.kv_dtype]
     for name in _PARALLEL:
-        size = getattr(request, name)
+        size = getattr(planned.parallel, name)
         if size > 1:
             words += [FLAGS[name], str(size)]
-    if request.ep > 1:
+    if planned.parallel.ep > 1:
         words.append("--enable-expert-parallel")
-    if request.memory_utilization is not None:
-        words += ["--gpu-memory-utilization", str(request.memory_utilization)]
-    if request.kv_memory is not None:
-        words += ["--kv-cache-memory-bytes", str(request.kv_memory)]
-    if request.weights is not None:
-        words += _weights(request.weights)
-    if request.lora is not None:
-        words += _lora(request.lora)
-    if request.draft is not None:
-        words += _option("speculative", f"draft:{request.draft}")
-    for name, value in request.options.items():
+    if planned.memory_utilization is not None:
+        words += ["--gpu-memory-utilization", str(planned.memory_utilization)]
+    if planned.kv_memory is not None:
+        words += ["--kv-cache-memory-bytes", str(planned.kv_memory)]
+    if planned.weights is not None:
+        words += _weights(planned.weights)
+    if planned.lora is not None:
+        words += _lora(planned.lora)
+    if planned.draft is not None:
+        words += _option("speculative", f"draft:{planned.draft}")
+    for name, value in planned.options.items():
         words += _option(name, value)
-    for required in () if plan.pool is None else plan.pool.requires:
+    for required in planned.requires:
         words += required.flag.split()
     return words
 

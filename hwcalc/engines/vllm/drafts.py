@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
@@ -15,38 +15,22 @@ if TYPE_CHECKING:
 
 __all__ = ["draft_layers"]
 
-_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
-_MOST_MODULES: Final = 64
-
 
 def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
     """What the draft's layers keep, in order; nothing for n-gram lookup."""
     if speculation is None or speculation.method == "ngram":
         return ()
     if speculation.model is not None:
-        from hwcalc.library.plan import load_model
-
-        draft = load_model(speculation.model)
-        return [kind for layer in draft.stack_for("vllm") for kind in layer]
+        return [kind for layer in speculation.model.stack_for("vllm") for kind in layer]
     return [kind for _ in range(_modules(model)) for kind in _predictor(model)]
 
 
 def _modules(model: ModelSpec) -> int:
-    for place in (model.config, model.config.get("text_config")):
-        found = _count(place) if isinstance(place, Mapping) else None
-        if found is not None:
-            return found
-    raise UnsupportedError(
-        f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
-    )
-
-
-def _count(config: Mapping[str, Any]) -> int | None:
-    for name in _COUNTS:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST_MODULES:
-            return value
-    return None
+    if model.facts.mtp_modules is None:
+        raise UnsupportedError(
+            f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
+        )
+    return model.facts.mtp_modules
 
 
 def _predictor(model: ModelSpec) -> Sequence[LayerKind]:

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
-from hwcalc.engines.base import Engine, Option, choice_option, integer_option, number_option
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
+from hwcalc.engines.command import CommandInput
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import named
-from hwcalc.engines.request import Request
+from hwcalc.engines.request import Parallel, Request
 from hwcalc.engines.spans import OwnRule
-from hwcalc.engines.stored import Context, Dtypes, StoredTensor
+from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import gpu_architecture
+from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import FLAGS, serve
-from hwcalc.engines.vllm.layout import Held, Layout, Part, plan_layout
+from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
+from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
-from hwcalc.engines.vllm.settings import Settings, cached_kinds, read_settings
+from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
-from hwcalc.engines.vllm.specs import Spec
+from hwcalc.engines.vllm.specs import LayerSpec, StateSpec
+from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.planner.result import Plan
-
-if TYPE_CHECKING:
-    from hwcalc.engines.stored import Allocation
 
 __all__ = ["Vllm"]
 
@@ -43,7 +46,6 @@ _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compresse
 _VENDORS: Final = ("nvidia", "amd")
 _OLDEST_ARCHITECTURE: Final = 70
 """Compute capability 7.0, as vLLM's installation page asks for."""
-_LAYOUT_KEYS: Final = ("seq", "dtype", "tp", "pp", "dcp", "gpu", "options")
 
 
 class Vllm(Engine):
@@ -57,9 +59,9 @@ class Vllm(Engine):
     pooled: ClassVar[bool] = True
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
-    options: ClassVar[Mapping[str, Option]] = MappingProxyType(
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
         {
-            name: Option(name=name, help=text, default=default, check=check)
+            name: EngineOption(name=name, help=text, default=default, check=check)
             for name, text, default, check in (
                 ("block_size", "tokens in a block", "by backend, at least 16", integer_option(1, 2**20)),
                 ("max_num_batched_tokens", "tokens in a batch", "by GPU: 2048, 8192 or 16384", integer_option(1, 2**30)),
@@ -78,77 +80,44 @@ class Vllm(Engine):
         }
     )
 
-    def __init__(self) -> None:
-        self._last: tuple[tuple[object, ...], tuple[Settings, Layout, Held]] | None = None
-
     def resolve_version(self, wanted: str) -> str:
         return versions.resolve(wanted)
 
-    def dtypes(self, model: ModelSpec, request: Request, notes: list[Note]) -> Dtypes:
-        settings = read_settings(model, request, self.version(request.engine_version))
-        roles = formats.role_formats(settings.word, model, named(settings.plain), named(settings.conv), named(settings.state))
-        if request.dtype in (None, "auto"):
-            what = f"the model's dtype, {settings.plain}" if settings.word == "auto" else settings.word
-            notes.append(Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."))
-        return Dtypes(kv=settings.plain if settings.word == "auto" else settings.word, roles=MappingProxyType(roles))
+    def draft_named(self, options: Mapping[str, str]) -> str | None:
+        return draft_named(options.get("speculative"))
 
-    def check(self, context: Context) -> None:
-        model, request = context.model, context.request
-        cross = CrossAttention in cached_kinds(model)
-        versions.check_architecture(model.architecture, context.version, cross=cross)
-        if (model.architecture or "").startswith(_OWN_CACHES):
-            raise UnsupportedError(
-                f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
-                hint="Use: --engine reference",
-            )
-        _check_ranks(model, request)
-        if context.version != versions.VERSIONS[0]:
-            message = "Flags and KV dtypes are taken to be those of 0.33; what kvplan knows to differ is applied."
-            context.notes.append(Note(code="older-version", message=message))
-        if request.gpu is None:
-            context.notes.append(
-                Note(
-                    code="default-gpu",
-                    message="No GPU given: block sizes and batches are those of an H100. Set it with --gpu.",
-                )
-            )
-        elif request.gpu.vendor.lower() not in _VENDORS or 0 < gpu_architecture(request.gpu) < _OLDEST_ARCHITECTURE:
-            raise UnsupportedError(
-                f"vLLM's rules for {request.gpu.name} are not known.",
-                hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
-            )
-        elif request.gpu.vendor.lower() != "nvidia":
-            context.notes.append(
-                Note(code="not-cuda", message="vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks.")
-            )
-        settings = self._plan(context)[0]
-        if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.word == "auto":
-            context.notes.append(
-                Note(
-                    code="dtype-ignored", message="vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
-                )
-            )
-        if settings.speculation is not None and settings.speculation.method == "mtp":
-            context.notes.append(Note(code="draft-layers", message="The drafting layers keep their cache in the same pool."))
-        if "kv_offloading_size" in request.options:
-            message = f"kv_offloading_size: {request.options['kv_offloading_size']} GiB of host memory; the pool on the GPU stays as it is."
-            context.notes.append(Note(code="host-memory", message=message))
-        if request.dp > 1:
-            context.notes.append(Note(code="per-replica", message=f"The pool is that of one of {request.dp} replicas."))
+    def unchecked(self, model: ModelSpec, request: Request) -> VllmOpened:
+        return VllmOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
-    def tensors(self, kind: LayerKind, context: Context) -> tuple[StoredTensor, ...]:
+    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
+        settings = of_vllm(opened).settings
+        roles = formats.role_formats(
+            settings.word, opened.model, named(settings.plain), named(settings.conv), named(settings.state)
+        )
+        found = Dtypes(kv=settings.plain if settings.word == "auto" else settings.word, roles=MappingProxyType(roles))
+        if opened.request.dtype not in (None, "auto"):
+            return Noted(found)
+        what = f"the model's dtype, {settings.plain}" if settings.word == "auto" else settings.word
+        return Noted(found, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
+
+    def check(self, opened: Opened) -> None:
+        planned = of_vllm(opened)
+        opened.told(opened.shared("supported", lambda: _supported(planned)))
+        # It is laid out here, since vLLM refuses what it cannot lay out.
+        planned.layout  # noqa: B018
+        opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))
+
+    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         """Whole blocks of every request, on all tensor-parallel ranks together."""
-        groups = context.model.stack_for(self.name).groups
+        groups, held = opened.stack.groups, of_vllm(opened).held
         number = next(number for number, group in enumerate(groups) if group.kind is kind or group.kind == kind)
-        held = self._plan(context)[2]
-        return tuple(_stored(context, part, spec, blocks) for part, spec, blocks in held.kinds if part.kind == number)
+        return tuple(_stored(opened, cache, spec, blocks) for cache, spec, blocks in held.kinds if cache.kind == number)
 
-    def extras(self, context: Context) -> tuple[StoredTensor, ...]:
+    def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """What a request takes of the pool beside its layers' pages: drafts, layers left unpacked, space of narrower groups."""
-        _, layout, held = self._plan(context)
-        copies = context.batch * context.request.tp
-        wanted = layout.total_blocks(context.tokens)
-        total = copies * wanted * sum(layout.stage_bytes)
+        planned = of_vllm(opened)
+        held, copies = planned.held, opened.batch * opened.request.parallel.tp
+        total = copies * planned.blocks * sum(planned.layout.stage_bytes)
         parts = {
             "draft_layers": copies * held.drafts,
             "unpacked_layers": copies * held.outer,
@@ -156,107 +125,160 @@ class Vllm(Engine):
         }
         return tuple(_extra(name, size) for name, size in parts.items() if size)
 
-    def rank_bytes(self, context: Context, total_bytes: int) -> int:
-        layout = self._plan(context)[1]
-        return context.request.replica_batch * layout.total_blocks(context.tokens) * max(layout.stage_bytes, default=0)
+    def needed_bytes(self, opened: Opened) -> int:
+        planned = of_vllm(opened)
+        return opened.request.replica_batch * planned.blocks * max(planned.layout.stage_bytes, default=0)
 
-    def needed_bytes(self, context: Context) -> int:
-        return self.rank_bytes(context, 0)
-
-    def allocation(self, context: Context, stage: int) -> tuple[Allocation, ...]:
+    def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         """One raw buffer for each page of a block, which groups share; of as many blocks as the plan's budget holds.
 
         Without a budget there are the blocks of the planned sequences, and the null block.
         """
-        from hwcalc.engines.allocation import planned_blocks
-        from hwcalc.engines.vllm.buffers import pool_buffers
+        planned = of_vllm(opened)
+        return pool_buffers(planned.layout, planned.settings.override or _blocks_of_budget(planned), stage)
 
-        settings, layout, _ = self._plan(context)
-        needed = context.request.replica_batch * layout.total_blocks(context.tokens) + 1
-        blocks = settings.override or planned_blocks(self, context, needed)
-        return pool_buffers(layout, blocks, stage)
+    def most_sequences(self, opened: Opened) -> tuple[int, str]:
+        return of_vllm(opened).settings.sequences * opened.request.parallel.dp, "max_num_seqs"
 
-    def most_sequences(self, context: Context) -> tuple[int, str]:
-        return self._plan(context)[0].sequences * context.request.dp, "max_num_seqs"
-
-    def longest(self, context: Context, budget_bytes: int, bound: int) -> int | None:
+    def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """By the layout at hand, where that is the same at every length."""
-        settings, layout, _ = self._plan(context)
+        planned = of_vllm(opened)
+        settings, layout = planned.settings, planned.layout
         if layout.depends_on_length or not layout.stage_bytes:
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
-        found = layout.longest(usable // context.request.replica_batch, bound)
+        found = layout.longest(usable // opened.request.replica_batch, bound)
         return found if settings.same_batches(found) else None
+
+    def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
+        tokens = of_vllm(opened).settings.batched_tokens
+        return tokens, tokens, tokens
 
     def flag(self, name: str, value: object) -> str:
         return f"{FLAGS[name]} {value}" if name in FLAGS else super().flag(name, value)
 
-    def groups(self, context: Context) -> tuple[PoolGroup, ...]:
-        return group_infos(self._plan(context)[1], context.tokens)
+    def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
+        return group_infos(of_vllm(opened).layout, opened.tokens)
 
-    def pool(self, context: Context, budget_bytes: int) -> PoolInfo:
-        settings, layout, _ = self._plan(context)
+    def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        planned = of_vllm(opened)
+        settings, layout = planned.settings, planned.layout
+        notes: tuple[Note, ...] = ()
         if settings.override is not None and settings.override * max(layout.stage_bytes, default=0) > budget_bytes:
             message = (
                 f"num_gpu_blocks_override={settings.override:,} is more than the budget holds: vLLM's check passes over it, "
                 "and the allocation runs out of memory."
             )
-            context.notes.append(Note(code="override-beyond-budget", message=message))
-        length = context.tokens
-        return plan_pool(layout, settings, budget_bytes, length, max(length, context.model.max_position_embeddings or 0))
+            notes = (Note(code="override-beyond-budget", message=message),)
+        longest = max(opened.tokens, opened.model.max_position_embeddings or 0)
+        return Noted(plan_pool(layout, settings, budget_bytes, opened.tokens, longest), notes)
 
-    def budget(self, context: Context) -> Budget | None:
-        settings = self._plan(context)[0]
-        return plan_budget(
-            context,
-            sequences=settings.sequences,
-            batched_tokens=settings.batched_tokens,
-            speculation=settings.speculation,
+    def holds(self, opened: Opened, budget_bytes: int) -> bool:
+        """As the pool does, without its other figures: the blocks of all requests, and the null block."""
+        planned = of_vllm(opened)
+        settings, blocks = planned.settings, planned.blocks
+        return budget_bytes >= 0 and all(
+            (settings.override or budget_bytes // size) > blocks * opened.request.replica_batch
+            for size in planned.layout.stage_bytes
+            if size
         )
 
-    def command(self, plan: Plan) -> list[str]:
-        return serve(plan)
+    def budget(self, opened: Opened) -> Noted[Budget | None]:
+        """Of a family it depends on the largest batch alone."""
+        settings = of_vllm(opened).settings
+        return opened.shared(
+            ("budget", settings.sequences, settings.batched_tokens),
+            lambda: plan_budget(
+                opened,
+                sequences=settings.sequences,
+                batched_tokens=settings.batched_tokens,
+                speculation=settings.speculation,
+            ),
+        )
+
+    def command(self, planned: CommandInput) -> list[str]:
+        return serve(planned)
 
     def weight_rules(self) -> Rules:
         return VLLM
 
-    def plain_dtype(self, context: Context) -> str:
+    def plain_dtype(self, opened: Opened) -> str:
         """A float32 checkpoint is loaded in 16 bits unless ``dtype`` says otherwise."""
-        return self._plan(context)[0].plain
+        return of_vllm(opened).settings.plain
 
-    def weight_parts(self, context: Context) -> tuple[BudgetPart, ...] | None:
-        return weight_parts(context)
-
-    def _plan(self, context: Context) -> tuple[Settings, Layout, Held]:
-        """Settings and layout of a context; the last one is kept, since a plan asks for it once per layer kind."""
-        request = context.request
-        key = (context.model, context.version, *(getattr(request, name) for name in _LAYOUT_KEYS))
-        last = self._last
-        if last is not None and all(
-            old is new or (type(old) in (int, str) and old == new) for old, new in zip(last[0], key, strict=True)
-        ):
-            return last[1]
-        settings = read_settings(context.model, request, context.version)
-        layout = plan_layout(context.model, settings, request.seq)
-        planned = settings, layout, layout.held(request.seq)
-        self._last = key, planned
-        return planned
+    def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
+        return weight_parts(opened)
 
 
-def _stored(context: Context, part: Part, spec: Spec, blocks: int) -> StoredTensor:
-    copies = context.batch * context.request.tp
-    state = spec.form == "state" or part.name.endswith("_state")
-    role = Role.STATE if state else Role.INDEX if part.name == "indexer_keys" else _ROLES.get(part.name, Role.KEY)
-    ranks = f" x {context.request.tp} ranks" if context.request.tp > 1 else ""
+def _supported(opened: VllmOpened) -> Noted[None]:
+    """Raise for a model, a GPU or ranks that vLLM does not run on; what is assumed of them is noted."""
+    model, gpu = opened.model, opened.request.hardware.gpu
+    versions.check_architecture(model.architecture, opened.version, cross=CrossAttention in cached_kinds(model))
+    if (model.architecture or "").startswith(_OWN_CACHES):
+        raise UnsupportedError(
+            f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
+            hint="Use: --engine reference",
+        )
+    _check_ranks(model, opened.request.parallel)
+    notes = []
+    if opened.version != versions.VERSIONS[0]:
+        message = "Flags and KV dtypes are taken to be those of 0.33; what kvplan knows to differ is applied."
+        notes.append(Note(code="older-version", message=message))
+    if gpu is None:
+        message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
+        notes.append(Note(code="default-gpu", message=message))
+    elif gpu.vendor.lower() not in _VENDORS or 0 < gpu_architecture(gpu) < _OLDEST_ARCHITECTURE:
+        raise UnsupportedError(
+            f"vLLM's rules for {gpu.name} are not known.",
+            hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
+        )
+    elif gpu.vendor.lower() != "nvidia":
+        message = "vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks."
+        notes.append(Note(code="not-cuda", message=message))
+    return Noted(None, tuple(notes))
+
+
+def _remarks(opened: VllmOpened) -> Iterator[Note]:
+    """What is worth knowing of the settings."""
+    model, request, settings = opened.model, opened.request, opened.settings
+    if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.word == "auto":
+        message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
+        yield Note(code="dtype-ignored", message=message)
+    if settings.speculation is not None and settings.speculation.method == "mtp":
+        yield Note(code="draft-layers", message="The drafting layers keep their cache in the same pool.")
+    if "kv_offloading_size" in request.options:
+        size = request.options["kv_offloading_size"]
+        message = f"kv_offloading_size: {size} GiB of host memory; the pool on the GPU stays as it is."
+        yield Note(code="host-memory", message=message)
+    if request.parallel.dp > 1:
+        yield Note(code="per-replica", message=f"The pool is that of one of {request.parallel.dp} replicas.")
+
+
+def _blocks_of_budget(opened: VllmOpened) -> int:
+    """Blocks of the pool: those that the budget of the plan holds, or without one those that the planned sequences need."""
+    size = opened.request.hardware.kv_memory
+    if size is None and opened.request.hardware.gpu is not None:
+        size = None if opened.budget is None else max(0, opened.budget.expected)
+    pool = None if size is None else opened.pool(size)
+    needed = opened.request.replica_batch * opened.blocks + 1
+    return needed if pool is None or pool.blocks is None else pool.blocks
+
+
+def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int) -> StoredTensor:
+    tp = opened.request.parallel.tp
+    recurrent = isinstance(spec, StateSpec)
+    state = recurrent or cache.name.endswith("_state")
+    role = Role.STATE if state else Role.INDEX if cache.name == "indexer_keys" else _ROLES.get(cache.name, Role.KEY)
+    ranks = f" x {tp} ranks" if tp > 1 else ""
     return StoredTensor(
-        name=part.name,
+        name=cache.name,
         role=role,
         axes=("bytes of a block",),
         shape=(spec.page,),
-        dtype=context.dtypes.state if spec.form == "state" else context.dtypes.kv,
+        dtype=opened.dtypes.state if recurrent else opened.dtypes.kv,
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=copies * blocks * spec.page,
+        bytes=opened.batch * tp * blocks * spec.page,
         rule=f"{blocks:,} blocks x {spec.page:,} B{ranks}",
     )
 
@@ -272,36 +294,36 @@ def _extra(name: str, size: int) -> StoredTensor:
     )
 
 
-def _check_ranks(model: ModelSpec, request: Request) -> None:
+def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
     """Refuse what vLLM's own start-up refuses."""
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
     for kind in attention:
-        if kind.num_attention_heads % request.tp:
+        if kind.num_attention_heads % parallel.tp:
             raise UsageError(
-                f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {request.tp}.",
+                f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {parallel.tp}.",
                 hint="Use a tp that divides the number of heads.",
             )
-    if request.ep not in (1, request.tp * request.dp):
+    if parallel.ep not in (1, parallel.tp * parallel.dp):
         raise UsageError(
-            f"ep {request.ep} is not tp x dp: vLLM deals experts out over all {request.tp * request.dp} ranks.",
-            hint=f"Use --ep {request.tp * request.dp}, or leave it out.",
+            f"ep {parallel.ep} is not tp x dp: vLLM deals experts out over all {parallel.tp * parallel.dp} ranks.",
+            hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
         )
-    if request.ep == 1 and request.tp * request.dp > 1:
-        check_experts(model, request.tp * request.dp)
-    if request.dcp == 1:
+    if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
+        check_experts(model, parallel.tp * parallel.dp)
+    if parallel.dcp == 1:
         return
-    if request.tp % request.dcp:
-        raise UsageError(f"dcp {request.dcp} does not divide tp {request.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
+    if parallel.tp % parallel.dcp:
+        raise UsageError(f"dcp {parallel.dcp} does not divide tp {parallel.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
     if any(isinstance(kind, (SlidingAttention, ChunkedAttention)) for kind in attention):
         raise UnsupportedError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
     for kind in attention:
         if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):
             continue
-        most = request.tp // kind.num_key_value_heads
-        if most < request.dcp:
+        most = parallel.tp // kind.num_key_value_heads
+        if most < parallel.dcp:
             raise UsageError(
-                f"dcp {request.dcp} needs {request.dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
-                f"tp {request.tp} has {most}.",
-                hint=f"Use --tp {request.dcp * kind.num_key_value_heads}, or leave out --dcp.",
+                f"dcp {parallel.dcp} needs {parallel.dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
+                f"tp {parallel.tp} has {most}.",
+                hint=f"Use --tp {parallel.dcp * kind.num_key_value_heads}, or leave out --dcp.",
             )

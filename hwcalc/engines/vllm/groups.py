@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hwcalc.engines.vllm.specs import FULL_FORMS, LATENT_FORMS, Spec, ceil_div
+from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, ceil_div
 from hwcalc.errors import UnsupportedError
 
-__all__ = ["Group", "form_groups"]
+__all__ = ["BlockGroup", "form_groups"]
 
 
-class Group(NamedTuple):
+class BlockGroup(NamedTuple):
     """Members are indices into the sequence that was grouped, ``specs`` theirs, ``distinct`` each of these once."""
 
     members: tuple[int, ...]
-    specs: tuple[Spec, ...]
-    distinct: tuple[Spec, ...]
+    specs: tuple[LayerSpec, ...]
+    distinct: tuple[LayerSpec, ...]
 
 
-def form_groups(specs: Sequence[Spec], *, hybrid: bool, packed: bool) -> list[Group]:
-    """Group ``specs`` (one for each layer cache, in layer order).
+def form_groups(specs: Sequence[LayerSpec], *, hybrid: bool, packed: bool) -> list[BlockGroup]:
+    """BlockGroup ``specs`` (one for each layer cache, in layer order).
 
     ``hybrid`` false turns windowed layers into full ones where the model also has full ones. ``packed`` is for the layout in which
     pages of different size lie side by side in a block (DeepSeek-V4).
@@ -38,14 +38,14 @@ def form_groups(specs: Sequence[Spec], *, hybrid: bool, packed: bool) -> list[Gr
     distinct = set(chosen)
     if len(distinct) == 1:
         return [_group(range(len(chosen)), chosen)]
-    if len({_family(spec) for spec in distinct}) == 1:
+    if len({spec.family for spec in distinct}) == 1:
         return [_group(range(len(chosen)), chosen)]
     if packed and len({spec.page for spec in distinct}) > 1:
         return _packed(chosen)
     unified = _unified(distinct)
     if unified is None:
         full = _promoted(chosen)
-        if len({_family(spec) for spec in full}) > 1:
+        if len({spec.family for spec in full}) > 1:
             raise UnsupportedError(
                 "vLLM cannot bring the pages of these layers to one size: a latent page is not padded.",
                 hint="Use another --kv-cache-dtype or block size.",
@@ -54,36 +54,20 @@ def form_groups(specs: Sequence[Spec], *, hybrid: bool, packed: bool) -> list[Gr
     return _uniform_page([unified[spec] for spec in chosen])
 
 
-def _group(members: Sequence[int], specs: Sequence[Spec]) -> Group:
+def _group(members: Sequence[int], specs: Sequence[LayerSpec]) -> BlockGroup:
     own = tuple(specs[index] for index in members)
-    return Group(members=tuple(members), specs=own, distinct=tuple(dict.fromkeys(own)))
+    return BlockGroup(members=tuple(members), specs=own, distinct=tuple(dict.fromkeys(own)))
 
 
-def _family(spec: Spec) -> tuple[object, ...]:
-    """Specs of one family always need the same number of token slots."""
-    if spec.form in FULL_FORMS:
-        return ("full", spec.block_size)
-    if spec.form == "state":
-        return ("state", spec.block_size, spec.page, spec.states)
-    return (spec.form, spec.block_size, spec.limit)
-
-
-def _promoted(specs: Sequence[Spec]) -> list[Spec]:
+def _promoted(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
     """Windowed layers kept whole, as without the hybrid manager."""
     distinct = set(specs)
-    if len({_family(spec) for spec in distinct}) == 1:
+    if len({spec.family for spec in distinct}) == 1:
         return list(specs)
-    sizes = {spec.block_size for spec in distinct if spec.form in FULL_FORMS}
-    size = sizes.pop() if len(sizes) == 1 else None
-    new: dict[Spec, Spec] = {}
-    for spec in distinct:
-        form = {"sliding": "full", "chunked": "full", "sliding_mla": "mla"}.get(spec.form)
-        if form is None or not any(other.form in FULL_FORMS for other in distinct):
-            new[spec] = spec
-            continue
-        block = size or spec.block_size
-        new[spec] = spec._replace(form=form, limit=0, block_size=block, page=spec.page * block // spec.block_size)
-    if len({_family(spec) for spec in new.values()}) > 1:
+    sizes = {spec.block_size for spec in distinct if isinstance(spec, FullSpec)}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    new = {spec: spec.whole(size) if sizes else spec for spec in distinct}
+    if len({spec.family for spec in new.values()}) > 1:
         raise UnsupportedError(
             "vLLM cannot run this model without its hybrid KV cache manager: its layers do not become one kind.",
             hint="Leave out: --engine-option disable_hybrid_kv_cache_manager=true",
@@ -91,24 +75,16 @@ def _promoted(specs: Sequence[Spec]) -> list[Spec]:
     return [new[spec] for spec in specs]
 
 
-def _unified(distinct: set[Spec]) -> dict[Spec, Spec] | None:
-    """All pages as large as the largest: by more tokens in a block where that divides, else by padding."""
+def _unified(distinct: set[LayerSpec]) -> dict[LayerSpec, LayerSpec] | None:
+    """All pages as large as the largest; ``None`` where one cannot be brought to that size."""
     largest = max(spec.page for spec in distinct)
-    new: dict[Spec, Spec] = {}
-    for spec in distinct:
-        ratio, rest = divmod(largest, spec.page)
-        if spec.form == "state" or (rest and spec.form not in LATENT_FORMS):
-            new[spec] = spec._replace(page=largest)
-        elif rest:
-            return None
-        else:
-            new[spec] = spec._replace(block_size=spec.block_size * ratio, page=largest)
-    return new
+    new = {spec: spec.widened(largest) for spec in distinct}
+    return {spec: wide for spec, wide in new.items() if wide is not None} if None not in new.values() else None
 
 
-def _uniform_page(specs: Sequence[Spec]) -> list[Group]:
+def _uniform_page(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
     """Groups of as many layers as the rarest kind has, or the commonest where that is less than half as many again."""
-    buckets: dict[Spec, list[int]] = {}
+    buckets: dict[LayerSpec, list[int]] = {}
     for index, spec in enumerate(specs):
         buckets.setdefault(spec, []).append(index)
     least = min(map(len, buckets.values()))
@@ -122,11 +98,11 @@ def _uniform_page(specs: Sequence[Spec]) -> list[Group]:
     return out
 
 
-def _packed(specs: Sequence[Spec]) -> list[Group]:
+def _packed(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
     """Pages of different size side by side: buckets that repeat one pattern are cut into groups of as many repeats."""
     buckets: dict[tuple[object, ...], dict[int, list[int]]] = {}
     for index, spec in enumerate(specs):
-        buckets.setdefault(_family(spec), {}).setdefault(spec.page, []).append(index)
+        buckets.setdefault(spec.family, {}).setdefault(spec.page, []).append(index)
     balanced = {family: len({len(members) for members in pages.values()}) == 1 for family, pages in buckets.items()}
     repeats = {family: max(map(len, pages.values())) for family, pages in buckets.items()}
     floor = max((repeats[family] for family, pages in buckets.items() if balanced[family] and len(pages) > 1), default=0)

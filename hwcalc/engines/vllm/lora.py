@@ -12,8 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from hwcalc.engines.lora import Lora, adapted, adapter_numbers, most_on_a_stage
+from hwcalc.engines.lora import Lora
+from hwcalc.engines.lora_weights import adapted, adapter_numbers, most_on_a_stage
 from hwcalc.engines.rank_weights import RankBytes, cut_blocks
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
@@ -69,7 +71,7 @@ def slot_rank(rank: int) -> int:
     raise UnsupportedError(f"vLLM takes adapters up to rank {RANKS[-1]}, not {rank:,}.", hint=f"Use: --lora rank={RANKS[-1]}")
 
 
-def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, *, tp: int = 1, pp: int = 1, dp: int = 1, ep: int = 1) -> RankBytes | None:
+def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE) -> RankBytes | None:
     """Bytes of the slots on the fullest rank; ``None`` if the model's weights are not counted.
 
     ``lora.count`` is ``max_loras``, the adapters of one batch. With ``targets`` other than ``all`` (``--lora-target-modules``) tables
@@ -79,7 +81,7 @@ def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, *, tp: int = 1, pp: int =
     if model.counted is None:
         return None
     rank = slot_rank(lora.rank)
-    blocks = cut_blocks(model, VLLM.held(model, model.counted, pp), VllmRank(model, tp=tp, dp=dp, ep=ep), VLLM)
+    blocks = cut_blocks(model, VLLM.held(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
     tied = not any(weight.role is WeightRole.HEAD for block in blocks for weight in block.weights)
 
     def slots(*, with_tables: bool) -> int:
@@ -89,7 +91,7 @@ def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, *, tp: int = 1, pp: int =
                 return _beside_table(model, weight, rank) * (2 if tied and model.model_type not in _EMBEDDING_ONLY else 1)
             return _beside_layer(model, block, weight, lora, rank)
 
-        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, pp, VLLM, numbers)
+        return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, VLLM, numbers)
 
     layers, tables = slots(with_tables=False), slots(with_tables=True)
     known = model.model_type in _TABLES | _EMBEDDING_ONLY

@@ -8,10 +8,10 @@ of the cache (``config/cache.py``), which takes nothing off the GPU and adds not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.rank_weights import RankBytes, block_bytes, cut_blocks, on_stages
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas.weights import Block, Part
@@ -30,12 +30,9 @@ _TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
 def resident_bytes_rank(
     model: ModelSpec,
     offload_gib: float,
+    parallel: Parallel = ALONE,
     *,
     plain: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
     scheme: Scheme | None = None,
 ) -> RankBytes | None:
     """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``; ``None`` if the weights are not counted.
@@ -45,10 +42,10 @@ def resident_bytes_rank(
     if model.counted is None:
         return None
     form = VLLM.plain(model, plain)
-    blocks = cut_blocks(model, VLLM.held(model, model.counted, pp), VllmRank(model, tp=tp, dp=dp, ep=ep), VLLM)
+    blocks = cut_blocks(model, VLLM.held(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
     limit = int(offload_gib * GIB)
     low = high = 0
-    for stage in on_stages(model, blocks, pp, VLLM):
+    for stage in on_stages(model, blocks, parallel.pp, VLLM):
         sizes = [(block, block_bytes(model, block, VLLM, scheme, form)) for block in stage]
         total = sum(size for _, size in sizes)
         movable = sum(size for block, size in sizes if _is_layer(block))
@@ -80,12 +77,5 @@ def encoder_cache_bytes(
     source = "vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak"
     if not any(block.part in _TOWERS for block in model.counted.blocks):
         return RankBytes(low=0, expected=0, high=0, source=source)
-    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + _deep_layers(model)) * element_bytes
+    size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * element_bytes
     return RankBytes(low=0, expected=size, high=size, source=source)
-
-
-def _deep_layers(model: ModelSpec) -> int:
-    """Layers of the decoder that take features of the tower besides (Qwen3-VL)."""
-    vision = model.config.get("vision_config")
-    indexes = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
-    return len(indexes) if isinstance(indexes, (list, tuple)) else 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.vllm import versions
-from hwcalc.engines.vllm.groups import Group
-from hwcalc.engines.vllm.layout import Layout
-from hwcalc.engines.vllm.settings import Settings
+from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.layout import PoolLayout
+from hwcalc.engines.vllm.settings import VllmSettings
+from hwcalc.engines.vllm.specs import FullSpec, StateSpec
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
 from hwcalc.units import GIB
@@ -18,7 +19,7 @@ from hwcalc.units import GIB
 __all__ = ["group_infos", "plan_pool", "usable_blocks"]
 
 
-def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, bound: int) -> PoolInfo:
+def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> PoolInfo:
     """The pool of one data-parallel replica. ``bound`` limits the search for the longest request."""
     stages = [size for size in layout.stage_bytes if size]
     if not stages:
@@ -31,7 +32,7 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
     message = _message(layout, settings, budget, length, bound)
     concurrency = blocks / wanted
     fits = message is None
-    plain = len(layout.groups) == 1 and layout.groups[0].specs[0].form in ("full", "mla")
+    plain = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     return PoolInfo(
         budget_bytes=budget,
         tokens=_logged(layout, settings, blocks, concurrency, length) if fits else None,
@@ -53,7 +54,7 @@ def plan_pool(layout: Layout, settings: Settings, budget: int, length: int, boun
     )
 
 
-def usable_blocks(layout: Layout, settings: Settings, budget: int) -> int:
+def usable_blocks(layout: PoolLayout, settings: VllmSettings, budget: int) -> int:
     """Blocks that requests can have on the stage that has fewest: all but the null block."""
     if settings.override is not None:
         return max(0, settings.override - 1)
@@ -83,7 +84,7 @@ def _without_cache(budget: int) -> PoolInfo:
     )
 
 
-def _logged(layout: Layout, settings: Settings, blocks: int, concurrency: float, length: int) -> int:
+def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency: float, length: int) -> int:
     """The token figure of the log. vLLM computes it in floating point, so that a product may fall just below a whole number."""
     if settings.version >= versions.GROUP_AWARE_LOG_SINCE:
         return int(concurrency * length)
@@ -91,7 +92,7 @@ def _logged(layout: Layout, settings: Settings, blocks: int, concurrency: float,
     return blocks // len(layout.groups) * smallest * settings.dcp
 
 
-def _message(layout: Layout, settings: Settings, budget: int, length: int, bound: int) -> str | None:
+def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:
     """Why it does not start, in the engine's own words; the first pipeline stage that lacks memory speaks."""
     wanted = layout.total_blocks(length)
     for size in layout.stage_bytes:
@@ -114,25 +115,25 @@ def _gib(size: int) -> str:
     return f"{round(size / GIB, 2)}"
 
 
-def _mamba_limit(layout: Layout, settings: Settings, blocks: int) -> tuple[Try, ...]:
+def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tuple[Try, ...]:
     """Since 0.19 CUDA graphs of decoding are captured for ``max_num_seqs`` requests, each with a block for its states.
 
     Source: vLLM, config/compilation.py (pull request 38270): "max_num_seqs exceeds available Mamba cache blocks".
     """
-    states = any(spec.form == "state" for group in layout.groups for spec in group.distinct)
+    states = any(isinstance(spec, StateSpec) for group in layout.groups for spec in group.distinct)
     if not states or settings.version < versions.STATES_CHECKED_SINCE or settings.sequences <= blocks:
         return ()
     return (Try(flag=f"--max-num-seqs {blocks}", effect=f"{settings.sequences:,} requests need a state block each"),)
 
 
-def group_infos(layout: Layout, length: int) -> tuple[PoolGroup, ...]:
+def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
     """The groups as they are reported."""
     return tuple(_group_info(layout, group, length) for group in layout.groups)
 
 
-def _group_info(layout: Layout, group: Group, length: int) -> PoolGroup:
+def _group_info(layout: PoolLayout, group: BlockGroup, length: int) -> PoolGroup:
     pages = [spec.page for spec in group.specs]
-    parts = [layout.parts[member] for member in group.members]
+    parts = [layout.caches[member] for member in group.members]
     layers = [part.layer for part in parts if part.layer >= 0]
     forms = dict.fromkeys(spec.form for spec in group.specs)
     return PoolGroup(

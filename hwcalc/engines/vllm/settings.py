@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from hwcalc.engines.request import Request
@@ -18,7 +19,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.units import parse_tokens
 
-__all__ = ["Settings", "cached_kinds", "read_settings"]
+__all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
 _BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
 # Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
@@ -26,7 +27,7 @@ _DEAF: Final = frozenset({"FalconForCausalLM"})
 
 
 @frozen
-class Settings:
+class VllmSettings:
     """All that the planner of blocks needs beside the layers. ``word`` is the KV dtype in the engine's words, resolved."""
 
     word: str
@@ -67,30 +68,37 @@ class Settings:
             return self.batched_tokens
         return (self.pp + self.async_scheduling) * self.batched_tokens
 
+    def sized(self, request: Request) -> VllmSettings:
+        """The same for a request that differs in length alone."""
+        sequences, batched, full = _batches(request)
+        if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
+            return self
+        return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
+
     def same_batches(self, seq: int) -> bool:
         """Whether a longest sequence of ``seq`` tokens has batches of the same size."""
         whole = self.full_batch
         return whole is None or (self.batched_tokens == whole and self.sequences * seq >= whole)
 
 
-def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
+def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
     """Fill in what the user left open, as vLLM does. Raises what a wrong value deserves."""
     options = request.options
-    architecture = gpu_architecture(request.gpu)
+    architecture = gpu_architecture(request.hardware.gpu)
     plain = _model_dtype(model, options.get("dtype"))
     sequences, batched, full_batch = _batches(request)
     kinds = cached_kinds(model)
     conv = _plain_option(options, "mamba_cache_dtype", plain)
-    return Settings(
+    return VllmSettings(
         word=_word(model, request.dtype, plain, architecture, kinds),
         plain=plain,
         conv=conv,
         state=_plain_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv)),
         architecture=architecture,
         version=versions.minor(version),
-        tp=request.tp,
-        pp=request.pp,
-        dcp=request.dcp,
+        tp=request.parallel.tp,
+        pp=request.parallel.pp,
+        dcp=request.parallel.dcp,
         block_size=_number(options.get("block_size"), "block_size"),
         batched_tokens=batched,
         full_batch=full_batch,
@@ -99,7 +107,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> Settings:
         async_scheduling=_flag(options.get("async_scheduling"), default=True),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
-        speculation=read_speculation(options.get("speculative"), request.draft),
+        speculation=read_speculation(options.get("speculative"), request.draft, request.option_draft),
     )
 
 
@@ -111,7 +119,7 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
 
 def _batches(request: Request) -> tuple[int, int, int | None]:
     """``max_num_seqs``, ``max_num_batched_tokens``, and the latter for longer sequences where it is a default."""
-    sequences, batched = batch_defaults(request.gpu)
+    sequences, batched = batch_defaults(request.hardware.gpu)
     own_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
     own_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = own_sequences or sequences

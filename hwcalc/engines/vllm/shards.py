@@ -10,13 +10,12 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from hwcalc.engines import widths
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, module_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 
-__all__ = ["VllmRank", "check_experts", "encoder_width", "layer_width"]
+__all__ = ["VllmRank", "check_experts"]
 
 _REPLICATED: Final = Rank.replicated | {
     "fc1_latent_proj",
@@ -45,16 +44,6 @@ _REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
 """Families whose towers are transformers' own modules, whole on every rank."""
 _REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "internvl", "kimi_k25", "kimi_k3", "muse_glimmer"})
 _TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
-
-
-def layer_width(model: ModelSpec, *, tp: int = 1, dp: int = 1, ep: int = 1) -> int | None:
-    """:func:`hwcalc.engines.widths.layer_width` as vLLM cuts the model."""
-    return widths.layer_width(model, VllmRank(model, tp=tp, dp=dp, ep=ep))
-
-
-def encoder_width(model: ModelSpec, *, tp: int = 1) -> int | None:
-    """:func:`hwcalc.engines.widths.encoder_width` as vLLM cuts the model."""
-    return widths.encoder_width(model, VllmRank(model, tp=tp))
 
 
 def check_experts(model: ModelSpec, ranks: int) -> None:

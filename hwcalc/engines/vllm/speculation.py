@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.units import parse_tokens
 
-__all__ = ["Speculation", "read_speculation"]
+__all__ = ["Speculation", "draft_named", "read_speculation"]
+
+_WITHOUT_MODEL: Final = ("ngram", "mtp")
+_MODELS: Final = ("eagle", "draft")
 
 
 @frozen
 class Speculation:
-    """``method`` drafts ``tokens`` at a time; ``model`` names the draft's own model, where it has one."""
+    """``method`` drafts ``tokens`` at a time; ``model`` is the draft's own model, where it has one."""
 
     method: str
     tokens: int
-    model: str | ModelSpec | None = None
+    model: ModelSpec | None = None
 
 
-def read_speculation(value: str | None, draft: ModelSpec | None) -> Speculation | None:
-    """``--draft MODEL`` is ``speculative=draft:MODEL``; the option says more."""
+def draft_named(value: str | None) -> str | None:
+    """The model that ``speculative=eagle:MODEL[:N]`` or ``draft:MODEL[:N]`` names."""
+    method, _, rest = (value or "").partition(":")
+    return _named(rest)[0] if method in _MODELS and rest else None
+
+
+def _named(rest: str) -> tuple[str, int]:
+    """``MODEL`` or ``MODEL:N``."""
+    name, _, count = rest.rpartition(":")
+    return (name, parse_tokens(count)) if name and count.isdecimal() else (rest, 1)
+
+
+def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: ModelSpec | None) -> Speculation | None:
+    """``--draft MODEL`` is ``speculative=draft:MODEL``; the option says more. ``option_draft`` is the model that it names, loaded."""
     if value is None:
         return None if draft is None else Speculation(method="draft", tokens=1, model=draft)
     if draft is not None:
         raise UsageError("--draft and the engine option speculative both name a draft.", hint="Give one of them.")
     method, _, rest = value.partition(":")
-    if method in ("ngram", "mtp"):
+    if method in _WITHOUT_MODEL:
         return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
-    if method in ("eagle", "draft") and rest:
-        name, _, count = rest.rpartition(":")
-        if name and count.isdecimal():
-            return Speculation(method=method, tokens=parse_tokens(count), model=name)
-        return Speculation(method=method, tokens=1, model=rest)
+    if method in _MODELS and rest:
+        name, tokens = _named(rest)
+        if option_draft is None:
+            raise UsageError(
+                f"engine option speculative={value[:60]}: {name[:60]} was not loaded.", hint="Give the draft's model."
+            )
+        return Speculation(method=method, tokens=tokens, model=option_draft)
     raise UsageError(
         f"engine option speculative={value[:60]} is not known.", hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], draft:MODEL[:N]."
     )

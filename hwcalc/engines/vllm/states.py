@@ -8,9 +8,10 @@ Source: vLLM 0.33, model_executor/layers/mamba/mamba_utils.py and the layers tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Final
 
-from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     GatedDeltaNet,
@@ -21,6 +22,7 @@ from hwcalc.formulas import (
     Mamba2,
     ShortConvolution,
 )
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
 __all__ = ["STATE_KINDS", "checkpoint_alignment", "default_state_dtype", "exports_checkpoints", "state_bytes"]
@@ -72,29 +74,69 @@ def state_bytes(kind: LayerKind, *, tp: int, speculated: int, conv_bytes: int, s
     >>> state_bytes(Mamba1(d_inner=8192, d_state=16, d_conv=4), tp=1, speculated=0, conv_bytes=2, ssm_bytes=2)
     311296
     """
-    if isinstance(kind, Mamba1):
-        width = _share(kind.d_inner, tp, "d_inner")
-        return (kind.d_conv - 1) * width * conv_bytes + width * kind.d_state * ssm_bytes
-    if isinstance(kind, Mamba2):
-        # A group's B and C go to every rank that has a head of it.
-        groups = kind.n_groups if kind.n_groups % tp == 0 else tp
-        width = _share(kind.num_heads * kind.head_dim + 2 * groups * kind.d_state, tp, "conv_dim")
-        matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.d_state
-        return (kind.d_conv - 1 + speculated) * width * conv_bytes + matrix * ssm_bytes
-    if isinstance(kind, GatedDeltaNet):
-        matrix = _share(kind.num_value_heads, tp, "num_value_heads") * kind.value_head_dim * kind.key_head_dim
-        return (kind.d_conv - 1 + speculated) * _share(kind.conv_dim, tp, "conv_dim") * conv_bytes + matrix * ssm_bytes
-    if isinstance(kind, KimiDeltaAttention):
-        matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.head_dim
-        return (kind.d_conv - 1 + speculated) * _share(kind.conv_dim, tp, "conv_dim") * conv_bytes + matrix * ssm_bytes
-    if isinstance(kind, ShortConvolution):
-        return (kind.d_conv - 1 + speculated) * _share(kind.channels, tp, "channels") * conv_bytes
-    if isinstance(kind, LightningAttention):
-        return _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.head_dim * conv_bytes
-    raise TypeError(kind.name)
+    shape = _SHAPES[type(kind)](kind, tp)
+    columns = shape.columns + (speculated if shape.drafts else 0)
+    return columns * shape.width * conv_bytes + shape.matrix * (ssm_bytes if shape.own_format else conv_bytes)
+
+
+@frozen
+class _StateShape:
+    """The numbers of one rank: of the convolution ``columns`` times ``width``, and of the recurrence ``matrix``."""
+
+    columns: int = 0
+    width: int = 0
+    matrix: int = 0
+    drafts: bool = True
+    """Whether each speculated token adds a column."""
+    own_format: bool = True
+    """Whether the recurrence has a format beside the convolution's."""
+
+
+def _mamba1(kind: Mamba1, tp: int) -> _StateShape:
+    width = _share(kind.d_inner, tp, "d_inner")
+    return _StateShape(columns=kind.d_conv - 1, width=width, matrix=width * kind.d_state, drafts=False)
+
+
+def _mamba2(kind: Mamba2, tp: int) -> _StateShape:
+    # A group's B and C go to every rank that has a head of it.
+    groups = kind.n_groups if kind.n_groups % tp == 0 else tp
+    width = _share(kind.num_heads * kind.head_dim + 2 * groups * kind.d_state, tp, "conv_dim")
+    matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.d_state
+    return _StateShape(columns=kind.d_conv - 1, width=width, matrix=matrix)
+
+
+def _gated_delta(kind: GatedDeltaNet, tp: int) -> _StateShape:
+    matrix = _share(kind.num_value_heads, tp, "num_value_heads") * kind.value_head_dim * kind.key_head_dim
+    return _StateShape(columns=kind.d_conv - 1, width=_share(kind.conv_dim, tp, "conv_dim"), matrix=matrix)
+
+
+def _kimi_delta(kind: KimiDeltaAttention, tp: int) -> _StateShape:
+    matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.head_dim
+    return _StateShape(columns=kind.d_conv - 1, width=_share(kind.conv_dim, tp, "conv_dim"), matrix=matrix)
+
+
+def _short_convolution(kind: ShortConvolution, tp: int) -> _StateShape:
+    return _StateShape(columns=kind.d_conv - 1, width=_share(kind.channels, tp, "channels"))
+
+
+def _lightning(kind: LightningAttention, tp: int) -> _StateShape:
+    matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.head_dim
+    return _StateShape(matrix=matrix, own_format=False)
 
 
 def _share(number: int, tp: int, name: str) -> int:
     if number % tp:
         raise UsageError(f"vLLM cannot split {name} {number:,} over tp {tp}.", hint="Use a tp that divides it.")
-    return ceil_div(number, tp)
+    return number // tp
+
+
+_SHAPES: Final[Mapping[type[LayerKind], Callable[..., _StateShape]]] = MappingProxyType(
+    {
+        Mamba1: _mamba1,
+        Mamba2: _mamba2,
+        GatedDeltaNet: _gated_delta,
+        KimiDeltaAttention: _kimi_delta,
+        ShortConvolution: _short_convolution,
+        LightningAttention: _lightning,
+    }
+)

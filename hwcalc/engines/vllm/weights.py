@@ -7,13 +7,14 @@ of vLLM 0.33; how they cut is in :mod:`hwcalc.engines.vllm.shards`, what a pipel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import PLAIN, Rules, rank_weight_bytes
+from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank, module_of
-from hwcalc.engines.stages import Tables, number_of
+from hwcalc.engines.stages import Tables
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.formulas import LatentAttention
@@ -54,36 +55,28 @@ _CORRECTION_BIAS: Final = frozenset(
 
 
 def param_bytes_rank(
-    model: ModelSpec,
-    dtype: str | None = None,
-    *,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    scheme: Scheme | None = None,
+    model: ModelSpec, parallel: Parallel = ALONE, *, dtype: str | None = None, scheme: Scheme | None = None
 ) -> tuple[int, ...] | None:
     """Bytes of parameters on a rank of each pipeline stage; ``None`` if the model's weights are not counted.
 
     ``dtype`` is vLLM's model dtype; a float32 checkpoint is loaded in 16 bits unless it says ``fp32``. ``scheme`` is the
-    checkpoint's quantisation. ``ep`` above 1 deals whole experts out over that many ranks; otherwise all ranks of ``tp`` and ``dp``
-    share each expert's matrices.
+    checkpoint's quantisation.
     """
-    return rank_weight_bytes(model, plain=dtype, tp=tp, pp=pp, dp=dp, ep=ep, scheme=scheme, rules=VLLM)
+    return rank_weight_bytes(model, parallel, plain=dtype, scheme=scheme, rules=VLLM)
 
 
-def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
+def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps beside quantised weights.
 
     Decoding multiplies them into queries and outputs. Where the weights are 16-bit themselves, the copies are views of them. Four
     heads of 128 + 128 rows over a latent of 512 are 4 x 256 x 512 x 2 bytes a layer.
     """
-    longest = max(len(stage) for stage in layers_of_stages(len(model.stack), pp))
+    longest = max(len(stage) for stage in layers_of_stages(len(model.stack), parallel.pp))
     total = 0
     for group in model.stack.groups:
         kind = group.kind
         if isinstance(kind, LatentAttention) and kind.qk_nope_head_dim is not None and kind.v_head_dim is not None:
-            heads = -(-kind.num_attention_heads // tp)
+            heads = -(-kind.num_attention_heads // parallel.tp)
             rows = heads * (kind.qk_nope_head_dim + kind.v_head_dim)
             total += min(group.count, longest) * rows * kind.kv_lora_rank * 2
     return total
@@ -91,8 +84,8 @@ def absorbed_bytes_rank(model: ModelSpec, *, tp: int, pp: int) -> int:
 
 def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
     """DeepSeek-V4 routes its first layers by a table from tokens to experts, which other implementations keep as a buffer."""
-    hashed = number_of(model.config, "num_hash_layers") if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
-    chosen = number_of(model.config, "num_experts_per_tok")
+    hashed = model.facts.hash_routed_layers if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
+    chosen = model.facts.experts_per_token
     if not hashed or not chosen or hashed >= block.count or model.vocab_size is None:
         yield block
         return
@@ -104,8 +97,7 @@ def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
 
 def _unties(model: ModelSpec) -> bool:
     """Whether vLLM builds a head of its own although the file says that it is tied: Qwen3.5 looks inside ``text_config``."""
-    inner = model.config.get("text_config")
-    return model.model_type in {"qwen3_5", "qwen3_5_moe"} and isinstance(inner, Mapping) and not inner.get("tie_word_embeddings")
+    return model.model_type in {"qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
 
 
 def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:

@@ -11,8 +11,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.reconcile.dialects import prometheus, transformers, vllm, vllm_rows, vllm_settings
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Engine
-    from hwcalc.engines.stored import Context
+    from hwcalc.engines.base import Engine, Opened
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Facts
     from hwcalc.reconcile.rows import Row
@@ -45,9 +44,9 @@ class Dialect:
     sought: tuple[str, ...]
     parser: Callable[[], Parser]
     inputs: Callable[[Facts], tuple[dict[str, object], dict[str, str]]]
-    compare: Callable[[Facts, Engine, Context, float], tuple[list[Row], list[Note]]]
-    overheads: Callable[[Facts, Context], dict[str, int]]
-    batch_shape: Callable[[Context], tuple[int, int]]
+    compare: Callable[[Facts, Engine, Opened, float], tuple[list[Row], list[Note]]]
+    overheads: Callable[[Facts, Opened], dict[str, int]]
+    batch_shape: Callable[[Opened], tuple[int, int]]
     online_format: Callable[[Facts], str | None] = lambda _: None
     states_version: bool = False
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, Section
 from hwcalc.engines.calibration import CONTEXT, NON_TORCH
-from hwcalc.engines.stored import Context
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import BINARY, Facts, Found, byte_range, number_after, number_at
 from hwcalc.reconcile.rows import Range, Row, compared, spread
@@ -134,16 +133,16 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     return {}, {}
 
 
-def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """Every figure that both sides have, and what could not be compared."""
     rows: list[Row] = []
     notes: list[Note] = []
-    budget = engine.budget(context) if context.request.gpu is not None else None
-    parts = engine.weight_parts(context) if budget is None else budget.parts
+    budget = context.budget if context.request.hardware.gpu is not None else None
+    parts = context.told(context.weights) if budget is None else budget.parts
     held = _sum(parts, Section.WEIGHTS)
     meaning = "weights of the model; its buffers are not planned"
     rows += compared("weights", facts.last("footprint_bytes"), held, tolerance, definition="exact", meaning=meaning)
-    need = spread(engine.needed_bytes(context))
+    need = spread(context.needed_bytes)
     meaning = f"{context.batch:,} x {context.tokens:,} tokens"
     rows += compared("cache", facts.last("cache_bytes"), need, tolerance, definition=engine.definition, meaning=meaning)
     if budget is None:
@@ -154,8 +153,8 @@ def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) ->
         return rows, notes
     from hwcalc.profiles.gpus import visible_memory
 
-    assert context.request.gpu is not None
-    visible = visible_memory(context.request.gpu)
+    assert context.request.hardware.gpu is not None
+    visible = visible_memory(context.request.hardware.gpu)
     total = None if visible is None else Range(low=visible.low_bytes, expected=visible.expected_bytes, high=visible.high_bytes)
     meaning = "memory of the GPU that programs see"
     rows += compared("device memory", facts.last("total_bytes"), total, tolerance, definition="profile", meaning=meaning)
@@ -204,14 +203,14 @@ def _outside(facts: Facts) -> tuple[int, int, int] | None:
     return (process[0] - allocated[0] - unused[0], low, high) if low >= 0 else None
 
 
-def batch_shape(context: Context) -> tuple[int, int]:
+def batch_shape(context: Opened) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits: as the general equation takes them."""
     from hwcalc.engines import find_engine
 
     return find_engine(NAME)[0].forward_tokens(context)[1], context.request.replica_batch
 
 
-def overheads(facts: Facts, context: Context) -> dict[str, int]:
+def overheads(facts: Facts, context: Opened) -> dict[str, int]:
     """What was measured outside of torch. A peak of torch's own holds weights and cache too, so it says nothing of activations alone."""
     outside = _outside(facts)
     return {} if outside is None else {"context_bytes": outside[0]}

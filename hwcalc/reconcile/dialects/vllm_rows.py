@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from hwcalc.engines.base import Engine
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
-from hwcalc.engines.stored import Context
 from hwcalc.engines.vllm.defaults import graphs_subtracted
 from hwcalc.engines.vllm.memory import rotary_parts
-from hwcalc.engines.vllm.settings import read_settings
+from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
 from hwcalc.engines.vllm.versions import GROUP_AWARE_LOG_SINCE, minor
 from hwcalc.formulas.frozen import frozen
@@ -48,9 +46,9 @@ class Pools:
         return Range(low=min([middle, *known]), expected=middle, high=max([middle, *known]))
 
 
-def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) -> tuple[list[Row], list[Note]]:
+def compare(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
     """Every figure that both sides have, and what could not be compared."""
-    budget = engine.budget(context) if context.request.gpu is not None else None
+    budget = context.budget if context.request.hardware.gpu is not None else None
     rows = [
         *_equation(facts, engine, context, budget, tolerance),
         *_layout_rows(facts, engine, context, tolerance),
@@ -68,20 +66,20 @@ def compare(facts: Facts, engine: Engine, context: Context, tolerance: float) ->
         room = _range_of(budget, engine, context).range(lambda pool: pool.blocks)
         meaning = "what the equation leaves for the cache / bytes of a block"
         rows += compared("blocks", facts.smallest("blocks"), room, tolerance, definition="estimate", meaning=meaning)
-    if context.request.gpu is None and "available_bytes" in facts:
+    if context.request.hardware.gpu is None and "available_bytes" in facts:
         message = (
             "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
         )
         notes.append(Note(code="no-gpu", message=message))
-    if context.request.pp > 1:
+    if context.request.parallel.pp > 1:
         message = "The pool is that of the rank with the smallest budget; the pipeline stage with the widest blocks is planned."
         notes.append(Note(code="smallest-rank", message=message))
     return rows, notes
 
 
-def _equation(facts: Facts, engine: Engine, context: Context, budget: Budget | None, tolerance: float) -> list[Row]:
+def _equation(facts: Facts, engine: Engine, context: Opened, budget: Budget | None, tolerance: float) -> list[Row]:
     """What is not cache: weights always, the rest where the GPU is known."""
-    parts = (*(engine.weight_parts(_quiet(context)) or ()), *rotary_parts(context.model)) if budget is None else budget.parts
+    parts = (*(context.weights.value or ()), *rotary_parts(context.model)) if budget is None else budget.parts
     rows: list[Row] = []
 
     def row(name: str, fact: Fact | None, held: Range | None, definition: str, meaning: str) -> None:
@@ -128,11 +126,11 @@ def _budget_fact(facts: Facts) -> Fact | None:
     return exact if exact is not None and exact.low == exact.high else facts.smallest("available_bytes") or exact
 
 
-def _pools(facts: Facts, engine: Engine, context: Context, budget: Budget | None) -> Pools | None:
+def _pools(facts: Facts, engine: Engine, context: Opened, budget: Budget | None) -> Pools | None:
     """The pool of the best budget there is: given, stated in bytes or rounded, as blocks, or by the equation."""
     ends: tuple[int, int, int] | None = None
     base = ""
-    given, stated, refused = context.request.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
+    given, stated, refused = context.request.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
     told = facts.number("kv_cache_memory_bytes")
     if given is not None or told is not None:
         size = int(given if given is not None else told or 0)
@@ -159,18 +157,18 @@ def _pools(facts: Facts, engine: Engine, context: Context, budget: Budget | None
     return Pools(low=least, expected=expected, high=most, base=base)
 
 
-def _range_of(budget: Budget, engine: Engine, context: Context) -> Pools:
+def _range_of(budget: Budget, engine: Engine, context: Opened) -> Pools:
     """The pool that the equation leaves room for."""
     low, expected, high = (_pool(engine, context, max(0, size)) for size in (budget.low, budget.expected, budget.high))
     return Pools(low=low, expected=expected, high=high, base="equation")
 
 
-def _blocks_of_tokens(tokens: int, engine: Engine, context: Context) -> int:
+def _blocks_of_tokens(tokens: int, engine: Engine, context: Opened) -> int:
     """The fewest blocks that the log would count as so many tokens."""
     if minor(context.version) >= GROUP_AWARE_LOG_SINCE:
         return -(-tokens * (_pool(engine, context, 0).blocks_per_request or 0) // context.tokens)
-    groups = engine.groups(_quiet(context))
-    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * context.request.dcp)
+    groups = context.groups
+    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * context.request.parallel.dcp)
 
 
 def _ends(fact: Fact) -> tuple[int, int, int]:
@@ -178,13 +176,14 @@ def _ends(fact: Fact) -> tuple[int, int, int]:
     return max(0, int(low)), max(0, int(fact.value)), max(0, int(high))
 
 
-def _pool(engine: Engine, context: Context, size: int) -> PoolInfo:
-    pool = engine.pool(_quiet(context), size)
+def _pool(engine: Engine, context: Opened, size: int) -> PoolInfo:
+    # Notes of questions asked on the way are nobody's business.
+    pool = engine.pool(context, size).value
     assert pool is not None
     return pool
 
 
-def _layout_rows(facts: Facts, engine: Engine, context: Context, tolerance: float) -> list[Row]:
+def _layout_rows(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> list[Row]:
     """What does not depend on the budget: block sizes, the padding of states, what one request needs."""
     rows: list[Row] = []
 
@@ -192,7 +191,7 @@ def _layout_rows(facts: Facts, engine: Engine, context: Context, tolerance: floa
         known = None if held is None else spread(held)
         rows.extend(compared(name, fact, known, tolerance, definition="engine", meaning=meaning))
 
-    groups, pool = engine.groups(_quiet(context)), _pool(engine, context, 0)
+    groups, pool = context.groups, _pool(engine, context, 0)
     least = min((group.block_size for group in groups), default=None)
     row("block size", facts.smallest("smallest_block_tokens"), least, "tokens of the smallest block of any group")
     row("attention block", facts.smallest("attention_block_tokens"), pool.block_size, "tokens: its page is at least a state's")
@@ -201,7 +200,7 @@ def _layout_rows(facts: Facts, engine: Engine, context: Context, tolerance: floa
     return rows
 
 
-def _pool_rows(facts: Facts, context: Context, pools: Pools, tolerance: float) -> list[Row]:
+def _pool_rows(facts: Facts, context: Opened, pools: Pools, tolerance: float) -> list[Row]:
     """Blocks, tokens, concurrency, and what a refusal says."""
     definition = "estimate" if pools.base == "equation" else "engine"
     rows: list[Row] = []
@@ -229,13 +228,13 @@ def _concurrency(pool: PoolInfo) -> Number | None:
     return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None
 
 
-def _padding(context: Context, groups: tuple[PoolGroup, ...]) -> Number | None:
+def _padding(context: Opened, groups: tuple[PoolGroup, ...]) -> Number | None:
     """How much longer a state's page is than the state, in percent; ``None`` without states or pages of one size."""
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
     kinds = [group.kind for group in context.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
     if not page or not kinds:
         return None
-    settings = read_settings(context.model, context.request, context.version)
+    settings = of_vllm(context).settings
     largest = max(
         state_bytes(
             kind,
@@ -259,27 +258,22 @@ def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | Non
     return _sum(found) if found else None
 
 
-def _visible(context: Context) -> Range | None:
+def _visible(context: Opened) -> Range | None:
     from hwcalc.profiles.gpus import visible_memory
 
-    memory = None if context.request.gpu is None else visible_memory(context.request.gpu)
+    memory = None if context.request.hardware.gpu is None else visible_memory(context.request.hardware.gpu)
     if memory is None:
         return None
     return Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)
 
 
-def _quiet(context: Context) -> Context:
-    """Notes of questions asked on the way are nobody's business."""
-    return replace(context, notes=[])
-
-
-def batch_shape(context: Context) -> tuple[int, int]:
+def batch_shape(context: Opened) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits: ``max_num_batched_tokens`` and ``max_num_seqs``."""
-    settings = read_settings(context.model, context.request, context.version)
+    settings = of_vllm(context).settings
     return settings.batched_tokens, settings.sequences
 
 
-def overheads(facts: Facts, context: Context) -> dict[str, int]:
+def overheads(facts: Facts, context: Opened) -> dict[str, int]:
     """What the log measured beside weights and cache, as a calibration keeps it: bytes of the fullest rank."""
     out: dict[str, int] = {}
     graphs = (

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from hwcalc.engines import ENGINES
-from hwcalc.engines.allocation import ITEM_BYTES, fullest_stage
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Allocation, Context
+from hwcalc.engines.allocation import ITEM_BYTES, Allocation
+from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
@@ -28,9 +27,9 @@ LLAMA = {
 }
 
 
-def opened(model: Any, **options: Any) -> tuple[Engine, Context]:
-    """Engine and context of a request."""
-    return open_request(load_model(model), [], **options)
+def opened(model: Any, **options: Any) -> Opened:
+    """A request, opened."""
+    return open_request(load_model(model), **options)
 
 
 def total(allocations: tuple[Allocation, ...]) -> int:
@@ -40,8 +39,8 @@ def total(allocations: tuple[Allocation, ...]) -> int:
 
 def test_contiguous_layers() -> None:
     """Keys and values of each layer are [batch, heads, tokens, head_dim]: 3 x 4 x 100 x 16 numbers of 2 bytes."""
-    engine, context = opened(LLAMA, seq=100, batch=3)
-    made = engine.allocation(context, 0)
+    context = opened(LLAMA, seq=100, batch=3)
+    made = context.allocation(0)
 
     assert [one.name for one in made[:3]] == ["layers.0.keys", "layers.0.values", "layers.1.keys"]
     assert (made[0].shape, made[0].dtype, made[0].bytes) == ((3, 4, 100, 16), "bf16", 38_400)
@@ -50,42 +49,42 @@ def test_contiguous_layers() -> None:
 
 def test_stages_and_shards() -> None:
     """Five layers over two stages are three and two; four heads over tp 2 are two each."""
-    engine, context = opened(LLAMA, seq=100, batch=3, tp=2, pp=2)
-    first, last = (engine.allocation(context, stage) for stage in (0, 1))
+    context = opened(LLAMA, seq=100, batch=3, tp=2, pp=2)
+    first, last = (context.allocation(stage) for stage in (0, 1))
 
     assert [len(first), len(last)] == [6, 4]
     assert {one.layer for one in first} == {0, 1, 2}
     assert first[0].shape == (3, 2, 100, 16)
-    assert fullest_stage(engine, context) == 0
-    assert total(first) == engine.rank_bytes(context, 0)
+    assert context.fullest_stage == 0
+    assert total(first) == context.needed_bytes
 
 
 def test_a_latent_is_whole_on_every_rank() -> None:
     """DeepSeek-V3: 61 layers of 512 + 64 numbers a token, whatever tp."""
     for tp in (1, 8):
-        engine, context = opened("deepseek-ai/DeepSeek-V3", seq=10, tp=tp)
-        assert total(engine.allocation(context, 0)) == 61 * 10 * 576 * 2
+        context = opened("deepseek-ai/DeepSeek-V3", seq=10, tp=tp)
+        assert total(context.allocation(0)) == 61 * 10 * 576 * 2
 
 
 def test_packed_formats_are_rows_of_bytes() -> None:
     """q8_0 keeps 32 numbers in 34 bytes: heads of 64 take rows of 68."""
-    engine, context = opened({**LLAMA, "head_dim": 64}, seq=10, dtype="q8_0")
+    context = opened({**LLAMA, "head_dim": 64}, seq=10, dtype="q8_0")
 
-    assert engine.allocation(context, 0)[0].shape == (1, 4, 10, 68)
-    assert engine.allocation(context, 0)[0].dtype == "uint8"
+    assert context.allocation(0)[0].shape == (1, 4, 10, 68)
+    assert context.allocation(0)[0].dtype == "uint8"
 
 
 def test_tokens_over_dcp() -> None:
     """Of seven tokens over two ranks the fullest has four."""
-    engine, context = opened(LLAMA, seq=7, tp=8, dcp=2)
+    context = opened(LLAMA, seq=7, tp=8, dcp=2)
 
-    assert engine.allocation(context, 0)[0].shape == (1, 1, 4, 16)
+    assert context.allocation(0)[0].shape == (1, 1, 4, 16)
 
 
 def test_a_quantized_cache_has_its_scales() -> None:
     """int4 by quanto: 4 heads x 16 tokens x 16 numbers in half a byte each, and 16 groups of 64 with a scale and a shift."""
-    engine, context = opened(LLAMA, seq=16, engine="transformers", engine_options={"cache": "quantized"})
-    keys, scale, shift = engine.allocation(context, 0)[:3]
+    context = opened(LLAMA, seq=16, engine="transformers", engine_options={"cache": "quantized"})
+    keys, scale, shift = context.allocation(0)[:3]
 
     assert (keys.bytes, keys.dtype) == (512, "uint8")
     assert scale.shape == shift.shape == (16,)
@@ -94,8 +93,8 @@ def test_a_quantized_cache_has_its_scales() -> None:
 
 def test_a_pool_is_one_buffer_a_layer() -> None:
     """100 tokens are seven blocks of 16, three sequences 21, and one is the null block; a page is 16 x 4 x 2 x 16 x 2 bytes."""
-    engine, context = opened({**LLAMA, "architectures": ["LlamaForCausalLM"]}, seq=100, batch=3, engine="vllm")
-    made = engine.allocation(context, 0)
+    context = opened({**LLAMA, "architectures": ["LlamaForCausalLM"]}, seq=100, batch=3, engine="vllm")
+    made = context.allocation(0)
 
     assert [one.shape for one in made] == [(22, 4096)] * 5
     assert {one.dtype for one in made} == {"int8"}
@@ -103,17 +102,17 @@ def test_a_pool_is_one_buffer_a_layer() -> None:
 
 def test_groups_share_buffers() -> None:
     """Gemma-3-27B: seven groups of at most ten layers lie in ten buffers, each of 131,072 bytes a block (1,310,720 in all)."""
-    engine, context = opened("google/gemma-3-27b-it", seq=4096, engine="vllm", kv_memory=1_310_720 * 50)
-    made = engine.allocation(context, 0)
+    context = opened("google/gemma-3-27b-it", seq=4096, engine="vllm", kv_memory=1_310_720 * 50)
+    made = context.allocation(0)
 
     assert [one.shape for one in made] == [(50, 131_072)] * 10
 
 
 def test_a_given_number_of_blocks() -> None:
     """num_gpu_blocks_override is the number, whatever the budget."""
-    engine, context = opened("Qwen/Qwen3-8B", seq=100, engine="vllm", engine_options={"num_gpu_blocks_override": "7"})
+    context = opened("Qwen/Qwen3-8B", seq=100, engine="vllm", engine_options={"num_gpu_blocks_override": "7"})
 
-    assert {one.blocks for one in engine.allocation(context, 0)} == {7}
+    assert {one.blocks for one in context.allocation(0)} == {7}
 
 
 @pytest.mark.parametrize("engine_name", ENGINES)
@@ -123,15 +122,16 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
     checked = 0
     for name in known_ids():
         try:
-            engine, context = opened(name, seq=300, engine=engine_name, **sizes)
+            context = opened(name, seq=300, engine=engine_name, **sizes)
         except KvplanError:
             continue
-        made = [engine.allocation(context, stage) for stage in range(context.request.pp)]
+        made = [context.allocation(stage) for stage in range(context.request.parallel.pp)]
         for one in (one for stage in made for one in stage):
             assert one.bytes == prod(one.shape) * ITEM_BYTES[one.dtype] > 0, (name, one)
-        everything = sum(count * tensor.bytes for _, _, count, tensor in stored_layers(engine, context))
-        planned = engine.rank_bytes(context, everything)
-        if engine.pooled:
+        everything = sum(count * tensor.bytes for _, _, count, tensor in stored_layers(context))
+        assert everything == context.stored_bytes
+        planned = context.needed_bytes
+        if context.engine.pooled:
             pages = [sum(one.shape[1] for one in stage) for stage in made]
             blocks = {one.blocks for stage in made for one in stage}
             assert len(blocks) <= 1, name
@@ -145,7 +145,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
 
 def test_an_offloaded_cache_is_not_on_the_device() -> None:
     """It is refused rather than measured as something that it is not."""
-    engine, context = opened(LLAMA, seq=100, engine="transformers", engine_options={"cache": "offloaded"})
+    context = opened(LLAMA, seq=100, engine="transformers", engine_options={"cache": "offloaded"})
 
     with pytest.raises(KvplanError, match="host memory"):
-        engine.allocation(context, 0)
+        context.allocation(0)

@@ -6,6 +6,7 @@ from typing import Final
 
 from hwcalc import load_model
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.weights import VLLM
 
 TABLE: Final = 128_256 * 4096 * 2
@@ -17,7 +18,7 @@ HEAD: Final = {**load_model("meta-llama/Llama-3.1-8B").config, "num_hidden_layer
 def test_a_draft_model_is_cut_as_its_target() -> None:
     """Llama-3.2-1B, tied: 1,235,814,400 parameters, of which 33 norms of 2,048 are whole on each of two ranks."""
     draft = load_model("meta-llama/Llama-3.2-1B")
-    one, two = draft_bytes_rank(draft), draft_bytes_rank(draft, tp=2)
+    one, two = draft_bytes_rank(draft), draft_bytes_rank(draft, parallel=Parallel(tp=2))
 
     assert one is not None
     assert two is not None
@@ -38,7 +39,7 @@ def test_vllm_pads_the_drafts_vocabulary() -> None:
 def test_an_eagle_head_shares_the_targets_tables() -> None:
     """One layer and the last norm; with several stages it keeps its embedding, and high has both tables of its own."""
     draft, target = load_model(HEAD), load_model("meta-llama/Llama-3.1-8B")
-    one, staged = eagle_bytes_rank(draft, target), eagle_bytes_rank(draft, target, pp=2)
+    one, staged = eagle_bytes_rank(draft, target), eagle_bytes_rank(draft, target, parallel=Parallel(pp=2))
 
     assert one is not None
     assert staged is not None
@@ -65,8 +66,8 @@ def test_layers_of_multi_token_prediction() -> None:
     experts = 257 * 3 * 2048 * 7168 + 256 * 7168
     layer = latent + experts + 2 * 7168 * 7168 + 5 * 7168
     table = 129_280 * 7168
-    one, staged = mtp_bytes_rank(model), mtp_bytes_rank(model, pp=2)
-    dealt = mtp_bytes_rank(model, ep=8)
+    one, staged = mtp_bytes_rank(model), mtp_bytes_rank(model, parallel=Parallel(pp=2))
+    dealt = mtp_bytes_rank(model, parallel=Parallel(ep=8))
 
     assert one is not None
     assert staged is not None

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolGroup
 from hwcalc.errors import KvplanError
-from tests.hwcalc.engines.vllm_rows import Row, row_context, rows
+from tests.hwcalc.engines.vllm_rows import Row, row_opened, rows
 
 ALLOWED_MISSES: Final = 0.03
 
@@ -20,14 +19,13 @@ KNOWN_MISSES: Final[Mapping[str, str]] = {}
 
 def differences(row: Row) -> list[str]:
     """Everything in which the plan of a row differs from vLLM's own."""
-    engine, _ = find_engine("vllm")
-    context = row_context(row)
-    pool = engine.pool(context, row["options"]["available_bytes"])
+    context = row_opened(row)
+    pool = context.pool(row["options"]["available_bytes"])
     assert pool is not None
     result = row["result"]
     pairs: dict[str, tuple[Any, Any]] = {
         "bytes per block": (pool.bytes_per_block, max(result["bytes_per_block_per_rank"])),
-        "groups": (sorted(map(_group, engine.groups(context))), sorted(map(_golden_group, result["groups"]))),
+        "groups": (sorted(map(_group, context.groups)), sorted(map(_golden_group, result["groups"]))),
         "fits": (pool.fits, "error" not in result),
     }
     if "bytes_needed_for_one_max_len_request_per_rank" in result:
@@ -82,11 +80,10 @@ def test_tensors_and_extras_add_up_to_what_a_request_takes(name: str) -> None:
     """All ranks together: each of tp ranks of each pipeline stage holds its stage's blocks."""
     if name in KNOWN_MISSES:
         pytest.xfail(KNOWN_MISSES[name])
-    engine, _ = find_engine("vllm")
     row = rows()[name]
-    context = row_context(row)
+    context = row_opened(row)
     stack = context.model.stack_for("vllm")
-    total = sum(group.count * tensor.bytes for group in stack.groups for tensor in engine.tensors(group.kind, context))
-    total += sum(tensor.bytes for tensor in engine.extras(context))
+    total = sum(group.count * tensor.bytes for group in stack.groups for tensor in context.engine.tensors(group.kind, context))
+    total += sum(tensor.bytes for tensor in context.extras)
     needed = row["result"]["bytes_needed_for_one_max_len_request_per_rank"]
-    assert total == context.request.tp * sum(needed)
+    assert total == context.request.parallel.tp * sum(needed)

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hwcalc import load_model
-from hwcalc.engines.lora import Lora, lora_bytes_rank, parse_lora
+from hwcalc.engines.lora import Lora, parse_lora
+from hwcalc.engines.lora_weights import lora_bytes_rank
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_weights import TRANSFORMERS
 from hwcalc.engines.vllm.lora import slot_rank, vllm_lora_bytes_rank
 from hwcalc.errors import UnsupportedError, UsageError
@@ -87,8 +89,8 @@ def test_two_ranks() -> None:
     """Cut by outputs A is whole and B halves; cut by inputs (output and down) A halves and B is whole."""
     columns = 16 * (4096 + 2048) + 2 * 16 * (4096 + 512) + 2 * 16 * (4096 + 7168)
     rows = 16 * (2048 + 4096) + 16 * (7168 + 4096)
-    found = lora_bytes_rank(load_model(LLAMA), Lora(rank=16), tp=2)
-    stages = lora_bytes_rank(load_model(LLAMA), Lora(rank=16), tp=2, pp=2)
+    found = lora_bytes_rank(load_model(LLAMA), Lora(rank=16), parallel=Parallel(tp=2))
+    stages = lora_bytes_rank(load_model(LLAMA), Lora(rank=16), parallel=Parallel(tp=2, pp=2))
 
     assert found is not None
     assert found.expected == 2 * 32 * (columns + rows)
@@ -98,7 +100,7 @@ def test_two_ranks() -> None:
 
 def test_experts_that_are_dealt_out_take_their_adapters_along() -> None:
     """Two of four experts on each of two ranks."""
-    one, two = (lora_bytes_rank(load_model(SMALL_MOE), Lora(rank=16), ep=ep) for ep in (1, 2))
+    one, two = (lora_bytes_rank(load_model(SMALL_MOE), Lora(rank=16), parallel=Parallel(ep=ep)) for ep in (1, 2))
     assert one is not None
     assert two is not None
     assert one.expected - two.expected == 2 * 2 * 2 * 3 * 16 * (64 + 32)
@@ -107,7 +109,9 @@ def test_experts_that_are_dealt_out_take_their_adapters_along() -> None:
 def test_transformers_leaves_attention_whole_where_its_plan_does() -> None:
     """DeepSeek-V3's plan cuts MLPs and experts alone."""
     found = [
-        lora_bytes_rank(load_model("deepseek-ai/DeepSeek-V3"), Lora(rank=8, targets="attention"), tp=tp, rules=TRANSFORMERS)
+        lora_bytes_rank(
+            load_model("deepseek-ai/DeepSeek-V3"), Lora(rank=8, targets="attention"), parallel=Parallel(tp=tp), rules=TRANSFORMERS
+        )
         for tp in (1, 8)
     ]
     assert found[0] == found[1] is not None
@@ -118,8 +122,11 @@ def test_transformers_leaves_attention_whole_where_its_plan_does() -> None:
 def test_laws(tp: int, ep: int, pp: int, rank: int) -> None:
     """A rank holds no more than the whole and all of them at least that; twice the rank is twice the bytes."""
     model = load_model("Qwen/Qwen3-30B-A3B")
-    whole, mine = lora_bytes_rank(model, Lora(rank=rank)), lora_bytes_rank(model, Lora(rank=rank), tp=tp, ep=ep, pp=pp)
-    twice = lora_bytes_rank(model, Lora(rank=2 * rank), tp=tp, ep=ep, pp=pp)
+    whole, mine = (
+        lora_bytes_rank(model, Lora(rank=rank)),
+        lora_bytes_rank(model, Lora(rank=rank), parallel=Parallel(tp=tp, ep=ep, pp=pp)),
+    )
+    twice = lora_bytes_rank(model, Lora(rank=2 * rank), parallel=Parallel(tp=tp, ep=ep, pp=pp))
     assert whole is not None
     assert mine is not None
     assert twice is not None
@@ -131,8 +138,8 @@ def test_laws(tp: int, ep: int, pp: int, rank: int) -> None:
 def test_vllm_has_slots_for_tables_too() -> None:
     """Beside embedding and logits, 16 x (128,256 + 4,096) each, on every rank whole; layers as on any rank."""
     tables = 2 * 16 * (128_256 + 4096)
-    one, two = (vllm_lora_bytes_rank(load_model(LLAMA), Lora(rank=16, count=4), tp=tp) for tp in (1, 2))
-    shared = lora_bytes_rank(load_model(LLAMA), Lora(rank=16, count=4), tp=2)
+    one, two = (vllm_lora_bytes_rank(load_model(LLAMA), Lora(rank=16, count=4), parallel=Parallel(tp=tp)) for tp in (1, 2))
+    shared = lora_bytes_rank(load_model(LLAMA), Lora(rank=16, count=4), parallel=Parallel(tp=2))
 
     assert one is not None
     assert two is not None
@@ -146,7 +153,7 @@ def test_vllm_tied_tables_have_two_slots() -> None:
     model, beside = load_model("Qwen/Qwen3-1.7B"), 8 * (151_936 + 2048) * 2
     plain = lora_bytes_rank(model, Lora(rank=8))
     found = vllm_lora_bytes_rank(model, Lora(rank=8))
-    halves = vllm_lora_bytes_rank(model, Lora(rank=8), pp=2)
+    halves = vllm_lora_bytes_rank(model, Lora(rank=8), parallel=Parallel(pp=2))
 
     assert plain is not None
     assert found is not None

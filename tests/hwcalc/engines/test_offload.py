@@ -11,6 +11,7 @@ from transformers import DynamicCache
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import load_model, plan
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.weights import param_bytes_rank
@@ -37,8 +38,8 @@ def test_weights_in_host_memory() -> None:
 def test_without_it_nothing_moves() -> None:
     """0 GiB is the default; the fullest stage decides."""
     model = load_model("deepseek-ai/DeepSeek-V3")
-    found = resident_bytes_rank(model, 0, tp=8, pp=2)
-    stages = param_bytes_rank(model, tp=8, pp=2)
+    found = resident_bytes_rank(model, 0, parallel=Parallel(tp=8, pp=2))
+    stages = param_bytes_rank(model, parallel=Parallel(tp=8, pp=2))
 
     assert found is not None
     assert stages is not None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hwcalc import ModelSpec, load_model
 from hwcalc.engines.rank_weights import rank_weight_bytes
+from hwcalc.engines.request import Parallel
 from hwcalc.quantization.scheme import uniform_scheme
 
 LAYER: Final = (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096 + 2 * 4096) * 2
@@ -19,7 +20,8 @@ TABLE: Final = 128_256 * 4096 * 2
 
 def held(name: str | dict[str, Any], **layout: Any) -> tuple[int, ...]:
     """Bytes of every stage."""
-    found = rank_weight_bytes(load_model(name), **layout)
+    ranks = {size: layout.pop(size) for size in ("tp", "pp", "dp", "ep") if size in layout}
+    found = rank_weight_bytes(load_model(name), Parallel(**ranks), **layout)
     assert found is not None
     return found
 
@@ -131,9 +133,9 @@ def test_laws(name: str, tp: int, dp: int, ep: int, pp: int) -> None:
     """All ranks hold the model; more ranks never make one hold more; stages add up."""
     model = load_model(name)
     whole = rank_weight_bytes(model)
-    mine = rank_weight_bytes(model, tp=tp, dp=dp, ep=ep, pp=pp)
-    more = rank_weight_bytes(model, tp=tp + 1, dp=dp, ep=ep, pp=pp)
-    staged = rank_weight_bytes(model, pp=pp)
+    mine = rank_weight_bytes(model, parallel=Parallel(tp=tp, dp=dp, ep=ep, pp=pp))
+    more = rank_weight_bytes(model, parallel=Parallel(tp=tp + 1, dp=dp, ep=ep, pp=pp))
+    staged = rank_weight_bytes(model, parallel=Parallel(pp=pp))
     assert whole is not None
     assert mine is not None
     assert more is not None

@@ -14,6 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UnsupportedError
 
@@ -35,7 +36,7 @@ def test_what_transformers_loads(case: Mapping[str, Any]) -> None:
     """The fullest rank, or every stage, to the number; four bytes each."""
     model = load_model(CONFIGS[case["model_type"]])
     ranks = {name: case.get(name, 1) for name in ("tp", "pp", "ep")}
-    ours = rank_weight_bytes(model, plain="fp32", **ranks, rules=TRANSFORMERS)
+    ours = rank_weight_bytes(model, plain="fp32", parallel=Parallel(**ranks), rules=TRANSFORMERS)
 
     measured = case["parameters"] if ranks["pp"] > 1 else [max(case["parameters"])]
     assert ours == tuple(4 * count for count in measured)
@@ -47,9 +48,9 @@ def test_what_it_cannot_run(case: Mapping[str, Any]) -> None:
     model = load_model(CONFIGS[case["model_type"]])
     if "is invalid for input of size" in case.get("forward", ""):
         with pytest.raises(UnsupportedError, match="in the middle of a head"):
-            check_layout(model, tp=case["tp"], ep=case.get("ep", 1))
+            check_layout(model, parallel=Parallel(tp=case["tp"], ep=case.get("ep", 1)))
     else:
-        check_layout(model, tp=case.get("tp", 1), ep=case.get("ep", 1))
+        check_layout(model, parallel=Parallel(tp=case.get("tp", 1), ep=case.get("ep", 1)))
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=layout)
@@ -57,15 +58,15 @@ def test_what_it_refuses(case: Mapping[str, Any]) -> None:
     """Experts that do not divide."""
     assert "Cannot evenly shard" in case["error"]
     with pytest.raises(UnsupportedError, match="evenly"):
-        check_layout(load_model(CONFIGS[case["model_type"]]), tp=case["tp"], ep=case["ep"])
+        check_layout(load_model(CONFIGS[case["model_type"]]), parallel=Parallel(tp=case["tp"], ep=case["ep"]))
 
 
 def test_families_without_a_plan_are_refused() -> None:
     """GPT-2 has no plan at all, Llama none for experts."""
     with pytest.raises(UnsupportedError, match="no tensor-parallel plan for gpt2"):
-        check_layout(load_model(GPT2), tp=2)
+        check_layout(load_model(GPT2), parallel=Parallel(tp=2))
     with pytest.raises(UnsupportedError, match="no expert-parallel plan for llama"):
-        check_layout(load_model("meta-llama/Llama-3.1-8B"), ep=2)
+        check_layout(load_model("meta-llama/Llama-3.1-8B"), parallel=Parallel(ep=2))
 
 
 _FIRST: Final = frozenset({"colwise", "colwise_gather_output", "packed_colwise"})
@@ -101,7 +102,7 @@ def test_the_plans_own_words(model_type: str, ranks: int) -> None:
     named = dict(built.named_parameters())
     expected = sum(share(name, parameter.shape, styles.get(name), ranks) for name, parameter in named.items())
 
-    ours = rank_weight_bytes(load_model(CONFIGS[model_type]), plain="fp32", tp=ranks, rules=TRANSFORMERS)
+    ours = rank_weight_bytes(load_model(CONFIGS[model_type]), plain="fp32", parallel=Parallel(tp=ranks), rules=TRANSFORMERS)
     assert ours == (4 * expected,)
 
 
@@ -111,7 +112,7 @@ def test_the_text_of_a_composite_model_goes_by_its_own_plan() -> None:
 
     assert "self_attn.q_proj" in plan_of(gemma).outputs
     assert not any("self_attn" in module for module in plan_of(deepseek).outputs)
-    one, two = (rank_weight_bytes(deepseek, tp=tp, rules=TRANSFORMERS) for tp in (1, 2))
+    one, two = (rank_weight_bytes(deepseek, parallel=Parallel(tp=tp), rules=TRANSFORMERS) for tp in (1, 2))
     assert one is not None
     assert two is not None
     experts, shared, dense = 58 * 256 * 3 * 2048 * 7168, 58 * 3 * 2048 * 7168, 3 * 3 * 18_432 * 7168

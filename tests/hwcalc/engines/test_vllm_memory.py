@@ -9,28 +9,28 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model
+from hwcalc.engines import find_engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.request import Request
-from hwcalc.engines.stored import Context, Dtypes
 from hwcalc.engines.vllm.defaults import batch_defaults, default_utilization, graphs_subtracted, total_bytes
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus
 from hwcalc.units import GIB, MIB
 
-DTYPES: Final = Dtypes(kv="bf16", roles={})
+ENGINE: Final = find_engine("vllm")[0]
 
 
-def context(name: str, gpu: str | Gpu, *, version: str = "0.33", **fields: Any) -> Context:
+def request(name: str, gpu: str | Gpu, *, version: str = "0.33", **fields: Any) -> Opened:
     """A request as far as the equation reads it."""
     card = find_gpu(gpu) if isinstance(gpu, str) else gpu
-    request = Request(seq=8192, gpu=card, **fields)
-    return Context(model=load_model(name), request=request, version=version, dtypes=DTYPES, encoder_tokens=0, notes=[])
+    return ENGINE.unchecked(load_model(name), Request(seq=8192, engine_version=version).changed(gpu=card, **fields))
 
 
 def budget(name: str, gpu: str | Gpu, *, sequences: int = 256, batched_tokens: int = 2048, **fields: Any) -> Budget:
     """The budget, which must be there."""
-    planned = plan_budget(context(name, gpu, **fields), sequences=sequences, batched_tokens=batched_tokens)
+    planned = plan_budget(request(name, gpu, **fields), sequences=sequences, batched_tokens=batched_tokens).value
     assert planned is not None
     return planned
 
@@ -214,23 +214,25 @@ def test_notes() -> None:
         ("gb10", None, "unified-memory"),
         ("h100", 0.999, "utilization-high"),
     ]:
-        made = context("meta-llama/Llama-3.1-8B", gpu, memory_utilization=share)
-        assert plan_budget(made, sequences=256, batched_tokens=2048) is not None
-        assert code in {note.code for note in made.notes}
+        made = request("meta-llama/Llama-3.1-8B", gpu, memory_utilization=share)
+        found, notes = plan_budget(made, sequences=256, batched_tokens=2048)
+        assert found is not None
+        assert code in {note.code for note in notes}
 
 
 def test_without_hardware_or_weights() -> None:
     """No GPU, a GPU of unknown memory, a model that nobody counts: no budget, and a note."""
-    made = context("meta-llama/Llama-3.1-8B", Gpu(id="x", name="x", vendor="x"))
-    assert plan_budget(made, sequences=1, batched_tokens=1) is None
-    assert [note.code for note in made.notes] == ["gpu-memory-unknown"]
-    bare = replace(made, request=replace(made.request, gpu=None), notes=[])
-    assert plan_budget(bare, sequences=1, batched_tokens=1) is None
-    assert not bare.notes
-    uncounted = context("meta-llama/Llama-3.1-8B", "h100")
+    made = request("meta-llama/Llama-3.1-8B", Gpu(id="x", name="x", vendor="x"))
+    found, notes = plan_budget(made, sequences=1, batched_tokens=1)
+    assert found is None
+    assert [note.code for note in notes] == ["gpu-memory-unknown"]
+    bare = replace(made, request=made.request.changed(gpu=None))
+    assert plan_budget(bare, sequences=1, batched_tokens=1) == (None, ())
+    uncounted = request("meta-llama/Llama-3.1-8B", "h100")
     uncounted = replace(uncounted, model=replace(uncounted.model, counted=None, weights=None))
-    assert plan_budget(uncounted, sequences=1, batched_tokens=1) is None
-    assert [note.code for note in uncounted.notes] == ["weights-unknown"]
+    found, notes = plan_budget(uncounted, sequences=1, batched_tokens=1)
+    assert found is None
+    assert [note.code for note in notes] == ["weights-unknown"]
 
 
 def test_an_unknown_weight_format() -> None:

@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import pytest
 
-from hwcalc import load_model, plan
-from hwcalc.engines.vllm.shards import encoder_width, layer_width
+from hwcalc import ModelSpec, load_model, plan
+from hwcalc.engines import widths
+from hwcalc.engines.request import Parallel
+from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import layers_of_stages
 from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
@@ -40,6 +42,12 @@ NOT_EXACT_MORE: Final = {
 }
 
 
+def on_a_rank(name: str, tp: int = 1) -> tuple[ModelSpec, VllmRank]:
+    """A model, and a rank that has a share of it."""
+    model = load_model(name)
+    return model, VllmRank(model, Parallel(tp=tp))
+
+
 def config(name: str) -> Mapping[str, Any] | str:
     """The row's config, whole."""
     row = GOLDEN[name]
@@ -52,7 +60,9 @@ def test_what_vllm_builds(name: str) -> None:
     options, result = GOLDEN[name]["options"], GOLDEN[name]["result"]
     model = load_model(config(name))
 
-    ours = param_bytes_rank(model, DTYPES[result["effective"]["dtype"]], tp=options.get("tp", 1), pp=options.get("pp", 1))
+    ours = param_bytes_rank(
+        model, dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1), pp=options.get("pp", 1))
+    )
     assert ours == tuple(result["param_bytes_rank"])
 
 
@@ -61,7 +71,7 @@ def test_the_rows_that_are_not_exact() -> None:
     for name in NOT_EXACT:
         options, result = GOLDEN[name]["options"], GOLDEN[name]["result"]
         model = load_model(config(name))
-        ours = param_bytes_rank(model, DTYPES[result["effective"]["dtype"]], tp=options.get("tp", 1))
+        ours = param_bytes_rank(model, dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1)))
         if model.counted is None:
             assert ours is None
         else:
@@ -72,7 +82,9 @@ def test_the_rows_that_are_not_exact() -> None:
 @pytest.mark.parametrize("row", MORE, ids=lambda row: f"{row['model']} tp{row.get('tp', 1)} pp{row.get('pp', 1)}")
 def test_more_families_on_several_ranks(row: Mapping[str, Any]) -> None:
     """The same for models that the other rows have on one GPU only."""
-    ours = param_bytes_rank(load_model(row["model"]), DTYPES[row["dtype"]], tp=row.get("tp", 1), pp=row.get("pp", 1))
+    ours = param_bytes_rank(
+        load_model(row["model"]), dtype=DTYPES[row["dtype"]], parallel=Parallel(tp=row.get("tp", 1), pp=row.get("pp", 1))
+    )
 
     if (row["model"], row.get("tp", 1)) in NOT_EXACT_MORE:
         assert ours == pytest.approx(row["param_bytes_rank"], rel=0.0001)
@@ -88,7 +100,7 @@ def test_llama_on_two_ranks() -> None:
     model = load_model("meta-llama/Llama-3.1-8B")
 
     assert 2 * 65 * 4096 == 532_480
-    assert param_bytes_rank(model, tp=2) == ((16_060_522_496 - 532_480) // 2 + 532_480,) == (8_030_527_488,)
+    assert param_bytes_rank(model, parallel=Parallel(tp=2)) == ((16_060_522_496 - 532_480) // 2 + 532_480,) == (8_030_527_488,)
 
 
 def test_key_value_heads_are_repeated() -> None:
@@ -98,7 +110,7 @@ def test_key_value_heads_are_repeated() -> None:
     norms = 65 * 4096 * 2
     rest = 16_060_522_496 - keys_and_values - norms
 
-    assert param_bytes_rank(model, tp=16) == (rest // 16 + keys_and_values // 8 + norms,) == (1_037_836_288,)
+    assert param_bytes_rank(model, parallel=Parallel(tp=16)) == (rest // 16 + keys_and_values // 8 + norms,) == (1_037_836_288,)
 
 
 def test_a_vocabulary_is_padded() -> None:
@@ -106,14 +118,14 @@ def test_a_vocabulary_is_padded() -> None:
     model = load_model("facebook/opt-125m")
     assert model.counted is not None
 
-    assert param_bytes_rank(model, "fp16") == (2 * (model.counted.total + 32 * 768),)
+    assert param_bytes_rank(model, dtype="fp16") == (2 * (model.counted.total + 32 * 768),)
 
 
 def test_experts_are_dealt_out_or_cut() -> None:
     """128 experts over 8 ranks: 16 whole ones, or an eighth of each; the same bytes, and with ranks of dp they are cut further."""
     model = load_model("Qwen/Qwen3-30B-A3B")
-    cut, dealt = param_bytes_rank(model, tp=8), param_bytes_rank(model, tp=8, ep=8)
-    whole = param_bytes_rank(model, tp=8, dp=2)
+    cut, dealt = param_bytes_rank(model, parallel=Parallel(tp=8)), param_bytes_rank(model, parallel=Parallel(tp=8, ep=8))
+    whole = param_bytes_rank(model, parallel=Parallel(tp=8, dp=2))
     assert cut is not None
     assert whole is not None
 
@@ -127,10 +139,10 @@ def test_pipeline_stages() -> None:
     model = load_model("meta-llama/Llama-3.1-8B")
     table, layer = 128_256 * 4096 * 2, (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096 + 2 * 4096) * 2
 
-    assert param_bytes_rank(model, pp=2) == (16 * layer + table, 16 * layer + table + 8192)
+    assert param_bytes_rank(model, parallel=Parallel(pp=2)) == (16 * layer + table, 16 * layer + table + 8192)
     assert [len(stage) for stage in layers_of_stages(61, 4)] == [15, 15, 16, 15]
     assert [len(stage) for stage in layers_of_stages(3, 4)] == [1, 1, 1, 0]
-    oss = param_bytes_rank(load_model("openai/gpt-oss-120b"), pp=2)
+    oss = param_bytes_rank(load_model("openai/gpt-oss-120b"), parallel=Parallel(pp=2))
     assert oss is not None
     assert oss[0] == oss[1]
 
@@ -141,7 +153,7 @@ def test_fp32_checkpoints_are_loaded_in_16_bits(dtype: str | None) -> None:
     model = load_model({**load_model("facebook/opt-125m").config, "torch_dtype": "float32"})
     assert model.dtype == "fp32"
 
-    small, large = param_bytes_rank(model, dtype), param_bytes_rank(model, "fp32")
+    small, large = param_bytes_rank(model, dtype=dtype), param_bytes_rank(model, dtype="fp32")
     assert small is not None
     assert large == (2 * small[0],)
 
@@ -159,19 +171,19 @@ def test_absorbed_projections() -> None:
     """DeepSeek-V3 on 8 ranks: 16 heads x (128 + 128) rows x 512 x 2 bytes x 61 layers."""
     model = load_model("deepseek-ai/DeepSeek-V3")
 
-    assert absorbed_bytes_rank(model, tp=8, pp=1) == 61 * 16 * 256 * 512 * 2
-    assert absorbed_bytes_rank(load_model("meta-llama/Llama-3.1-8B"), tp=1, pp=1) == 0
+    assert absorbed_bytes_rank(model, parallel=Parallel(tp=8, pp=1)) == 61 * 16 * 256 * 512 * 2
+    assert absorbed_bytes_rank(load_model("meta-llama/Llama-3.1-8B"), parallel=Parallel(tp=1, pp=1)) == 0
 
 
 def test_widths() -> None:
     """The widest layer: a gated MLP is three times its inside; experts count as often as a token goes to one."""
-    assert layer_width(load_model("meta-llama/Llama-3.1-8B")) == 3 * 14_336
-    assert layer_width(load_model("meta-llama/Llama-3.1-8B"), tp=2) == 3 * 7_168
+    assert widths.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 3 * 14_336
+    assert widths.layer_width(*on_a_rank("meta-llama/Llama-3.1-8B", tp=2)) == 3 * 7_168
     # 8 of 128 experts of 768: what they give, 8 x 2,048, is wider than 8 x 2 x 768; and 8 x 768 goes into the last matrix.
-    assert layer_width(load_model("Qwen/Qwen3-30B-A3B")) == 8 * 2048 + 8 * 768
-    assert encoder_width(load_model("meta-llama/Llama-3.1-8B")) == 0
+    assert widths.layer_width(*on_a_rank("Qwen/Qwen3-30B-A3B")) == 8 * 2048 + 8 * 768
+    assert widths.encoder_width(*on_a_rank("meta-llama/Llama-3.1-8B")) == 0
     # SigLIP: 2 x 4,304 in the MLP and four copies of 1,152.
-    assert encoder_width(load_model("google/gemma-3-27b-it")) == 2 * 4304 + 4 * 1152
+    assert widths.encoder_width(*on_a_rank("google/gemma-3-27b-it")) == 2 * 4304 + 4 * 1152
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8, 16])
@@ -179,7 +191,7 @@ def test_ranks_together_hold_the_model(tp: int) -> None:
     """No rank count makes a rank hold less than its share, or more than the whole."""
     for name in ("meta-llama/Llama-3.1-8B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-Next-80B-A3B-Instruct", "ai21labs/Jamba-v0.1"):
         model = load_model(name)
-        whole, mine = param_bytes_rank(model), param_bytes_rank(model, tp=tp)
+        whole, mine = param_bytes_rank(model), param_bytes_rank(model, parallel=Parallel(tp=tp))
         assert whole is not None
         assert mine is not None
         assert whole[0] <= mine[0] * tp
@@ -191,7 +203,7 @@ def test_a_quantised_models_ranks_and_stages_add_up() -> None:
     model = load_model("deepseek-ai/DeepSeek-V4-Flash")
     scheme, known = planned_scheme(model, None)
     whole = param_bytes_rank(model, scheme=scheme)
-    cut = param_bytes_rank(model, pp=4, scheme=scheme)
+    cut = param_bytes_rank(model, parallel=Parallel(pp=4), scheme=scheme)
 
     assert known
     assert whole is not None

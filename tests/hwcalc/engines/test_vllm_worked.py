@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from hwcalc.engines import find_engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import PoolGroup, PoolInfo
-from hwcalc.engines.stored import Context
 from hwcalc.errors import UnsupportedError, UsageError
-from tests.hwcalc.engines.vllm_rows import card, context, row_context, rows
+from tests.hwcalc.engines.vllm_rows import card, opened, row_opened, rows
 
 GIB = 1024**3
 SIXTY = 60 * GIB
@@ -18,21 +17,19 @@ SIXTY = 60 * GIB
 
 def pool(model: str | dict[str, Any], budget: int = SIXTY, **fields: Any) -> PoolInfo:
     """The pool of a model of the catalog, or of a config."""
-    engine, _ = find_engine("vllm")
-    made = engine.pool(context(model, **fields), budget)
+    made = opened(model, **fields).pool(budget)
     assert made is not None
     return made
 
 
 def groups(model: str | dict[str, Any], **fields: Any) -> tuple[PoolGroup, ...]:
     """The layers that share a block table."""
-    engine, _ = find_engine("vllm")
-    return engine.groups(context(model, **fields))
+    return opened(model, **fields).groups
 
 
-def golden(name: str) -> Context:
+def golden(name: str) -> Opened:
     """A row's own config, where the catalog lacks the model."""
-    return row_context(rows()[name])
+    return row_opened(rows()[name])
 
 
 def test_the_null_block_costs_sixteen_tokens() -> None:
@@ -155,7 +152,7 @@ def test_glm_has_an_indexer_in_21_of_78_layers() -> None:
 
 def test_falcon_does_not_hear_of_fp8() -> None:
     """Falcon-7B: 32 layers x 16 x 1 head x 128 x 2 bytes, with --dtype fp8 as without."""
-    made = context("tiiuae/falcon-7b", seq=2048, dtype="fp8")
+    made = opened("tiiuae/falcon-7b", seq=2048, dtype="fp8")
     assert "dtype-ignored" in {note.code for note in made.notes}
     assert pool("tiiuae/falcon-7b", seq=2048, dtype="fp8").bytes_per_block == 32 * 16 * 128 * 2
     assert pool("tiiuae/falcon-7b", seq=2048).bytes_per_block == 32 * 16 * 128 * 2
@@ -163,14 +160,14 @@ def test_falcon_does_not_hear_of_fp8() -> None:
 
 def test_minicpm3_spells_its_latent_out() -> None:
     """MiniCPM3-4B: 62 layers x 16 tokens x 40 heads x (96 + 96) x 2 bytes, and no latent."""
-    made = find_engine("vllm")[0].pool(golden("minicpm3-4b_mla"), SIXTY)
+    made = golden("minicpm3-4b_mla").pool(SIXTY)
     assert made is not None
     assert made.bytes_per_block == 62 * 16 * 40 * (96 + 96) * 2 == 62 * 245_760
 
 
 def test_whisper_reserves_a_whole_batch_for_its_encoder() -> None:
     """8,192 encoder slots = 512 blocks, though its encoder makes 1,500 states; 448 tokens of text are 28."""
-    parts = find_engine("vllm")[0].groups(golden("whisper-large-v3"))
+    parts = golden("whisper-large-v3").groups
     assert [(group.kind, group.blocks_per_request) for group in parts] == [("full", 448 // 16), ("cross", 8192 // 16)]
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from hwcalc import load_model
 from hwcalc.engines import find_engine
+from hwcalc.engines.base import Opened
 from hwcalc.engines.request import Request
-from hwcalc.engines.stored import Context
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.sources import resolve
 
@@ -49,25 +49,13 @@ def card(name: str) -> Gpu:
     )
 
 
-def context(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> Context:
-    """A context of the engine for a model of the catalog, or for a config."""
+def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> Opened:
+    """A request to the engine about a model of the catalog, or a config."""
     engine, _ = find_engine("vllm")
-    spec = load_model(model)
-    resolved = engine.version(version)
-    request = Request(seq=seq, engine_version=resolved, **fields)
-    made = Context(
-        model=spec,
-        request=request,
-        version=resolved,
-        dtypes=engine.dtypes(spec, request, []),
-        encoder_tokens=spec.encoder_tokens or 0,
-        notes=[],
-    )
-    engine.check(made)
-    return made
+    return engine.open(load_model(model), Request(seq=seq, engine_version=engine.version(version)).changed(**fields))
 
 
-def row_context(row: Row) -> Context:
+def row_opened(row: Row) -> Opened:
     """The row's request. Its run took ``quantization_config`` away, as the oracle does."""
     options = row["options"]
     config = dict(row.get("config") or resolve(row["model"]).config)
@@ -84,7 +72,7 @@ def row_context(row: Row) -> Context:
         "speculative": "ngram:5" if "speculative" in options else None,
     }
     gpu = row["result"].get("gpu_emulated")
-    return context(
+    return opened(
         config,
         seq=options.get("max_model_len") or row["result"]["effective"]["max_model_len"],
         # MiniMax-Text-01 left after 0.23; its row asked the planner without the model.

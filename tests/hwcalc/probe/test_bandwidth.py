@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from hwcalc import load_model
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe import bandwidth
@@ -33,9 +32,10 @@ TOKEN = 4 * 2 * 2 * 64 * 2
 """Bytes of a token: 4 layers, keys and values, 2 heads of 64, two bytes."""
 
 
-def opened(config: Any = CONFIG, **wanted: Any) -> tuple[Engine, Context]:
+def opened(config: Any = CONFIG, **wanted: Any) -> tuple[Engine, Opened]:
     """The request for a small model."""
-    return open_request(load_model(config), [], **{"seq": 1024, **wanted})
+    context = open_request(load_model(config), **{"seq": 1024, **wanted})
+    return context.engine, context
 
 
 def measured(*, config: Any = CONFIG, most_bytes: int | None = None, **wanted: Any) -> BandwidthResult:

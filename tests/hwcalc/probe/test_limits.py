@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from hwcalc import load_model
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Context
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import Counters, Device
@@ -61,9 +60,10 @@ class Counted(Device):
         self.releases += 1
 
 
-def opened(**wanted: Any) -> tuple[Engine, Context]:
+def opened(**wanted: Any) -> tuple[Engine, Opened]:
     """The request for the small model."""
-    return open_request(load_model(CONFIG), [], **{"seq": 1000, **wanted})
+    context = open_request(load_model(CONFIG), **{"seq": 1000, **wanted})
+    return context.engine, context
 
 
 def test_largest_batch() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hwcalc.engines.base import Engine
-from hwcalc.engines.stored import Allocation, Context
+from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,
@@ -43,9 +43,10 @@ LLAMA = {
 }
 
 
-def opened(model: Any, **options: Any) -> tuple[Engine, Context]:
+def opened(model: Any, **options: Any) -> tuple[Engine, Opened]:
     """Engine and context of a request."""
-    return open_request(load_model(model), [], **options)
+    context = open_request(load_model(model), **options)
+    return context.engine, context
 
 
 def probed(

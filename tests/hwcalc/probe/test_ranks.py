@@ -151,6 +151,6 @@ def test_variables_that_make_no_sense(environment: dict[str, str]) -> None:
 
 def test_the_stage_of_a_rank() -> None:
     """With tp 2 x pp 3 x dp 2: ranks 0 and 1 are the first stage, 4 and 5 the last, and 6 begins the second replica."""
-    _, context = open_request(load_model(LLAMA), [], seq=10, tp=2, pp=3, dp=2)
+    context = open_request(load_model(LLAMA), seq=10, tp=2, pp=3, dp=2)
 
     assert [stage_of(context.request, rank) for rank in range(12)] == [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]

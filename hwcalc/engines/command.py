@@ -1,0 +1,30 @@
+"""What the command line of an engine is written from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hwcalc.engines.pool import Try
+from hwcalc.engines.request import Parallel
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["CommandInput"]
+
+
+@frozen
+class CommandInput:
+    """A planned request in the spelling of a plan. ``requires`` is what must be set besides for the engine to start."""
+
+    model: str
+    revision: str | None
+    model_dtype: str | None
+    seq: int
+    kv_dtype: str
+    parallel: Parallel
+    memory_utilization: float | None
+    kv_memory: int | None
+    weights: str | None
+    lora: str | None
+    draft: str | None
+    options: Mapping[str, str]
+    requires: tuple[Try, ...]

@@ -1,0 +1,34 @@
+"""How long the encoder's output is that a decoder looks at."""
+
+from __future__ import annotations
+
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import Request
+from hwcalc.formulas import Encoder
+from hwcalc.model import ModelSpec, Note
+
+__all__ = ["encoder_length", "has_cross"]
+
+
+def has_cross(model: ModelSpec) -> bool:
+    """Whether any layer looks at an encoder's output."""
+    return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
+
+
+def encoder_length(model: ModelSpec, request: Request) -> Noted[int]:
+    """Tokens of the encoder's output; a note says where that is a default."""
+    if not has_cross(model):
+        if request.encoder_seq is None:
+            return Noted(0)
+        return Noted(0, (Note(code="no-encoder", message="The model has no cross attention: --encoder-seq has no effect."),))
+    if request.encoder_seq is not None:
+        return Noted(request.encoder_seq)
+    if model.encoder_tokens == 0:
+        # An image model without an image: its dialect has said so.
+        return Noted(0)
+    if model.encoder_tokens is not None:
+        length, why = model.encoder_tokens, "the model's own"
+    else:
+        length, why = request.seq, "taken to be as long as the output"
+    message = f"Encoder length {length:,}: {why}. Set it with --encoder-seq."
+    return Noted(length, (Note(code="default-encoder-seq", message=message),))

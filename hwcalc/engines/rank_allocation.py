@@ -1,0 +1,83 @@
+"""What a rank asks its device for, tensor by tensor in the order in which the engine does: the general rule, layer after layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Final
+
+from hwcalc.engines.allocation import ITEM_BYTES, Allocation
+from hwcalc.engines.base import Opened
+from hwcalc.engines.stored import StoredTensor
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import Role
+from hwcalc.profiles.dtypes import find_dtype
+
+__all__ = ["layer_allocations"]
+
+_SAME: Final = {"fp8": "fp8_e4m3"}
+_PER_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX})
+
+
+def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
+    """A tensor for each that the engine stores, of the layers of pipeline stage ``stage`` (from 0) on one tensor-parallel rank.
+
+    Heads are divided over ``tp``, sequences over ``dp``, the tokens of attention over ``dcp``; what does not divide is rounded up, as
+    on the fullest rank. Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
+    """
+    engine, parallel, layers = opened.engine, opened.request.parallel, opened.stack.layers
+    if parallel.pp > len(layers):
+        raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
+    local, rules = opened.replica, engine.weight_rules()
+    known = {
+        kind: tuple(engine.tensors(rules.shard(opened.model, kind, parallel.tp), local))
+        for kind in dict.fromkeys(kind for layer in layers for kind in layer)
+    }
+    out: list[Allocation] = []
+    for number in rules.spans(len(layers), parallel.pp)[stage]:
+        names: dict[str, int] = {}
+        for kind in layers[number]:
+            for tensor in known[kind]:
+                names[tensor.name] = names.get(tensor.name, 0) + 1
+                again = "" if names[tensor.name] == 1 else f".{names[tensor.name]}"
+                out += _allocated(f"layers.{number}.{tensor.name}{again}", number, tensor, local)
+    for tensor in local.extras:
+        out += _allocated(tensor.name, -1, tensor, local)
+    return tuple(out)
+
+
+def _allocated(name: str, layer: int, tensor: StoredTensor, opened: Opened) -> Iterable[Allocation]:
+    size, positions, dcp = tensor.bytes, tensor.positions, opened.request.parallel.dcp
+    if dcp > 1 and tensor.role in _PER_TOKEN - {Role.INDEX} and positions:
+        # Of seven tokens over two ranks the fullest has four.
+        kept = -(-positions // dcp)
+        size, positions = size // positions * kept, kept
+    if size:
+        dtype, shape = _shape(tensor, size, positions, opened.batch)
+        yield Allocation(name=name, layer=layer, dtype=dtype, shape=shape, bytes=size)
+
+
+def _shape(tensor: StoredTensor, size: int, positions: int, batch: int) -> tuple[str, tuple[int, ...]]:
+    """``[batch, heads, tokens, head_dim]`` where that many numbers make up the bytes; else rows of bytes, else bytes."""
+    dtype = _SAME.get(tensor.dtype, tensor.dtype)
+    item = ITEM_BYTES.get(dtype)
+    if item is not None:
+        shape = _axes(tensor, positions, batch, tensor.shape[-1])
+        if prod(shape) * item == size:
+            return dtype, shape
+        if size % item == 0:
+            return dtype, (size // item,)
+    packed = find_dtype(tensor.dtype)
+    if packed is not None:
+        shape = _axes(tensor, positions, batch, packed.row_bytes(tensor.shape[-1]))
+        if prod(shape) == size:
+            return "uint8", shape
+    return "uint8", (size,)
+
+
+def _axes(tensor: StoredTensor, positions: int, batch: int, last: int) -> tuple[int, ...]:
+    if tensor.role in _PER_TOKEN:
+        return (batch, *tensor.shape[:-1], positions, last)
+    if tensor.role is Role.CONV:
+        return (batch, *tensor.shape[:-1], last, positions)
+    return (batch, *((positions,) if positions > 1 else ()), *tensor.shape[:-1], last)

@@ -1,0 +1,216 @@
+"""The caches of one layer as vLLM asks its pool for them: a rule for each kind of layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Final
+
+from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
+from hwcalc.engines.vllm.settings import VllmSettings
+from hwcalc.engines.vllm.specs import (
+    ChunkSpec,
+    CrossSpec,
+    FullSpec,
+    LatentSpec,
+    LatentWindowSpec,
+    LayerSpec,
+    StateSpec,
+    WindowSpec,
+    ceil_div,
+)
+from hwcalc.engines.vllm.states import STATE_KINDS, checkpoint_alignment, exports_checkpoints, state_bytes
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import (
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    LatentAttention,
+    LayerKind,
+    SlidingAttention,
+    SparseIndexer,
+    Stack,
+)
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.model import ModelSpec
+from hwcalc.profiles.dtypes import find_dtype
+
+__all__ = ["SpecBuilder"]
+
+_KEEPERS: Final = (AttentionKind, LatentAttention, SparseIndexer, CompressedAttention, *STATE_KINDS)
+_STATELESS: Final = frozenset({"shared_cache", "no_cache"})
+_WINDOW_BLOCK: Final = 64
+_COMPRESSOR_BLOCKS: Final = {4: 4, 128: 8}
+_PADDED_LATENT: Final = 640
+# Latent in name only: vLLM runs it with full keys and values for every head.
+_SPELLED_OUT: Final = frozenset({"MiniCPM3ForCausalLM"})
+# Their config class keeps sliding_window where use_sliding_window is false, and vLLM applies it to every layer.
+_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
+
+Named = tuple[str, LayerSpec]
+"""A cache of a layer and its name."""
+
+
+class SpecBuilder:
+    """Kinds to specs, for one model and settings. ``length`` is that of the longest sequence."""
+
+    def __init__(self, model: ModelSpec, settings: VllmSettings, length: int, stack: Stack) -> None:
+        self.model = model
+        self.settings = settings
+        self.length = length
+        kinds = [group.kind for group in stack.groups if group.kind.name not in _STATELESS]
+        for kind in kinds:
+            if not isinstance(kind, _KEEPERS) or kind.name == "sink_attention":
+                raise UnsupportedError(f"vLLM does not run {kind.title}.", hint="Use: --engine reference")
+        self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]
+        others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
+        self.aligned = bool(self.states) and settings.prefix_caching
+        self.leaves_outer = formats.is_turboquant(settings.word) and not self.states
+        latent = next((kind for kind in kinds if isinstance(kind, LatentAttention)), None)
+        kernel = kernel_block(
+            frozenset(type(kind) for kind in kinds),
+            settings.word,
+            settings.architecture,
+            None if latent is None else latent.qk_nope_head_dim,
+        )
+        self.block = backend_block(kernel, packed=self.leaves_outer, user=settings.block_size)
+        self.padded = 0
+        if self.states and others:
+            row = self._row(others[0])
+            self.block = hybrid_block(
+                self.block,
+                kernel,
+                attention_row=row,
+                state=max(self._state_bytes(kind) for kind in self.states),
+                latent=latent is not None,
+                alignment=self._alignment(),
+            )
+            self.padded = self.block * row
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether :attr:`length` is in any of the specs."""
+        return self.encodes or (bool(self.states) and not self.aligned)
+
+    @cached_property
+    def encodes(self) -> bool:
+        """Encoder-decoder models prefill in one piece, so that a batch holds the longest sequence."""
+        return any(isinstance(group.kind, CrossAttention) for group in self.model.stack_for("vllm").groups)
+
+    def specs(self, kind: LayerKind, *, outer: bool = False) -> tuple[Named, ...]:
+        """The caches of one layer of this kind. ``outer`` is a layer that turboquant leaves alone."""
+        return tuple(self._build(kind, outer=outer))
+
+    def _build(self, kind: LayerKind, *, outer: bool) -> Iterable[Named]:
+        if isinstance(kind, STATE_KINDS):
+            yield "state", self._state(kind)
+        elif isinstance(kind, CompressedAttention):
+            yield from self._compressed(kind)
+        elif isinstance(kind, SparseIndexer):
+            row, tag = self._index_row(kind), f"index {kind.index_head_dim}"
+            yield "indexer_keys", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=tag)
+        elif isinstance(kind, LatentAttention) and self.model.architecture not in _SPELLED_OUT:
+            row, word = self._row(kind), self.settings.word
+            if kind.window is None:
+                yield "latent", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=word)
+            else:
+                yield "latent", LatentWindowSpec.of(block_size=self.block, heads=1, row=row, tag=word, limit=kind.window)
+        elif isinstance(kind, (AttentionKind, LatentAttention)):
+            yield self._attention(kind, outer=outer)
+
+    def _attention(self, kind: AttentionKind | LatentAttention, *, outer: bool) -> Named:
+        heads, width, value = self._heads(kind)
+        word = "auto" if outer else self.settings.word
+        row = formats.row_bytes(word, width, value, self.settings.plain_bytes)
+        tag = f"{word} {heads} {width} {value}"
+        window = self.model.facts.sliding_window if self.model.architecture in _WINDOWED else None
+        if window is None and isinstance(kind, (SlidingAttention, LatentAttention)):
+            window = kind.window
+        if window is not None:
+            return "keys_values", WindowSpec.of(block_size=self.block, heads=heads, row=row, tag=tag, limit=window)
+        if isinstance(kind, ChunkedAttention):
+            return "keys_values", ChunkSpec.of(block_size=self.block, heads=heads, row=row, tag=tag, limit=kind.chunk)
+        if isinstance(kind, CrossAttention):
+            return "cross_keys_values", CrossSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
+        return "keys_values", FullSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
+
+    def _heads(self, kind: LayerKind) -> tuple[int, int, int]:
+        """Key/value heads on a rank (never less than one), and the widths of a key and a value."""
+        if isinstance(kind, LatentAttention):
+            width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
+            return max(1, kind.num_attention_heads // self.settings.tp), width, width
+        assert isinstance(kind, AttentionKind)
+        return max(1, kind.num_key_value_heads // self.settings.tp), kind.head_dim, kind.v_head_dim
+
+    def _row(self, kind: LayerKind) -> int:
+        """Bytes of one token of one layer on a rank."""
+        if isinstance(kind, LatentAttention) and self.model.architecture not in _SPELLED_OUT:
+            width = kind.kv_lora_rank + kind.qk_rope_head_dim
+            if self.settings.version < versions.PLAIN_LATENT_SINCE:
+                width = ceil_div(width, _PADDED_LATENT) * _PADDED_LATENT
+            return formats.latent_row(self.settings.word, width, self.settings.plain_bytes)
+        heads, key, value = self._heads(kind)
+        return heads * formats.row_bytes(self.settings.word, key, value, self.settings.plain_bytes)
+
+    def _index_row(self, kind: SparseIndexer) -> int:
+        width = kind.index_head_dim + kind.index_extra_elements
+        if kind.index_quantized:
+            return width + 4 * ceil_div(width, 128)
+        return formats.latent_row(self.settings.word, width, self.settings.plain_bytes)
+
+    def _compressed(self, kind: CompressedAttention) -> Iterator[Named]:
+        """DeepSeek-V4: a window, and with a ratio compressed entries, the compressor's fp32 state, the same for the indexer."""
+        packed = self.settings.word == "fp8_ds_mla"
+        row = formats.COMPRESSED_ROW if packed else kind.head_dim * self.settings.plain_bytes
+        align = 576 if packed else 512
+
+        def entries(width: int, tag: str, ratio: int) -> LayerSpec:
+            return LatentSpec.of(block_size=self.block, heads=1, row=width, tag=tag, per_state=ratio, alignment=align)
+
+        def window(block: int, width: int, tag: str, limit: int) -> LayerSpec:
+            return LatentWindowSpec.of(block_size=block, heads=1, row=width, tag=tag, alignment=align, limit=limit)
+
+        yield "window_latent", window(_WINDOW_BLOCK, row, "window", kind.window)
+        ratio = kind.compress_ratio
+        if ratio is None:
+            return
+        if ratio not in _COMPRESSOR_BLOCKS:
+            raise UnsupportedError(f"vLLM has no compressor of ratio {ratio}.", hint="Use: --engine reference")
+        block, halves = _COMPRESSOR_BLOCKS[ratio], 2 if kind.overlap else 1
+        if kind.index_head_dim is not None:
+            width = kind.index_head_dim + 4 * ceil_div(kind.index_head_dim, 128)
+            yield "indexer_keys", entries(width, "index", ratio)
+            yield "indexer_state", window(block, 2 * halves * kind.index_head_dim * 4, "index state", halves * ratio)
+        yield "compressed_latent", entries(row, f"compressed {ratio}", ratio)
+        yield "compressor_state", window(block, 2 * halves * kind.head_dim * 4, "state", halves * ratio)
+
+    def _state_bytes(self, kind: LayerKind) -> int:
+        return state_bytes(
+            kind,
+            tp=self.settings.tp,
+            speculated=self.settings.speculated,
+            conv_bytes=_element(self.settings.conv),
+            ssm_bytes=_element(self.settings.state),
+        )
+
+    def _alignment(self) -> int:
+        if not self.aligned:
+            return 1
+        return max(checkpoint_alignment(kind, self.model, self.settings.architecture) for kind in self.states)
+
+    def _state(self, kind: LayerKind) -> StateSpec:
+        """A recurrent state, stretched to the page of the attention beside it."""
+        boundary = 2 + exports_checkpoints(kind, self.model, self.settings.architecture) if self.aligned else 1
+        return StateSpec(
+            block_size=self.block if self.aligned else self.length,
+            page=max(self._state_bytes(kind), self.padded),
+            states=boundary + self.settings.speculated,
+            tag=kind.name,
+        )
+
+
+def _element(name: str) -> int:
+    dtype = find_dtype(name)
+    assert dtype is not None
+    return dtype.block_bytes

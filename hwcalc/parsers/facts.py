@@ -1,0 +1,55 @@
+"""Single facts of a config that engines ask for beside the layers: read once here, so that nobody below reads the config again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from hwcalc.model import ModelFacts
+
+__all__ = ["model_facts"]
+
+_MTP_MODULES: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
+_MOST_MTP_MODULES: Final = 64
+_PARTS: Final = {"text": "text_config", "vision": "vision_config", "audio": "audio_config"}
+
+
+def model_facts(config: Mapping[str, Any]) -> ModelFacts:
+    """The facts of a whole config file. A value that makes no sense is no fact, never an error."""
+    parts = {name: inner for name, key in _PARTS.items() if isinstance(inner := config.get(key), Mapping)}
+    text, vision = parts.get("text"), parts.get("vision", {})
+    levels = (config,) if text is None else (config, text)
+    deepstack, expert_dtype = vision.get("deepstack_visual_indexes"), config.get("expert_dtype")
+    return ModelFacts(
+        dense_layers=_first(levels, "first_k_dense_replace") or 0,
+        hash_routed_layers=_first(levels, "num_hash_layers") or 0,
+        experts_per_token=_first(levels, "num_experts_per_tok") or 0,
+        expert_dtype=None if expert_dtype is None else str(expert_dtype),
+        part_types=MappingProxyType({name: _type_of(inner) for name, inner in parts.items()}),
+        ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
+        draft_vocab_size=_number(config, "draft_vocab_size"),
+        mtp_modules=_mtp_modules(levels),
+        sliding_window=_number(config, "sliding_window"),
+        ngram_size=_number(config if text is None else text, "ngram_size"),
+        deepstack_layers=len(deepstack) if isinstance(deepstack, (list, tuple)) else 0,
+    )
+
+
+def _number(config: Mapping[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:
+    return next((value for level in levels if (value := _number(level, key)) is not None), None)
+
+
+def _mtp_modules(levels: tuple[Mapping[str, Any], ...]) -> int | None:
+    counts = (_number(level, key) for level in levels for key in _MTP_MODULES)
+    return next((count for count in counts if count is not None and count <= _MOST_MTP_MODULES), None)
+
+
+def _type_of(config: Mapping[str, Any]) -> str:
+    name = config.get("model_type")
+    return name if isinstance(name, str) else ""

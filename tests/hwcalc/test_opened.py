@@ -1,0 +1,106 @@
+"""A request that is opened once: what it keeps is what would be worked out anew, and its notes come in one order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import KvplanError, ModelSpec, load_model
+from hwcalc.engines import ENGINES
+from hwcalc.engines.base import Opened
+from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.planner.context import open_request
+from hwcalc.planner.plan import plan_opened
+from hwcalc.profiles.gpus import find_gpu
+
+MODELS: Final = (
+    "meta-llama/Llama-3.1-8B",
+    "google/gemma-3-27b-it",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "deepseek-ai/DeepSeek-V3",
+    "openai/gpt-oss-20b",
+    "facebook/bart-large",
+    "ai21labs/Jamba-v0.1",
+)
+
+
+def fresh(name: str) -> ModelSpec:
+    """A model of which nothing has been worked out yet."""
+    return replace(load_model(name))
+
+
+def opened(model: ModelSpec, **wanted: Any) -> Opened | None:
+    """The request, or nothing where the engine refuses it."""
+    try:
+        return open_request(model, **wanted)
+    except KvplanError:
+        return None
+
+
+@pytest.mark.parametrize("engine", [*ENGINES])
+@pytest.mark.parametrize("name", MODELS)
+def test_opened_once_or_anew(name: str, engine: str) -> None:
+    """A request made of another one by its length, batch or ranks is planned like one that nobody has asked before."""
+    common: dict[str, Any] = {"engine": engine, "seq": 3000, "batch": 2, "gpu": "h100"}
+    first = opened(load_model(name), **common)
+    if first is None:
+        pytest.skip(f"{engine} does not run it")
+    plan_opened(first)
+    for change in (
+        {"seq": 3},
+        {"seq": 70_000},
+        {"batch": 1},
+        {"seq": 900, "batch": 40},
+        {"tp": 2, "pp": 2},
+        {"kv_memory": 2**33},
+    ):
+        anew = opened(fresh(name), **common | change)
+        if anew is None:
+            with pytest.raises(KvplanError):
+                first.changed(**change)
+            continue
+        assert plan_opened(first.changed(**change)) == plan_opened(anew), change
+    assert plan_opened(first) == plan_opened(open_request(fresh(name), **common))
+
+
+@pytest.mark.parametrize("engine", [*ENGINES])
+def test_a_family_shares_its_budget_and_its_notes(engine: str) -> None:
+    """Whoever asks first, both are told the same."""
+    long = open_request(load_model("meta-llama/Llama-3.1-8B"), engine=engine, seq=9000, gpu="rtx-5080")
+    short = long.changed(seq=8000)
+
+    assert short.budget is not None
+    assert long.budget is not None
+    assert short.notes == long.notes
+    assert "gpu-memory-estimated" in {note.code for note in long.notes}
+    assert (long.family is short.family, long.family is long.changed(tp=2).family) == (True, False)
+
+
+def test_notes_are_collected_once_each() -> None:
+    """In the order in which they came up, however often they are told; another request has notes of its own."""
+    made = open_request(load_model("Qwen/Qwen3-8B"), engine="vllm")
+    codes = [note.code for note in made.notes]
+    made.checked()
+
+    assert [note.code for note in made.notes] == codes == ["default-seq", "default-dtype", "default-gpu"]
+    assert [note.code for note in made.changed(gpu=find_gpu("l4"), dtype="fp8").notes] == []
+
+
+def test_values_of_a_request_are_changed_by_their_own_names() -> None:
+    """Those that are grouped too."""
+    request = Request(seq=8, parallel=Parallel(tp=2), hardware=Hardware(kv_memory=5))
+    made = request.changed(seq=9, pp=3, kv_memory=None, calibrated=False)
+
+    assert made == Request(seq=9, parallel=Parallel(tp=2, pp=3), hardware=Hardware(calibrated=False))
+    assert (made.gpus, request.gpus) == (6, 2)
+
+
+def test_a_copy_keeps_nothing_of_its_origin() -> None:
+    """``replace`` makes a request of a family of its own."""
+    made = open_request(load_model("Qwen/Qwen3-8B"), seq=8)
+    copy = replace(made, request=made.request.changed(tp=2))
+
+    assert copy.family == {}
+    assert copy.notes == ()
