@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.attention import FullAttention
@@ -16,10 +16,13 @@ from hwcalc.parsers.config import Config
 
 if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
+    from hwcalc.formulas.weights import Block
 
 __all__ = [
     "AttentionDims",
+    "Family",
     "LayerReader",
+    "Readers",
     "Reading",
     "attention_dims",
     "build_layers",
@@ -40,6 +43,35 @@ class Reading:
     state_dtype: str | None = None
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, tuple[Layer, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Family(Protocol):
+    """How the configs of one model type are read: the layers, and the weights that belong to those layers."""
+
+    def read(self, config: Config) -> Reading:
+        """The layers. ``config`` is the level that describes the language model."""
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        """The blocks of weights of the layers in ``reading``, which :meth:`read` gave.
+
+        ``top`` is the whole document, often the same object as ``config``. ``None`` where the file does not say enough.
+        """
+
+
+@frozen
+class Readers:
+    """A family made of two functions. Without ``weights``, nobody counts the weights of its models."""
+
+    layers: Callable[[Config], Reading]
+    weights: Callable[[Config, Config, Reading], Sequence[Block] | None] | None = None
+
+    def read(self, config: Config) -> Reading:
+        """The layers."""
+        return self.layers(config)
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        """The blocks of weights of these layers."""
+        return None if self.weights is None else self.weights(config, top, reading)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""What a config says about its model's weights: :func:`read_weights` counts every parameter, or says that it cannot.
+"""What a config says about its model's weights: every parameter is counted, or none.
 
 The language model is read by the module that :data:`LANGUAGE` names for its model type, towers and projectors by the one
 that :data:`COMPOSITE` names for the type of the whole. A type without a line has unknown weights: ``None``, never a guess.
@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import Final
 
-from hwcalc.formulas.weights import Block, Weights
+from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
 
-__all__ = ["COMPOSITE", "LANGUAGE", "read_weights"]
+__all__ = ["COMPOSITE", "LANGUAGE", "language_blocks", "wrapper_blocks"]
 
 # Module -> model types. ``blocks(config, top) -> tuple[Block, ...] | None``: ``config`` is the level that describes the
 # language model (of this type), ``top`` the whole document (often the same object); ``None`` where a file does not say enough.
@@ -294,10 +293,6 @@ COMPOSITE: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-# Types of whole documents that keep the language model's keys at the top: weighed by both tables.
-_MORE: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi4_multimodal"})
-
-
 @lru_cache(maxsize=2)
 def _by_type(composite: bool) -> Mapping[str, str]:
     table: dict[str, str] = {}
@@ -308,28 +303,21 @@ def _by_type(composite: bool) -> Mapping[str, str]:
     return table
 
 
-def read_weights(config: Config, top: Config) -> Weights | None:
-    """All weights of a model, or ``None`` where a part of it is of a type that nobody weighs.
-
-    ``config`` is the level that describes the language model. Raises :class:`~hwcalc.errors.ConfigError` if a value makes
-    no sense.
-    """
+def language_blocks(config: Config, top: Config) -> tuple[Block, ...] | None:
+    """The blocks of the language model of a type in :data:`LANGUAGE`, ``None`` for any other."""
     language = _by_type(composite=False).get(config.model_type or "")
     if language is None:
         return None
     read: Callable[[Config, Config], tuple[Block, ...] | None]
     read = import_module(f"hwcalc.parsers.weights.{language}").blocks
-    blocks = read(config, top)
-    if blocks is None:
+    return read(config, top)
+
+
+def wrapper_blocks(model_type: str | None) -> Callable[[Config, Config], tuple[Block, ...] | None] | None:
+    """What weighs the parts around the language model, ``None`` for a type that is not in :data:`COMPOSITE`."""
+    outer = _by_type(composite=True).get(model_type or "")
+    if outer is None:
         return None
-    if top.model_type != config.model_type or config.model_type in _MORE:
-        outer = _by_type(composite=True).get(top.model_type or "")
-        if outer is None:
-            return None
-        around: Callable[[Config, Config], tuple[Block, ...] | None]
-        around = import_module(f"hwcalc.parsers.weights.{outer}").blocks
-        beside = around(top, config)
-        if beside is None:
-            return None
-        blocks += beside
-    return Weights(blocks=blocks)
+    around: Callable[[Config, Config], tuple[Block, ...] | None]
+    around = import_module(f"hwcalc.parsers.weights.{outer}").blocks
+    return around

@@ -11,8 +11,8 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights.decoder import tied_head
 
 __all__ = ["BERT_TYPES", "bert_blocks", "blocks", "predicts_words"]
 

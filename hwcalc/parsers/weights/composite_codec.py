@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, gated_mlp, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.towers import UnknownTowerError, block, conv, mlp_chain, norm, ratio_width, tower
 
 __all__ = ["blocks", "picture_stages"]

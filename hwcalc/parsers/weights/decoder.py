@@ -7,24 +7,22 @@ own code where it lives with the model; names of tensors are those of its checkp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import (
     Block,
     Part,
-    Weight,
     WeightRole,
     attention,
     embedding,
     experts,
     gated_mlp,
-    layer_norm,
     linear,
     parameter,
     plain_mlp,
     rms_norm,
 )
+from hwcalc.parsers.blocks import Switch, Weighed, head_block, norm, switched, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
 
@@ -35,31 +33,15 @@ __all__ = [
     "build",
     "dense_prefix",
     "grouped",
-    "head_block",
     "mlp_weights",
     "moe_weights",
     "mtp_blocks",
-    "norm",
     "not_sparse",
     "sparse_layers",
-    "switched",
-    "tied_head",
     "times",
     "width",
 ]
 
-Switch = bool | str
-"""Yes, no, or the config key that says so."""
-
-Weighed = tuple[Weight, ...]
-
-_TIED_BY_EITHER: Final = frozenset(
-    {
-        "glm4v", "glm4v_moe", "glm_ocr", "hunyuan_vl", "llava", "llava_next_video", "llava_onevision", "minimax_m3_vl",
-        "paddleocr_vl", "qwen2_5_vl", "qwen2_vl", "shieldgemma2", "video_llama_3",
-    }
-)  # fmt: skip
-_TIED_BY_TEXT: Final = frozenset({"vibevoice"})
 
 Layers = list[tuple[Weighed, int]]
 """Kinds of layer and how many layers are of each."""
@@ -141,34 +123,6 @@ class Decoder:
     embedding and head of their own), ``shared`` (with the model's), or nothing."""
 
 
-def switched(config: Config, switch: Switch) -> bool:
-    """The value of a switch."""
-    return config.flag(switch) if isinstance(switch, str) else switch
-
-
-def norm(kind: str, path: str, width: int) -> Weighed:
-    """One norm of the given kind."""
-    if kind == "none":
-        return ()
-    if kind == "layer":
-        return layer_norm(path, width)
-    return rms_norm(path, width)
-
-
-def tied_head(config: Config, top: Config) -> bool:
-    """Whether input and output embeddings are one tensor: the whole model's key decides, then the language model's.
-
-    A few classes forward the language model's key to the top: either of the two ties then, or the language model's alone.
-    """
-    own = config.get("tie_word_embeddings")
-    if top.model_type in _TIED_BY_TEXT:
-        return bool(own)
-    whole = top.get("tie_word_embeddings")
-    if top.model_type in _TIED_BY_EITHER:
-        return bool(whole) or bool(own)
-    return bool(own if whole is None else whole)
-
-
 def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
     """Which layers have experts, by ``mlp_layer_types`` or the leading ones that have none: ``key`` or ``default`` of them."""
     types = config.strings("mlp_layer_types")
@@ -241,15 +195,6 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
         if spec.shared_gate:
             weights += linear(f"{spec.path}.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
     return weights if spec.extra is None else weights + spec.extra(config)
-
-
-def head_block(config: Config, *, tied: bool, bias: bool = False, width: int | None = None) -> tuple[Block, ...]:
-    """The output head: nothing but its bias where it is tied to the embedding."""
-    hidden = config.integer("hidden_size") if width is None else width
-    head = linear("lm_head", hidden, config.integer("vocab_size"), bias=bias, role=WeightRole.HEAD)
-    if tied:
-        head = head[1:]
-    return (Block(kind="head", weights=head),) if head else ()
 
 
 def _mlp_blocks(config: Config, spec: Decoder, count: int) -> list[Block]:

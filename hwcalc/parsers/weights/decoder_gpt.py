@@ -18,9 +18,10 @@ from hwcalc.formulas.weights import (
     linear,
     rms_norm,
 )
+from hwcalc.parsers.blocks import head_block, norm, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
-from hwcalc.parsers.weights.decoder import Decoder, Layers, attention_weights, build, grouped, head_block, norm, tied_head
+from hwcalc.parsers.weights.decoder import Decoder, Layers, attention_weights, build, grouped
 
 __all__ = ["blocks"]
 

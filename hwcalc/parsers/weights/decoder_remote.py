@@ -11,20 +11,18 @@ from importlib import import_module
 from typing import Any, Final
 
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
+from hwcalc.parsers.blocks import Weighed, head_block, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
 from hwcalc.parsers.weights.decoder import (
     Decoder,
     Experts,
     Layers,
-    Weighed,
     attention_weights,
     build,
     dense_prefix,
     grouped,
-    head_block,
     mlp_weights,
-    tied_head,
     times,
     width,
 )

@@ -14,9 +14,10 @@ from hwcalc.formulas import GatedDeltaNet, Layer, ShortConvolution, SparseIndexe
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, linear, rms_norm
 from hwcalc.formulas.weights_state import convolution, gated_delta_net
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import attention_dims
-from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

@@ -20,9 +20,9 @@ from hwcalc.formulas.weights import (
     plain_mlp,
     rms_norm,
 )
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.weights.bert import bert_blocks, predicts_words
-from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.towers import Style, encoder_layer, grid, patch_conv
 
 __all__ = ["blocks"]

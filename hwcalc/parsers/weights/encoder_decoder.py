@@ -14,9 +14,8 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, experts, layer_norm, linear
 from hwcalc.formulas.weights_state import convolution
+from hwcalc.parsers.blocks import Named, repeated, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.weights.decoder import tied_head
-from hwcalc.parsers.weights.stack import Named, repeated
 
 __all__ = ["BART_TYPES", "bart_blocks", "blocks", "form"]
 

@@ -10,9 +10,9 @@ from typing import Final
 
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import AttentionDims, attention_dims
-from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.encoder_decoder import form
 from hwcalc.parsers.weights.speech import parakeet
 

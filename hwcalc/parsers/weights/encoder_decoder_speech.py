@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.speech import conformer, feature_extractor, positional_convolution
 
 __all__ = ["blocks"]

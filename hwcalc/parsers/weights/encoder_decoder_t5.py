@@ -22,11 +22,10 @@ from hwcalc.formulas.weights import (
     parameter,
     rms_norm,
 )
+from hwcalc.parsers.blocks import Named, repeated, tied_head
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import attention_dims
-from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.encoder_decoder import form
-from hwcalc.parsers.weights.stack import Named, repeated
 from hwcalc.parsers.weights.towers import UnknownTowerError, patch_conv, tower
 
 __all__ = ["blocks"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.gemma import layer_dims, layer_types
 from hwcalc.parsers.reading import AttentionDims
-from hwcalc.parsers.weights.decoder import Decoder, Layers, Weighed, attention_weights, build, mlp_weights
+from hwcalc.parsers.weights.decoder import Decoder, Layers, attention_weights, build, mlp_weights
 
 __all__ = ["blocks"]
 

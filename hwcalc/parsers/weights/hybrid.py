@@ -12,10 +12,11 @@ from typing import Final
 from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, attention, experts, gated_mlp, linear, plain_mlp, rms_norm
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.hybrid_mamba import nemotron_mtp_types, nemotron_types
 from hwcalc.parsers.weights.mamba import mamba1_of, mamba2_of, time_step_rank
-from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

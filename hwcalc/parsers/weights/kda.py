@@ -12,9 +12,10 @@ from typing import Final
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, SparseIndexer
 from hwcalc.formulas.weights import Block, Weight, gated_mlp, indexer, latent_attention, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import kimi_delta_attention
+from hwcalc.parsers.blocks import Named, ends, gated_experts, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import sparse_layers
-from hwcalc.parsers.weights.stack import Named, cached_layers, ends, gated_experts, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

@@ -18,6 +18,7 @@ from hwcalc.formulas.weights import (
     parameter,
     rms_norm,
 )
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.latent import indexer_modes
 from hwcalc.parsers.reading import every, read_layer_types
@@ -25,7 +26,6 @@ from hwcalc.parsers.weights.decoder import (
     Decoder,
     Experts,
     Layers,
-    Weighed,
     build,
     dense_prefix,
     grouped,

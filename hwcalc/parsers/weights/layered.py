@@ -7,19 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas.weights import Block, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import attention_dims, read_layer_types
-from hwcalc.parsers.weights.decoder import (
-    Decoder,
-    Experts,
-    Layers,
-    Weighed,
-    attention_weights,
-    build,
-    not_sparse,
-    sparse_layers,
-    width,
-)
+from hwcalc.parsers.weights.decoder import Decoder, Experts, Layers, attention_weights, build, not_sparse, sparse_layers, width
 
 __all__ = ["blocks"]
 

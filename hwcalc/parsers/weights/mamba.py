@@ -5,8 +5,9 @@ from __future__ import annotations
 from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.formulas.weights import Block, Weight, rms_norm
 from hwcalc.formulas.weights_state import mamba1, mamba2
+from hwcalc.parsers.blocks import Named, ends, repeated
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights.stack import Named, cached_layers, ends, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks", "mamba1_of", "mamba2_of", "time_step_rank"]
 

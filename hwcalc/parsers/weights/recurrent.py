@@ -12,9 +12,9 @@ from hwcalc.formulas import Layer, LightningAttention, MatrixLSTM, RealGatedLRU,
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights.decoder import tied_head
-from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

@@ -12,11 +12,11 @@ from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache, RwkvMatrix
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, mamba1
+from hwcalc.parsers.blocks import Named, ends, repeated, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import attention_dims
-from hwcalc.parsers.weights.decoder import tied_head
 from hwcalc.parsers.weights.mamba import time_step_rank
-from hwcalc.parsers.weights.stack import Named, cached_layers, ends, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

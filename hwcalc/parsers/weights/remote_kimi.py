@@ -23,9 +23,10 @@ from hwcalc.formulas.weights import (
     rms_norm,
 )
 from hwcalc.formulas.weights_state import kimi_delta_attention
+from hwcalc.parsers.blocks import Named, ends, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import sparse_layers
-from hwcalc.parsers.weights.stack import Named, cached_layers, ends, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

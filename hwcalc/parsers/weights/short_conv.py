@@ -12,9 +12,10 @@ from hwcalc.formulas import FullAttention, Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, short_convolution
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.weights.decoder import sparse_layers
-from hwcalc.parsers.weights.stack import Named, attention_of, cached_layers, ends, gated_experts, repeated
+from hwcalc.parsers.weights.stack import cached_layers
 
 __all__ = ["blocks"]
 

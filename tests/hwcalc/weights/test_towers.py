@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights import COMPOSITE, read_weights
+from hwcalc.parsers.weights import COMPOSITE
 from hwcalc.parsers.weights.composite import blocks
+from tests.hwcalc.weights.counted import read_weights
 
 TEXT = {
     "model_type": "gemma3_text",
