@@ -39,6 +39,8 @@ class Reading:
 
     layers: tuple[Layer, ...]
     config: Config
+    types: tuple[str, ...] = ()
+    """The type of each layer, in families that weigh layers by their types."""
     encoder_tokens: int | None = None
     state_dtype: str | None = None
     notes: tuple[Note, ...] = ()
