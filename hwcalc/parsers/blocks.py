@@ -29,6 +29,7 @@ __all__ = [
     "ends",
     "gated_experts",
     "head_block",
+    "in_layers",
     "norm",
     "repeated",
     "switched",
@@ -114,6 +115,11 @@ def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: P
         Block(kind=kind, weights=weights, part=part, count=len(numbers), layers=tuple(sorted(numbers)))
         for (kind, weights), numbers in found.items()
     ]
+
+
+def in_layers(kind: str, weights: Weighed, count: int, part: Part = Part.LANGUAGE) -> Block:
+    """A block that each of ``count`` layers has."""
+    return Block(kind=kind, weights=weights, part=part, count=count, layers=tuple(range(count)))
 
 
 def ends(config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str = "model.norm") -> list[Block]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.attention import FullAttention
+from hwcalc.formulas.attention import AttentionKind, FullAttention
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.model import Note
@@ -26,9 +26,11 @@ __all__ = [
     "Reading",
     "attention_dims",
     "build_layers",
+    "dims_of",
     "every",
     "full_layer",
     "read_layer_types",
+    "windowed",
     "windowed_layer",
 ]
 
@@ -128,6 +130,19 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
 
 
+def dims_of(layer: Layer) -> AttentionDims:
+    """Heads and widths of the attention of a layer that was read."""
+    for kind in layer:
+        if isinstance(kind, AttentionKind):
+            return AttentionDims(
+                num_attention_heads=kind.num_attention_heads,
+                num_key_value_heads=kind.num_key_value_heads,
+                head_dim=kind.head_dim,
+                v_head_dim=kind.v_head_dim,
+            )
+    raise ValueError("a layer without attention has no heads")
+
+
 LayerReader = Callable[[Config, int], Layer]
 """Reads one layer: the config and the layer's index."""
 
@@ -189,11 +204,15 @@ def full_layer(config: Config, index: int) -> Layer:
     return (attention_dims(config).full(),)
 
 
-def windowed_layer(config: Config, index: int) -> Layer:
-    """A sliding layer by the common keys: full where no window is set, sink + window with ``attention_sink_size``."""
-    dims = attention_dims(config)
+def windowed(config: Config, dims: AttentionDims) -> Layer:
+    """A sliding layer of these dims: full where no window is set, sink + window with ``attention_sink_size``."""
     window = config.maybe_integer("sliding_window")
     if window is None:
         return (dims.full(),)
     sink = config.maybe_integer("attention_sink_size", minimum=0)
     return (dims.sink(sink, window),) if sink else (dims.sliding(window),)
+
+
+def windowed_layer(config: Config, index: int) -> Layer:
+    """A sliding layer by the common keys."""
+    return windowed(config, attention_dims(config))

@@ -409,10 +409,14 @@ def _by_type() -> Mapping[str, str]:
 
 def dialect_for(model_type: str | None) -> str | None:
     """The dialect module that claims a model type."""
-    return _by_type().get(model_type) if model_type else None
+    row = _rows("language").get(model_type or "")
+    return (row[0] if row else _by_type().get(model_type)) if model_type else None
 
 
 def read_with(dialect: str, config: Config) -> Reading:
     """Read a config by a dialect: its module's ``read(config) -> Reading``."""
+    family = find_family(config.model_type)
+    if family is not None:
+        return family.read(config)
     read: Callable[[Config], Reading] = import_module(f"hwcalc.parsers.{dialect}").read
     return read(config)
