@@ -122,15 +122,22 @@ def in_layers(kind: str, weights: Weighed, count: int, part: Part = Part.LANGUAG
     return Block(kind=kind, weights=weights, part=part, count=count, layers=tuple(range(count)))
 
 
-def ends(config: Config, top: Config, *, embed: str = "model.embed_tokens", norm: str = "model.norm") -> list[Block]:
-    """What stands before and after the layers: embeddings, an RMS norm, and the head where it is a tensor of its own."""
+def ends(
+    config: Config,
+    top: Config,
+    *,
+    embed: str = "model.embed_tokens",
+    norm: str | Weighed = "model.norm",
+    head: str = "lm_head",
+) -> list[Block]:
+    """What stands before and after the layers: embeddings, a norm (RMS by that name, or these), and a head that is not tied."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     out = [
         Block(kind="embedding", weights=embedding(embed, vocab, hidden)),
-        Block(kind="norm", weights=rms_norm(norm, hidden)),
+        Block(kind="norm", weights=rms_norm(norm, hidden) if isinstance(norm, str) else norm),
     ]
     if not tied_head(config, top):
-        out.append(Block(kind="head", weights=linear("lm_head", hidden, vocab, role=WeightRole.HEAD)))
+        out.append(Block(kind="head", weights=linear(head, hidden, vocab, role=WeightRole.HEAD)))
     return out
 
 
