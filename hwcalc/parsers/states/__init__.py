@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hwcalc.formulas import Layer, NoCache
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Weight, rms_norm
 from hwcalc.parsers.config import Config
@@ -15,12 +14,24 @@ from hwcalc.profiles.dtypes import find_dtype
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Block
 
-__all__ = ["FULL", "LINEAR", "SLIDING", "Interleaved", "inner_width", "no_cache_layer", "rms_norms", "spelled_layer_types", "state_dtype"]
+__all__ = [
+    "FULL",
+    "HYBRID",
+    "HYBRID_SLIDING",
+    "LINEAR",
+    "SLIDING",
+    "Interleaved",
+    "rms_norms",
+    "spelled_layer_types",
+    "state_dtype",
+]
 
 LINEAR: Final = "linear_attention"
 """What transformers calls every layer that keeps a state and no keys, Mamba included."""
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
+HYBRID: Final = "hybrid"
+HYBRID_SLIDING: Final = "hybrid_sliding"
 
 _SSM_DTYPE: Final = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
 
@@ -67,18 +78,6 @@ def spelled_layer_types(config: Config, count: int) -> list[str] | None:
     return None
 
 
-def inner_width(config: Config, expand_key: str) -> int:
-    """Channels inside a Mamba layer: expand x hidden_size. Expand 2 of 4 channels is 8."""
-    hidden = config.integer("hidden_size")
-    width = int(config.number(expand_key, 2) * hidden)
-    return config.checked_integer(expand_key, width)
-
-
 def rms_norms(width: int, *paths: str) -> tuple[Weight, ...]:
     """Several RMS norms of one width."""
     return tuple(weight for path in paths for weight in rms_norm(path, width))
-
-
-def no_cache_layer(config: Config, index: int) -> Layer:
-    """A feed-forward or expert block that stands as a layer of its own."""
-    return (NoCache(),)
