@@ -1,42 +1,29 @@
 """Kimi K3, whole: the language model, its vision tower and the projector. Layout by the checkpoint and SGLang's ``kimi_k3.py``.
 
-It is Kimi Linear with gates that are full matrices, experts that work at half the width, between two projections, and
-attention residuals: before each block a learned query, behind a norm, mixes the sums of earlier layers.
+The language model is Kimi Linear with gates that are full matrices, experts that work at half the width, between two
+projections, and attention residuals: before each block a learned query, behind a norm, mixes the sums of earlier layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    Weight,
-    WeightRole,
-    experts,
-    gated_mlp,
-    latent_attention,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, Part, WeightRole, experts, gated_mlp, linear, parameter, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import kimi_delta_attention
-from hwcalc.parsers.blocks import Named, ends, repeated
+from hwcalc.parsers.blocks import Named, Weighed, ends, repeated
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights.decoder import sparse_layers
-from hwcalc.parsers.weights.stack import cached_layers
+from hwcalc.parsers.decoder.build import sparse_layers
+from hwcalc.parsers.latent.layers import latent_weights
+from hwcalc.parsers.reading import Readers, Reading
+from hwcalc.parsers.relabelled import read_nested
 
-__all__ = ["blocks"]
+__all__ = ["KIMI_K3"]
 
 
-def blocks(config: Config, top: Config) -> tuple[Block, ...]:
-    """All blocks. ``config`` is the whole document."""
-    text = config.sub("text_config", "kimi_linear")
-    if text is None:
-        raise config.missing("text_config")
-    hidden = text.integer("hidden_size")
+def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
+    text, hidden = reading.config, reading.config.integer("hidden_size")
     nested = text.sub("linear_attn_config")
     full_gate = nested is not None and nested.flag("use_full_rank_gate")
     residuals = text.maybe_integer("attn_res_block_size", minimum=0)
@@ -54,35 +41,33 @@ def blocks(config: Config, top: Config) -> tuple[Block, ...]:
         if residuals:
             yield "residual", _residual("self_attention_res", hidden) + _residual("mlp_res", hidden)
 
-    layers = cached_layers(config)
-    sparse = sparse_layers(text, len(layers), 1)
+    sparse = sparse_layers(text, len(reading.layers), 1)
     out = ends(text, top, embed="language_model.model.embed_tokens", norm="language_model.model.norm")
-    out += repeated(zip(layers, sparse, strict=True), weigh)
+    out += repeated(zip(reading.layers, sparse, strict=True), weigh)
     if residuals:
         out.append(Block(kind="residual", weights=_residual("language_model.model.output_attn_res", hidden)))
     vision = config.sub("vision_config", "kimi_k3_vision")
     return (*out, *(_vision(vision) if vision is not None else ()))
 
 
-def _residual(path: str, hidden: int) -> tuple[Weight, ...]:
+def _residual(path: str, hidden: int) -> Weighed:
     return rms_norm(f"{path}_norm", hidden) + parameter(f"{path}_proj.weight", 1, hidden)
 
 
-def _delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> tuple[Weight, ...]:
+def _delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
     weights = kimi_delta_attention(hidden, **vars(kind), low_rank_gate=not full_gate)
     # The checkpoint pads the decay's one number a head to head_dim: 96 heads, 128 numbers.
     padded = parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
     return tuple(padded[0] if weight.path == "self_attn.A_log" else weight for weight in weights)
 
 
-def _attention(text: Config, kind: LatentAttention) -> tuple[Weight, ...]:
+def _attention(text: Config, kind: LatentAttention) -> Weighed:
     hidden, heads = text.integer("hidden_size"), kind.num_attention_heads
-    dims = (kind.kv_lora_rank, kind.qk_nope_head_dim, kind.qk_rope_head_dim, kind.v_head_dim, text.maybe_integer("q_lora_rank"))
-    weights = latent_attention(hidden, heads, *dims)
+    weights = latent_weights(kind, hidden, text.maybe_integer("q_lora_rank"))
     return weights + (linear("self_attn.g_proj", hidden, heads * kind.v_head_dim) if text.flag("mla_use_output_gate") else ())
 
 
-def _experts(text: Config) -> tuple[Weight, ...]:
+def _experts(text: Config) -> Weighed:
     hidden, width = text.integer("hidden_size"), text.integer("moe_intermediate_size")
     latent = text.maybe_integer("routed_expert_hidden_size")
     count, path = text.integer("num_experts"), "block_sparse_moe"
@@ -120,3 +105,6 @@ def _vision(vision: Config) -> Iterator[Block]:
     merged, hidden = merge[0] * merge[1] * width, vision.integer("text_hidden_size")
     projector = linear("mm_projector.proj.0", merged, merged) + linear("mm_projector.proj.2", merged, hidden)
     yield Block(kind="projector", weights=projector + rms_norm("mm_projector.post_norm", hidden), part=Part.PROJECTOR)
+
+
+KIMI_K3: Final = Readers(layers=lambda config: read_nested(config, "kimi_linear"), weights=_weigh)
