@@ -7,6 +7,7 @@ Names of tensors are those of the checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from hwcalc.formulas import Layer
@@ -84,7 +85,9 @@ class Decoder:
     layers: Callable[[Config], Reading] | None = None
     """Reads all layers, where ``types`` and ``dims`` do not describe them."""
     weighed: Callable[[Config, Reading], Sequence[Layer]] | None = None
-    """The layers that have weights, where they are not the layers that run."""
+    """What tells the weights of the layers apart, where what they cache does not."""
+    numbers: Callable[[Config, Reading], Sequence[int]] | None = None
+    """Of which layer that was read each layer of weights is, where that is not one to one."""
     adapt: Callable[[Config, Decoder], Decoder | None] | None = None
     """What the config changes in the fields below; ``None`` where the file does not say enough to count its weights."""
 
@@ -120,6 +123,9 @@ class Decoder:
     """Learned positions: this many rows more than ``max_position_embeddings``."""
     rows: Callable[[Config], int] | None = None
     """Rows of the token embedding, where they are not the vocabulary."""
+    embed: str = "model.embed_tokens"
+    embedded: Callable[[Config], int] | None = None
+    """Width of the token embedding and the head, where it is not the hidden size."""
     head_bias: Switch = False
     tied: Callable[[Config, Config], bool] = tied_head
     """Whether the head is the embedding: of the config, and of the whole document."""
@@ -148,29 +154,59 @@ class Decoder:
         if spec is None:
             return None
         layers = reading.layers if spec.weighed is None else spec.weighed(config, reading)
+        numbers = range(len(layers)) if spec.numbers is None else spec.numbers(config, reading)
+        layers = [layers[number] for number in numbers]
         hidden = config.integer("hidden_size")
-        rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
-        out = [Block(kind="embedding", weights=embedding("model.embed_tokens", rows, hidden))]
-        if spec.positions is not None:
-            rows = config.integer("max_position_embeddings") + spec.positions
-            out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
-        attentions = _attentions(config, spec, layers)
-        scales = tuple(weight for i in range(spec.norms) for weight in norm(spec.norm, f"norm_{i}", hidden))
-        out += [*attentions, in_layers("norm", scales, len(layers))]
-        if spec.extra is not None:
-            extra = spec.extra
-            out += repeated(layers, lambda layer: (("extra", extra(config, layer)),))
-        out += _mlps(config, spec, layers)
+        out = _embeddings(config, spec)
+        embedded = out[0].weights[0].shape[1]
+        blocks = _layers(config, spec, layers)
+        out += blocks if spec.numbers is None else [_renumbered(block, numbers) for block in blocks]
         if spec.final_norm:
             out.append(Block(kind="norm", weights=norm(spec.norm, "model.norm", hidden)))
         if spec.outer is not None:
             out.append(Block(kind="extra", weights=spec.outer(config)))
-        out += head_block(config, tied=spec.tied(config, top), bias=switched(config, spec.head_bias))
+        out += head_block(config, tied=spec.tied(config, top), bias=switched(config, spec.head_bias), width=embedded)
         if spec.mtp:
-            layer = attentions[0].weights + scales + (() if spec.extra is None else spec.extra(config, layers[0]))
-            layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
-            out += mtp_blocks(config, layer, copies=spec.mtp == "copies")
+            out += _mtp(config, spec, layers[0], blocks)
         return [block for block in out if block.weights]
+
+
+def _embeddings(config: Config, spec: Decoder) -> list[Block]:
+    hidden = config.integer("hidden_size")
+    rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
+    embedded = hidden if spec.embedded is None else spec.embedded(config)
+    out = [Block(kind="embedding", weights=embedding(spec.embed, rows, embedded))]
+    if spec.positions is not None:
+        rows = config.integer("max_position_embeddings") + spec.positions
+        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
+    return out
+
+
+def _layers(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Attention, norms, ``extra`` and MLPs, in this order."""
+    out = [*_attentions(config, spec, layers), in_layers("norm", _scales(config, spec), len(layers))]
+    if spec.extra is not None:
+        extra = spec.extra
+        out += repeated(layers, lambda layer: (("extra", extra(config, layer)),))
+    return out + _mlps(config, spec, layers)
+
+
+def _scales(config: Config, spec: Decoder) -> Weighed:
+    hidden = config.integer("hidden_size")
+    return tuple(weight for i in range(spec.norms) for weight in norm(spec.norm, f"norm_{i}", hidden))
+
+
+def _renumbered(block: Block, numbers: Sequence[int]) -> Block:
+    places = range(block.count) if block.layers is None else block.layers
+    return replace(block, layers=tuple(numbers[place] for place in places))
+
+
+def _mtp(config: Config, spec: Decoder, first: Layer, blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Layers for multi-token prediction: the attention of the first layer, and its MLP or the experts."""
+    layer = blocks[0].weights + _scales(config, spec)
+    layer += () if spec.extra is None else spec.extra(config, first)
+    layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
+    return mtp_blocks(config, layer, copies=spec.mtp == "copies")
 
 
 K = TypeVar("K", bound=Hashable)
