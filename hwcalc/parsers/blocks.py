@@ -32,6 +32,7 @@ __all__ = [
     "in_layers",
     "norm",
     "repeated",
+    "rms_norms",
     "switched",
     "tied_head",
 ]
@@ -66,6 +67,11 @@ def norm(kind: str, path: str, width: int) -> Weighed:
     if kind == "layer":
         return layer_norm(path, width)
     return rms_norm(path, width)
+
+
+def rms_norms(width: int, *paths: str) -> Weighed:
+    """Several RMS norms of one width."""
+    return tuple(weight for path in paths for weight in rms_norm(path, width))
 
 
 def tied_head(config: Config, top: Config) -> bool:

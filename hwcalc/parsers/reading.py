@@ -27,6 +27,7 @@ __all__ = [
     "attention_dims",
     "build_layers",
     "dims_of",
+    "equal_dims",
     "every",
     "full_layer",
     "read_layer_types",
@@ -97,6 +98,10 @@ class AttentionDims:
 
         return SlidingAttention(**vars(self), window=window)
 
+    def within(self, window: int | None) -> FullAttention | SlidingAttention:
+        """These dims, full where ``window`` is ``None``."""
+        return self.full() if window is None else self.sliding(window)
+
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
         from hwcalc.formulas.sliding import ChunkedAttention
@@ -108,6 +113,11 @@ class AttentionDims:
         from hwcalc.formulas.sink import SinkAttention
 
         return SinkAttention(**vars(self), sink=sink, window=window)
+
+
+def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims:
+    """Values as wide as keys; ``kv_heads`` ``None`` is all heads."""
+    return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim)
 
 
 def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.weights import Weight, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Reading, build_layers, read_layer_types
 from hwcalc.profiles.dtypes import find_dtype
@@ -21,7 +20,6 @@ __all__ = [
     "LINEAR",
     "SLIDING",
     "Interleaved",
-    "rms_norms",
     "spelled_layer_types",
     "state_dtype",
 ]
@@ -40,7 +38,8 @@ _SSM_DTYPE: Final = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
 class Interleaved:
     """A family whose layers are of several types: how they are typed, what a layer of each type keeps, what the layers weigh."""
 
-    types: Callable[[Config], list[str]]
+    types: Callable[[Config, int], list[str]]
+    """The types of so many layers."""
     readers: Mapping[str, LayerReader]
     weights: Callable[[Config, Config, Reading], Sequence[Block] | None]
     ignored: tuple[str, ...] = ()
@@ -48,11 +47,11 @@ class Interleaved:
     dtype_keys: tuple[str, ...] = _SSM_DTYPE
 
     def read(self, config: Config) -> Reading:
-        """The layers, each with its type."""
-        types = self.types(config)
+        """The layers, each by the reader of its type."""
+        types = self.types(config, config.number_of_layers())
         config.ignore(*self.ignored)
         layers = build_layers(config, types, self.readers)
-        return Reading(layers=layers, config=config, types=tuple(types), state_dtype=state_dtype(config, self.dtype_keys))
+        return Reading(layers=layers, config=config, state_dtype=state_dtype(config, self.dtype_keys))
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
         """The blocks of weights of these layers."""
@@ -76,8 +75,3 @@ def spelled_layer_types(config: Config, count: int) -> list[str] | None:
         if types is not None:
             return types
     return None
-
-
-def rms_norms(width: int, *paths: str) -> tuple[Weight, ...]:
-    """Several RMS norms of one width."""
-    return tuple(weight for path in paths for weight in rms_norm(path, width))

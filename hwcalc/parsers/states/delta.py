@@ -14,10 +14,10 @@ from hwcalc.formulas import GatedDeltaNet, Layer
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, gated_mlp, linear, rms_norm
 from hwcalc.formulas.weights_state import gated_delta_net
-from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import Reading, every, full_layer
-from hwcalc.parsers.states import FULL, LINEAR, Interleaved, rms_norms, spelled_layer_types
+from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types
 
 __all__ = ["DELTA_KEYS", "OLMO_HYBRID", "QWEN3_NEXT", "delta_layer", "delta_types", "shared_experts", "weigh_mixer"]
 
@@ -35,9 +35,8 @@ DELTA_KEYS: Final = (
 )  # fmt: skip
 
 
-def delta_types(config: Config) -> list[str]:
+def delta_types(config: Config, count: int) -> list[str]:
     """Types by the file, else attention at the end of every interval, and in OLMo Hybrid on the last layer at least."""
-    count = config.number_of_layers()
     interval = config.maybe_integer("full_attention_interval") or _INTERVAL
     types = spelled_layer_types(config, count)
     if types is None:

@@ -5,16 +5,16 @@ Mirrors ``modeling_*.py`` of those names in transformers 5.23.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, gated_mlp, linear
 from hwcalc.formulas.weights_state import mamba2
-from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every
-from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, rms_norms, spelled_layer_types
+from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, spelled_layer_types
 from hwcalc.parsers.states.mamba import hybrid_readers, inner_width, mamba1_layer, weigh_mamba1
 
 __all__ = ["BAMBA", "FALCON_H1", "GRANITE", "JAMBA"]
@@ -27,29 +27,25 @@ _IGNORED: Final = (
 _HEADS: Final = ("mamba_d_head", "mamba_n_groups", "mamba_n_heads")
 
 
-def _jamba_types(config: Config) -> list[str]:
-    count = config.number_of_layers()
+def _jamba_types(config: Config, count: int) -> list[str]:
     period, offset = config.integer("attn_layer_period"), config.integer("attn_layer_offset", minimum=0)
     if offset >= period:
         raise config.error("attn_layer_offset", offset, f"less than attn_layer_period ({period})")
     return every(period, count, FULL, LINEAR, offset)
 
 
-def _bamba_types(config: Config) -> list[str]:
+def _bamba_types(config: Config, count: int) -> list[str]:
     """``attn_layer_indices`` counts from 0; without it no layer attends."""
-    count = config.number_of_layers()
     full = set(config.integers("attn_layer_indices") or ())
     return spelled_layer_types(config, count) or [FULL if i in full else LINEAR for i in range(count)]
 
 
-def _granite_types(config: Config) -> list[str]:
-    count = config.number_of_layers()
+def _granite_types(config: Config, count: int) -> list[str]:
     return spelled_layer_types(config, count) or [LINEAR] * count
 
 
-def _falcon_types(config: Config) -> list[str]:
-    config.ignore("layers_block_type", "layer_types")
-    return [HYBRID] * config.number_of_layers()
+def _falcon_types(config: Config, count: int) -> list[str]:
+    return [HYBRID] * count
 
 
 def _mamba2_layer(config: Config, index: int) -> Layer:
@@ -84,12 +80,9 @@ def _attention(config: Config, layer: Layer, *, bias: bool = False) -> list[Name
 
 def _mamba2(config: Config, layer: Layer, *, norm: bool = True, out_bias: bool | None = None) -> list[Named]:
     hidden, bias, conv_bias = config.integer("hidden_size"), config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    more = {"out_bias": out_bias, "norm": norm, "path": "mamba"}
-    return [
-        ("mamba", mamba2(hidden, **vars(kind), bias=bias, conv_bias=conv_bias, **more))
-        for kind in layer
-        if isinstance(kind, Mamba2)
-    ]
+    found = [kind for kind in layer if isinstance(kind, Mamba2)]
+    more: dict[str, Any] = {"bias": bias, "conv_bias": conv_bias, "out_bias": out_bias, "norm": norm, "path": "mamba"}
+    return [("mamba", mamba2(hidden, **vars(kind), **more)) for kind in found]
 
 
 def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -155,8 +148,11 @@ FALCON_H1: Final = Interleaved(
     types=_falcon_types,
     readers=hybrid_readers(_mamba2_layer),
     weights=_bamba,
-    ignored=(*_IGNORED, "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers", "ssm_out_multiplier"),
-)
+    ignored=(
+        *_IGNORED, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
+        "ssm_out_multiplier",
+    ),
+)  # fmt: skip
 GRANITE: Final = Interleaved(
     types=_granite_types, readers=hybrid_readers(_mamba2_layer), weights=_granite, ignored=(*_IGNORED, *_HEADS)
 )

@@ -14,18 +14,17 @@ from hwcalc.formulas import FullAttention, Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution
-from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
-from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading
-from hwcalc.parsers.states import HYBRID, HYBRID_SLIDING, Interleaved, rms_norms, spelled_layer_types
+from hwcalc.parsers.reading import LayerReader, Reading, equal_dims
+from hwcalc.parsers.states import HYBRID, HYBRID_SLIDING, Interleaved, spelled_layer_types
 
 __all__ = ["INKLING", "INKLING2"]
 
 
-def _types(config: Config) -> list[str]:
+def _types(config: Config, count: int) -> list[str]:
     """``local_layer_ids`` counts from 0; without it every sixth layer attends to all."""
-    count = config.number_of_layers()
     spelled = spelled_layer_types(config, count)
     if spelled is not None:
         return spelled
@@ -38,11 +37,10 @@ def _layer(config: Config, index: int, *, sliding: bool) -> Layer:
     """Attention and four states: of keys, of values, and of the outputs of attention and MLP."""
     prefix = "swa_" if sliding else ""
     heads = config.integer(f"{prefix}num_attention_heads")
-    kv_heads = config.maybe_integer(f"{prefix}num_key_value_heads") or heads
-    head_dim = config.integer(f"{prefix}head_dim")
-    dims = AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim)
+    kv_heads = config.maybe_integer(f"{prefix}num_key_value_heads")
+    dims = equal_dims(heads, kv_heads, config.integer(f"{prefix}head_dim"))
     kernel = config.integer("conv_kernel_size")
-    keys = ShortConvolution(channels=kv_heads * head_dim, d_conv=kernel)
+    keys = ShortConvolution(channels=dims.num_key_value_heads * dims.head_dim, d_conv=kernel)
     hidden = ShortConvolution(channels=config.integer("hidden_size"), d_conv=kernel)
     attention = dims.sliding(config.integer("sliding_window")) if sliding else dims.full()
     return (attention, keys, keys, hidden, hidden)

@@ -16,10 +16,10 @@ from hwcalc.formulas import LatentAttention, Layer, LightningAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, WeightRole, gated_mlp, linear
 from hwcalc.formulas.weights_state import lightning_attention
-from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, build_layers, every, full_layer
-from hwcalc.parsers.states import FULL, LINEAR, rms_norms, spelled_layer_types, state_dtype
+from hwcalc.parsers.states import FULL, LINEAR, spelled_layer_types, state_dtype
 
 __all__ = ["BAILING_MOE_LINEAR", "MINIMAX", "MINIMAX_TEXT"]
 

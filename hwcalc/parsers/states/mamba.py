@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache
 from hwcalc.formulas.weights import Block, rms_norm
 from hwcalc.formulas.weights_state import mamba1, mamba2
 from hwcalc.parsers.blocks import Named, ends, repeated
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, full_layer
+from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, equal_dims, full_layer
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, state_dtype
 
 __all__ = ["MAMBA1", "MAMBA2", "dims_with", "hybrid_readers", "inner_width", "mamba1_layer", "time_step_rank", "weigh_mamba1"]
@@ -34,8 +34,7 @@ def mamba1_layer(config: Config, index: int) -> Layer:
 def dims_with(config: Config, head_dim: int) -> AttentionDims:
     """The attention of a hybrid whose head_dim is not the common key's."""
     heads = config.integer("num_attention_heads")
-    key_value = config.maybe_integer("num_key_value_heads") or heads
-    return AttentionDims(num_attention_heads=heads, num_key_value_heads=key_value, head_dim=head_dim, v_head_dim=head_dim)
+    return equal_dims(heads, config.maybe_integer("num_key_value_heads"), head_dim)
 
 
 def hybrid_readers(mamba: LayerReader, attention: LayerReader = full_layer) -> Mapping[str, LayerReader]:
@@ -62,13 +61,14 @@ def time_step_rank(config: Config, key: str = "mamba_dt_rank") -> int:
 def weigh_mamba1(config: Config, *, norms: bool = False, heads: int | None = None) -> Callable[[Mamba1], Named]:
     """How the Mamba-1 layers of a hybrid are weighed."""
     hidden, bias, conv_bias = config.integer("hidden_size"), config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    rank = time_step_rank(config)
-
-    def weigh(kind: Mamba1) -> Named:
-        more = {"norms": norms, "heads": heads, "path": "mamba"}
-        return "mamba", mamba1(hidden, **vars(kind), dt_rank=rank, bias=bias, conv_bias=conv_bias, **more)
-
-    return weigh
+    more: dict[str, Any] = {
+        "bias": bias,
+        "conv_bias": conv_bias,
+        "dt_rank": time_step_rank(config),
+        "norms": norms,
+        "heads": heads,
+    }
+    return lambda kind: ("mamba", mamba1(hidden, **vars(kind), **more, path="mamba"))
 
 
 def _alike(kind_of: Callable[[Config], Mamba1 | Mamba2]) -> Readers:
@@ -105,7 +105,7 @@ def _mamba2(config: Config) -> Mamba2:
 def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     """One mixer and one norm a layer."""
     hidden = config.integer("hidden_size")
-    biases = {"bias": config.flag("use_bias"), "conv_bias": config.flag("use_conv_bias")}
+    biases: dict[str, Any] = {"bias": config.flag("use_bias"), "conv_bias": config.flag("use_conv_bias")}
 
     def weigh(layer: Layer) -> list[Named]:
         kind = layer[0]

@@ -8,10 +8,10 @@ from hwcalc.formulas import Layer, Mamba2
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, linear, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import mamba2
-from hwcalc.parsers.blocks import Named, attention_of, ends, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.reading import Reading, attention_dims, read_layer_types
-from hwcalc.parsers.states import FULL, LINEAR, Interleaved, rms_norms
+from hwcalc.parsers.reading import Readers, Reading, attention_dims, build_layers, read_layer_types
+from hwcalc.parsers.states import FULL, LINEAR, state_dtype
 from hwcalc.parsers.states.mamba import dims_with, hybrid_readers
 
 __all__ = ["NEMOTRON_H"]
@@ -20,9 +20,24 @@ __all__ = ["NEMOTRON_H"]
 _LETTERS: Final = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
 
 
+# Keys of both types of layer, which a stack without one of them leaves unread, and keys that never bear on the cache.
+_IGNORED: Final = (
+    "attention_head_dim", "chunk_size", "conv_kernel", "expand", "head_dim", "hybrid_override_pattern", "mamba_chunk_size",
+    "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "mamba_head_dim", "mamba_n_groups", "mamba_num_heads",
+    "moe_latent_size", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "n_groups", "num_attention_heads",
+    "num_key_value_heads", "num_hidden_layers", "sliding_window", "ssm_state_size", "use_mamba_kernels",
+)  # fmt: skip
+
+
+def _read(config: Config) -> Reading:
+    types = _types(config)
+    config.ignore(*_IGNORED)
+    layers = build_layers(config, types, hybrid_readers(_mamba_layer, _attention_layer))
+    return Reading(layers=layers, config=config, types=tuple(types), state_dtype=state_dtype(config))
+
+
 def _types(config: Config) -> list[str]:
     """A list, else a pattern such as ``M-M*``; the layer count is its length, whatever num_hidden_layers says."""
-    config.ignore("num_hidden_layers")
     spelled = config.strings("layers_block_type")
     if spelled is not None:
         if not 1 <= len(spelled) <= MAX_LAYERS:
@@ -126,15 +141,4 @@ def _experts(config: Config) -> tuple[Weight, ...]:
     return weights
 
 
-NEMOTRON_H: Final = Interleaved(
-    types=_types,
-    readers=hybrid_readers(_mamba_layer, _attention_layer),
-    weights=_weights,
-    # Keys of both types of layer, which a stack without one of them leaves unread, and keys that never bear on the cache.
-    ignored=(
-        "attention_head_dim", "chunk_size", "conv_kernel", "expand", "head_dim", "hybrid_override_pattern", "mamba_chunk_size",
-        "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "mamba_head_dim", "mamba_n_groups", "mamba_num_heads",
-        "moe_latent_size", "mtp_hybrid_override_pattern", "mtp_layers_block_type", "n_groups", "num_attention_heads",
-        "num_key_value_heads", "sliding_window", "ssm_state_size", "use_mamba_kernels",
-    ),
-)  # fmt: skip
+NEMOTRON_H: Final = Readers(layers=_read, weights=_weights)

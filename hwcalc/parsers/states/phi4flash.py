@@ -41,8 +41,7 @@ def _read(config: Config) -> Reading:
             return (NoCache() if is_mamba else SharedCache(),)
         if is_mamba:
             return (mamba,)
-        window = windows[index] if index < half else None
-        return (dims.full() if window is None else dims.sliding(window),)
+        return (dims.within(windows[index] if index < half else None),)
 
     return Reading(layers=tuple(layer(i) for i in range(count)), config=config)
 

@@ -15,10 +15,9 @@ from hwcalc.formulas import Layer, Mamba2
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, gated_mlp, linear, parameter
 from hwcalc.formulas.weights_state import convolution
-from hwcalc.parsers.blocks import Named, ends, repeated
+from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims
-from hwcalc.parsers.states import rms_norms
+from hwcalc.parsers.reading import Readers, Reading, attention_dims, equal_dims
 
 __all__ = ["PLAMO2", "PLAMO3"]
 
@@ -31,12 +30,7 @@ def _plamo2(config: Config) -> Reading:
     # An engine puts a head_dim of its own into the file; the model's width is hidden_size_per_head.
     config.ignore("head_dim")
     head_dim = config.integer("hidden_size_per_head")
-    dims = AttentionDims(
-        num_attention_heads=config.integer("num_attention_heads"),
-        num_key_value_heads=config.integer("num_key_value_heads"),
-        head_dim=head_dim,
-        v_head_dim=head_dim,
-    )
+    dims = equal_dims(config.integer("num_attention_heads"), config.integer("num_key_value_heads"), head_dim)
     step = config.integer("mamba_step", minimum=2)
     window = config.maybe_integer("attention_window_size") if config.has("attention_window_size") else _PLAMO2_WINDOW
     full = set(config.integers("full_attention_idx") or [])
@@ -57,7 +51,7 @@ def _plamo2(config: Config) -> Reading:
         attends = index == count - 1 if count <= step // 2 else index % step == step // 2
         if enabled and not attends:
             return mamba
-        return (dims.full() if window is None or index in full else dims.sliding(window),)
+        return (dims.within(None if index in full else window),)
 
     return Reading(layers=tuple(layer(i) for i in range(count)), config=config)
 

@@ -11,10 +11,10 @@ from typing import Final
 from hwcalc.formulas import Layer, LayerKind, ShortConvolution, SparseIndexer
 from hwcalc.formulas.weights import Block, Weight, embedding, linear, rms_norm
 from hwcalc.formulas.weights_state import convolution
-from hwcalc.parsers.blocks import Named, ends, repeated
+from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers
-from hwcalc.parsers.states import FULL, LINEAR, rms_norms, state_dtype
+from hwcalc.parsers.states import FULL, LINEAR, state_dtype
 from hwcalc.parsers.states.delta import DELTA_KEYS, delta_layer, delta_types, shared_experts, weigh_mixer
 
 __all__ = ["QWEN4"]
@@ -24,10 +24,11 @@ _LARGEST_TABLE: Final = 2**31
 
 
 def _read(config: Config) -> Reading:
-    types = delta_types(config)
+    count = config.number_of_layers()
+    types = delta_types(config, count)
     config.ignore(*DELTA_KEYS)
     readers = dict.fromkeys((FULL, "indexed_attention", "qwen_sparse_attention"), _attention_layer)
-    layers = build_layers(config, types, {**readers, LINEAR: _delta_reader(config, len(types))})
+    layers = build_layers(config, types, {**readers, LINEAR: _delta_reader(config, count)})
     return Reading(layers=layers, config=config, state_dtype=state_dtype(config))
 
 

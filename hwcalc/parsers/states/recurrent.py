@@ -9,10 +9,10 @@ from hwcalc.formulas import Layer, MatrixLSTM, RealGatedLRU
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, gated_mlp, layer_norm, linear
 from hwcalc.formulas.weights_state import matrix_lstm, rg_lru
-from hwcalc.parsers.blocks import Named, attention_of, ends, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Readers, Reading, attention_dims, build_layers
-from hwcalc.parsers.states import LINEAR, SLIDING, rms_norms, spelled_layer_types, state_dtype
+from hwcalc.parsers.states import LINEAR, SLIDING, spelled_layer_types, state_dtype
 
 __all__ = ["RECURRENT_GEMMA", "XLSTM"]
 

@@ -16,7 +16,7 @@ from hwcalc.formulas.weights import Block, Weight, layer_norm, linear, parameter
 from hwcalc.formulas.weights_state import rwkv4
 from hwcalc.parsers.blocks import Named, ends, repeated
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading
+from hwcalc.parsers.reading import Readers, Reading, equal_dims
 
 __all__ = ["RWKV4", "RWKV5", "RWKV6", "RWKV7"]
 
@@ -63,13 +63,10 @@ def _matrix_layer(config: Config, hidden: int, width: int, head_dim: int) -> Lay
 
 def _softmax_layer(attention: Config, hidden: int) -> Layer:
     heads = attention.integer("num_heads")
-    key_value = attention.maybe_integer("num_kv_heads") or heads
-    head_dim = hidden // heads
-    dims = AttentionDims(num_attention_heads=heads, num_key_value_heads=key_value, head_dim=head_dim, v_head_dim=head_dim)
-    window = attention.maybe_integer("window_size")
+    dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
     # A token shift is a convolution of two taps.
     shift = ShortConvolution(channels=hidden, d_conv=2)
-    return (dims.full() if window is None else dims.sliding(window), shift)
+    return (dims.within(attention.maybe_integer("window_size")), shift)
 
 
 def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]:

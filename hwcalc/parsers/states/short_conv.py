@@ -9,19 +9,18 @@ from hwcalc.formulas import Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear
 from hwcalc.formulas.weights_state import short_convolution
-from hwcalc.parsers.blocks import Named, attention_of, ends, repeated
+from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, full_layer, windowed_layer
-from hwcalc.parsers.states import FULL, SLIDING, Interleaved, rms_norms, spelled_layer_types
+from hwcalc.parsers.states import FULL, SLIDING, Interleaved, spelled_layer_types
 
 __all__ = ["LFM2", "LFM3"]
 
 _CONV: Final = "conv"
 
 
-def _lfm2_types(config: Config) -> list[str]:
+def _lfm2_types(config: Config, count: int) -> list[str]:
     """``full_attn_idxs`` counts from 0; null or absent is attention on every layer. The mixture-of-experts type must spell it out."""
-    count = config.number_of_layers()
     spelled = spelled_layer_types(config, count)
     if spelled is not None:
         return spelled
@@ -32,9 +31,8 @@ def _lfm2_types(config: Config) -> list[str]:
     return [FULL if i in attending else _CONV for i in range(count)]
 
 
-def _lfm3_types(config: Config) -> list[str]:
+def _lfm3_types(config: Config, count: int) -> list[str]:
     """Convolutions on odd layers and on the first; the others alternate between attending to all and to a window."""
-    count = config.number_of_layers()
     spelled = spelled_layer_types(config, count)
     return spelled or [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)]
 

@@ -26,9 +26,8 @@ _ZAMBA2_LAYERS: Final = 54
 _ZAMBA2_HYBRID: Final = frozenset({6, 12, 18, 24, 30, 36, 42, 47, 51})
 
 
-def _zamba_types(config: Config) -> list[str]:
+def _zamba_types(config: Config, count: int) -> list[str]:
     """Two Mamba layers and a hybrid one, then a hybrid one in every period counted from there."""
-    count = config.number_of_layers()
     spelled = spelled_layer_types(config, count)
     if spelled is not None:
         return spelled
@@ -37,8 +36,7 @@ def _zamba_types(config: Config) -> list[str]:
     return [LINEAR, LINEAR, HYBRID, *rest][:count]
 
 
-def _zamba2_types(config: Config) -> list[str]:
-    count = config.number_of_layers()
+def _zamba2_types(config: Config, count: int) -> list[str]:
     spelled = spelled_layer_types(config, count)
     if spelled is not None:
         return spelled

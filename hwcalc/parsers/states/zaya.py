@@ -10,16 +10,15 @@ from hwcalc.formulas import Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution
-from hwcalc.parsers.blocks import Named, ends, repeated
+from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, attention_dims
-from hwcalc.parsers.states import HYBRID, HYBRID_SLIDING, Interleaved, rms_norms, spelled_layer_types
+from hwcalc.parsers.states import HYBRID, HYBRID_SLIDING, Interleaved, spelled_layer_types
 
 __all__ = ["ZAYA"]
 
 
-def _types(config: Config) -> list[str]:
-    count = config.number_of_layers()
+def _types(config: Config, count: int) -> list[str]:
     return spelled_layer_types(config, count) or [HYBRID] * count
 
 
