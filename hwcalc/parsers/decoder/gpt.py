@@ -72,9 +72,11 @@ def _falcon_layers(config: Config) -> Reading:
 
 def _falcon_norms(config: Config, spec: Decoder) -> Decoder:
     """Two, but one where attention and MLP run in parallel on one normalised input."""
+    if not config.flag("parallel_attn"):
+        return spec
     number = config.maybe_integer("num_ln_in_parallel_attn")
     two = number == 2 or (number is None and config.flag("new_decoder_architecture"))
-    return replace(spec, norms=2 if two or not config.flag("parallel_attn") else 1)
+    return spec if two else replace(spec, norms=1)
 
 
 def _stablelm_norms(config: Config, spec: Decoder) -> Decoder:
