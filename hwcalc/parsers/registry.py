@@ -159,7 +159,7 @@ def find_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[
     ``None`` for a type that no row has; the function itself gives ``None`` where a tower is of a type that nobody weighs.
     """
     found: Callable[[Config, Config], Sequence[Block] | None] | None = _named("wrappers", model_type)
-    return found or _old_wrapper(model_type)
+    return found
 
 
 def find_tower(model_type: str | None) -> Callable[[Config, str], tuple[Block, ...]] | None:
@@ -189,12 +189,6 @@ def _old_family(model_type: str | None) -> Family | None:
         return language_blocks(config, top)
 
     return Readers(layers=read, weights=weigh)
-
-
-def _old_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[Block] | None] | None:
-    from hwcalc.parsers.weights import wrapper_blocks
-
-    return wrapper_blocks(model_type)
 
 
 @lru_cache(maxsize=1)

@@ -116,9 +116,7 @@ def _dims(config: Config, style: Style, width: int, heads: int | None) -> tuple[
     return heads * size, kv_heads * size, size
 
 
-def encoder_layer(
-    config: Config, style: Style, path: str, width: int, mlp_width: int, *, heads: int | None = None
-) -> Weighed:
+def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width: int, *, heads: int | None = None) -> Weighed:
     """The tensors of one layer. ``heads`` is for a config that does not call them ``num_attention_heads``.
 
     A layer of width 4 with an MLP of 8 and biases: 4 x (16 + 4) + (32 + 8) + (32 + 4) + 2 x 8 = 172.
@@ -230,9 +228,9 @@ def needed(config: Config, key: str, **set_by_parent: int) -> Config:
     return part
 
 
-def stages(config: Config, key: str, length: int | None = None) -> list[int]:
-    """Whole numbers that must be there, one for each stage of a tower."""
-    values = config.integers(key, length=length, minimum=1)
+def stages(config: Config, key: str, length: int | None = None, default: tuple[int, ...] = ()) -> list[int]:
+    """Whole numbers, one for each stage of a tower."""
+    values = config.integers(key, length=length, minimum=1) or list(default)
     if not values:
         raise config.missing(key)
     if len(values) > _MOST_STAGES:
