@@ -5,7 +5,8 @@ Mirrors ``modeling_*.py`` of those names in transformers 5.23.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.formulas.attention import AttentionKind
@@ -15,7 +16,7 @@ from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repe
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, spelled_layer_types
-from hwcalc.parsers.states.mamba import hybrid_readers, inner_width, mamba1_layer, weigh_mamba1
+from hwcalc.parsers.states.mamba import hybrid_readers, inner_width, mamba1_layer, mamba1_mixer
 
 __all__ = ["BAMBA", "FALCON_H1", "GRANITE", "JAMBA"]
 
@@ -79,10 +80,11 @@ def _attention(config: Config, layer: Layer, *, bias: bool = False) -> list[Name
 
 
 def _mamba2(config: Config, layer: Layer, *, norm: bool = True, out_bias: bool | None = None) -> list[Named]:
-    hidden, bias, conv_bias = config.integer("hidden_size"), config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    found = [kind for kind in layer if isinstance(kind, Mamba2)]
-    more: dict[str, Any] = {"bias": bias, "conv_bias": conv_bias, "out_bias": out_bias, "norm": norm, "path": "mamba"}
-    return [("mamba", mamba2(hidden, **vars(kind), **more)) for kind in found]
+    bias, conv_bias = config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
+    mixer = partial(
+        mamba2, config.integer("hidden_size"), bias=bias, out_bias=out_bias, conv_bias=conv_bias, norm=norm, path="mamba"
+    )
+    return [("mamba", mixer(**vars(kind))) for kind in layer if isinstance(kind, Mamba2)]
 
 
 def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -90,12 +92,12 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
     count, active = config.integer("num_experts"), config.integer("num_experts_per_tok")
     period, offset = config.integer("expert_layer_period"), config.integer("expert_layer_offset", minimum=0)
-    mamba1 = weigh_mamba1(config, norms=True)
+    mamba1 = mamba1_mixer(config, norms=True)
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
 
     def weigh(key: tuple[Layer, bool]) -> list[Named]:
         layer, sparse = key
-        mixers = _attention(config, layer) + [mamba1(kind) for kind in layer if isinstance(kind, Mamba1)]
+        mixers = _attention(config, layer) + [("mamba", mamba1(**vars(kind))) for kind in layer if isinstance(kind, Mamba1)]
         moe = gated_experts(hidden, width, count, active, path="feed_forward", router="router")
         mlp = gated_mlp(hidden, width, path="feed_forward")
         return [("norm", norms), *mixers, ("moe", moe) if sparse else ("mlp", mlp)]

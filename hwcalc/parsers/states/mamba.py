@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache
 from hwcalc.formulas.weights import Block, rms_norm
 from hwcalc.formulas.weights_state import mamba1, mamba2
-from hwcalc.parsers.blocks import Named, ends, repeated
+from hwcalc.parsers.blocks import Named, Weighed, ends, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, equal_dims, full_layer
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, state_dtype
 
-__all__ = ["MAMBA1", "MAMBA2", "dims_with", "hybrid_readers", "inner_width", "mamba1_layer", "time_step_rank", "weigh_mamba1"]
+__all__ = ["MAMBA1", "MAMBA2", "dims_with", "hybrid_readers", "inner_width", "mamba1_layer", "mamba1_mixer", "time_step_rank"]
 
 _WITHOUT_EFFECT: Final = ("chunk_size", "d_inner", "use_conv_bias", "use_falcon_mambapy", "use_mamba_kernels", "use_mambapy")
 
@@ -58,17 +59,11 @@ def time_step_rank(config: Config, key: str = "mamba_dt_rank") -> int:
     return config.integer(key)
 
 
-def weigh_mamba1(config: Config, *, norms: bool = False, heads: int | None = None) -> Callable[[Mamba1], Named]:
-    """How the Mamba-1 layers of a hybrid are weighed."""
+def mamba1_mixer(config: Config, *, norms: bool = False, heads: int | None = None) -> Callable[..., Weighed]:
+    """The weights of a hybrid's Mamba-1 by the fields of :class:`Mamba1`."""
     hidden, bias, conv_bias = config.integer("hidden_size"), config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    more: dict[str, Any] = {
-        "bias": bias,
-        "conv_bias": conv_bias,
-        "dt_rank": time_step_rank(config),
-        "norms": norms,
-        "heads": heads,
-    }
-    return lambda kind: ("mamba", mamba1(hidden, **vars(kind), **more, path="mamba"))
+    more = partial(mamba1, bias=bias, conv_bias=conv_bias, norms=norms, heads=heads, path="mamba")
+    return partial(more, hidden, dt_rank=time_step_rank(config))
 
 
 def _alike(kind_of: Callable[[Config], Mamba1 | Mamba2]) -> Readers:

@@ -7,17 +7,19 @@ layers run it; so does each of Zamba2's ``num_mem_blocks``, but for an adapter o
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from hwcalc.errors import ConfigError
 from hwcalc.formulas import Layer, Mamba1, Mamba2
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Weight, attention, gated_mlp, linear, rms_norm
+from hwcalc.formulas.weights import Block, attention, gated_mlp, linear, rms_norm
 from hwcalc.formulas.weights_state import mamba2
-from hwcalc.parsers.blocks import Named, ends, repeated
+from hwcalc.parsers.blocks import Named, Weighed, ends, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.states import HYBRID, LINEAR, Interleaved, spelled_layer_types
-from hwcalc.parsers.states.mamba import dims_with, hybrid_readers, inner_width, mamba1_layer, weigh_mamba1
+from hwcalc.parsers.states.mamba import dims_with, hybrid_readers, inner_width, mamba1_layer, mamba1_mixer
 
 __all__ = ["ZAMBA", "ZAMBA2"]
 
@@ -70,12 +72,15 @@ def _attention_layer(config: Config, index: int) -> Layer:
     return (dims_with(config, head_dim).full(),)
 
 
-def _stack(config: Config, top: Config, reading: Reading, mixer: Callable[[Layer], Named]) -> list[Block]:
-    """Everything but the shared blocks. A layer that attends as well has a matrix that joins what the block puts out."""
+def _stack(config: Config, top: Config, reading: Reading, mixer: Callable[..., Weighed]) -> list[Block]:
+    """Everything but the shared blocks. A layer that runs one has a matrix for what the block puts out."""
     hidden = config.integer("hidden_size")
 
     def weigh(layer: Layer) -> list[Named]:
-        out = [mixer(layer), ("norm", rms_norm("input_layernorm", hidden))]
+        kind = layer[-1]
+        if not isinstance(kind, (Mamba1, Mamba2)):
+            raise ConfigError(f"a {config.model_type} model has Mamba on every layer.")
+        out = [("mamba", mixer(**vars(kind))), ("norm", rms_norm("input_layernorm", hidden))]
         return out if len(layer) == 1 else [*out, ("join", linear("linear", hidden, hidden))]
 
     return ends(config, top, norm="model.final_layernorm") + repeated(reading.layers, weigh)
@@ -85,29 +90,26 @@ def _attending(reading: Reading) -> dict[int, AttentionKind]:
     return {i: kind for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, AttentionKind)}
 
 
-# A block that several layers share has no layer numbers: it is in none of them, and runs in all.
+def _shared(config: Config, kind: AttentionKind, mlp: Weighed, path: str, count: int = 1) -> list[Block]:
+    """The shared blocks, which have no layer numbers: they are in no layer, and run in many.
 
-
-def _shared_attention(config: Config, kind: AttentionKind, path: str, count: int = 1) -> Block:
-    """Attention over the layer's input and the embeddings side by side: twice as wide as what it puts out."""
+    Their attention sees the layer's input and the embeddings side by side: it is twice as wide as what it puts out.
+    """
     hidden = config.integer("hidden_size")
     wide = 2 * hidden
     dims = (kind.num_attention_heads, kind.num_key_value_heads, kind.head_dim)
     weights = attention(wide, *dims, path=f"{path}.self_attn")[:-1]
     weights += linear(f"{path}.self_attn.o_proj", kind.num_attention_heads * kind.head_dim, hidden)
     weights += rms_norm(f"{path}.input_layernorm", wide) + rms_norm(f"{path}.pre_ff_layernorm", hidden)
-    return Block(kind="attention", weights=weights, count=count)
+    return [Block(kind="attention", weights=weights, count=count), Block(kind="mlp", weights=mlp, count=count)]
 
 
 def _zamba(config: Config, top: Config, reading: Reading) -> list[Block]:
-    mamba1 = weigh_mamba1(config, heads=config.integer("n_mamba_heads"))
-    out = _stack(config, top, reading, lambda layer: next(mamba1(kind) for kind in layer if isinstance(kind, Mamba1)))
+    out = _stack(config, top, reading, mamba1_mixer(config, heads=config.integer("n_mamba_heads")))
     attending = _attending(reading)
     if attending:
-        path = "shared_transf"
-        out.append(_shared_attention(config, next(iter(attending.values())), path))
-        mlp = gated_mlp(config.integer("hidden_size"), config.integer("intermediate_size"), path=f"{path}.feed_forward")
-        out.append(Block(kind="mlp", weights=mlp))
+        mlp = gated_mlp(config.integer("hidden_size"), config.integer("intermediate_size"), path="shared_transf.feed_forward")
+        out += _shared(config, next(iter(attending.values())), mlp, "shared_transf")
     return out
 
 
@@ -115,26 +117,20 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
     hidden = config.integer("hidden_size")
     bias = config.flag("add_bias_linear")
     width = config.maybe_integer("intermediate_size") or 4 * hidden
-
-    def mixer(layer: Layer) -> Named:
-        kind = next(kind for kind in layer if isinstance(kind, Mamba2))
-        return "mamba", mamba2(hidden, **vars(kind), bias=bias, conv_bias=True, path="mamba")
-
-    out = _stack(config, top, reading, mixer)
+    out = _stack(config, top, reading, partial(mamba2, hidden, bias=bias, conv_bias=True, path="mamba"))
     attending = _attending(reading)
     if attending:
         path = "shared_transformer"
-        shared = min(config.integer("num_mem_blocks"), len(attending))
-        out.append(_shared_attention(config, next(iter(attending.values())), path, shared))
         mlp = linear(f"{path}.feed_forward.gate_up_proj", hidden, 2 * width, bias=bias)
         mlp += linear(f"{path}.feed_forward.down_proj", width, hidden, bias=bias)
-        out.append(Block(kind="mlp", weights=mlp, count=shared))
+        shared = min(config.integer("num_mem_blocks"), len(attending))
+        out += _shared(config, next(iter(attending.values())), mlp, path, shared)
         adapter = _adapter(config, path, width)
         out.append(Block(kind="adapter", weights=adapter, count=len(attending), layers=tuple(attending)))
     return out
 
 
-def _adapter(config: Config, path: str, width: int) -> tuple[Weight, ...]:
+def _adapter(config: Config, path: str, width: int) -> Weighed:
     hidden, rank = config.integer("hidden_size"), config.integer("adapter_rank")
     weights = linear(f"{path}.feed_forward.gate_up_proj_adapter_list.0", hidden, rank)
     weights += linear(f"{path}.feed_forward.gate_up_proj_adapter_list.1", rank, 2 * width)
