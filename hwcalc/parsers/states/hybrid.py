@@ -16,7 +16,7 @@ from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repe
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, spelled_layer_types
-from hwcalc.parsers.states.mamba import hybrid_readers, inner_width, mamba1_layer, mamba1_mixer
+from hwcalc.parsers.states.mamba import hybrid_readers, inner_width, mamba1_layer, mamba1_mixer, mamba2_kind
 
 __all__ = ["BAMBA", "FALCON_H1", "GRANITE", "JAMBA"]
 
@@ -61,15 +61,7 @@ def _mamba2_layer(config: Config, index: int) -> Layer:
     head_dim = inner // heads if head_dim in (None, "auto") else config.checked_integer("mamba_d_head", head_dim)
     if heads * head_dim != inner:
         raise config.error("mamba_n_heads", heads, f"such that mamba_n_heads x mamba_d_head is the inner width ({inner:,})")
-    return (
-        Mamba2(
-            num_heads=heads,
-            head_dim=head_dim,
-            d_state=config.integer("mamba_d_state"),
-            n_groups=config.integer("mamba_n_groups"),
-            d_conv=config.integer("mamba_d_conv"),
-        ),
-    )
+    return (mamba2_kind(config, heads, head_dim),)
 
 
 def _attention(config: Config, layer: Layer, *, bias: bool = False) -> list[Named]:
@@ -92,12 +84,12 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
     count, active = config.integer("num_experts"), config.integer("num_experts_per_tok")
     period, offset = config.integer("expert_layer_period"), config.integer("expert_layer_offset", minimum=0)
-    mamba1 = mamba1_mixer(config, norms=True)
+    mixer = mamba1_mixer(config, norms=True)
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
 
     def weigh(key: tuple[Layer, bool]) -> list[Named]:
         layer, sparse = key
-        mixers = _attention(config, layer) + [("mamba", mamba1(**vars(kind))) for kind in layer if isinstance(kind, Mamba1)]
+        mixers = _attention(config, layer) + [("mamba", mixer(**vars(kind))) for kind in layer if isinstance(kind, Mamba1)]
         moe = gated_experts(hidden, width, count, active, path="feed_forward", router="router")
         mlp = gated_mlp(hidden, width, path="feed_forward")
         return [("norm", norms), *mixers, ("moe", moe) if sparse else ("mlp", mlp)]

@@ -14,7 +14,17 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, equal_dims, full_layer
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, state_dtype
 
-__all__ = ["MAMBA1", "MAMBA2", "dims_with", "hybrid_readers", "inner_width", "mamba1_layer", "mamba1_mixer", "time_step_rank"]
+__all__ = [
+    "MAMBA1",
+    "MAMBA2",
+    "dims_with",
+    "hybrid_readers",
+    "inner_width",
+    "mamba1_layer",
+    "mamba1_mixer",
+    "mamba2_kind",
+    "time_step_rank",
+]
 
 _WITHOUT_EFFECT: Final = ("chunk_size", "d_inner", "use_conv_bias", "use_falcon_mambapy", "use_mamba_kernels", "use_mambapy")
 
@@ -30,6 +40,20 @@ def mamba1_layer(config: Config, index: int) -> Layer:
     """A Mamba-1 layer of a hybrid, by the mamba_* keys."""
     inner = inner_width(config, "mamba_expand")
     return (Mamba1(d_inner=inner, d_state=config.integer("mamba_d_state"), d_conv=config.integer("mamba_d_conv")),)
+
+
+def mamba2_kind(
+    config: Config,
+    heads: int,
+    head_dim: int,
+    *,
+    state: str = "mamba_d_state",
+    groups: str = "mamba_n_groups",
+    conv: str = "mamba_d_conv",
+) -> Mamba2:
+    """Mamba-2 with these heads, and the rest by these keys."""
+    d_state, n_groups, d_conv = (config.integer(key) for key in (state, groups, conv))
+    return Mamba2(num_heads=heads, head_dim=head_dim, d_state=d_state, n_groups=n_groups, d_conv=d_conv)
 
 
 def dims_with(config: Config, head_dim: int) -> AttentionDims:
@@ -88,13 +112,7 @@ def _mamba2(config: Config) -> Mamba2:
     inner = inner_width(config, "expand")
     if heads * head_dim != inner:
         raise config.error("num_heads", heads, f"such that num_heads x head_dim is expand x hidden_size ({inner:,})")
-    return Mamba2(
-        num_heads=heads,
-        head_dim=head_dim,
-        d_state=config.integer("state_size"),
-        n_groups=config.integer("n_groups"),
-        d_conv=config.integer("conv_kernel"),
-    )
+    return mamba2_kind(config, heads, head_dim, state="state_size", groups="n_groups", conv="conv_kernel")
 
 
 def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:

@@ -19,7 +19,7 @@ from hwcalc.parsers.blocks import Named, Weighed, ends, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.states import HYBRID, LINEAR, Interleaved, spelled_layer_types
-from hwcalc.parsers.states.mamba import dims_with, hybrid_readers, inner_width, mamba1_layer, mamba1_mixer
+from hwcalc.parsers.states.mamba import dims_with, hybrid_readers, inner_width, mamba1_layer, mamba1_mixer, mamba2_kind
 
 __all__ = ["ZAMBA", "ZAMBA2"]
 
@@ -51,15 +51,8 @@ def _zamba2_mamba(config: Config, index: int) -> Layer:
     # Published files carry a state_size beside mamba_d_state; the model reads the latter.
     config.ignore("state_size")
     heads = config.integer("n_mamba_heads")
-    return (
-        Mamba2(
-            num_heads=heads,
-            head_dim=config.maybe_integer("mamba_headdim") or inner_width(config, "mamba_expand") // heads,
-            d_state=config.integer("mamba_d_state"),
-            n_groups=config.integer("mamba_ngroups"),
-            d_conv=config.integer("mamba_d_conv"),
-        ),
-    )
+    head_dim = config.maybe_integer("mamba_headdim") or inner_width(config, "mamba_expand") // heads
+    return (mamba2_kind(config, heads, head_dim, groups="mamba_ngroups"),)
 
 
 def _attention_layer(config: Config, index: int) -> Layer:
