@@ -1,0 +1,64 @@
+"""The matrices around attention and at the end of models that are no plain decoders, from the dims of the layer's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas.cross import CrossAttention
+from hwcalc.formulas.hybrid import Layer
+from hwcalc.formulas.weights import Block, WeightRole, linear, parameter
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.reading import AttentionDims
+
+__all__ = ["KVQO", "QKVO", "Dims", "cross_dims", "output_head", "own_dims", "projections", "square"]
+
+Dims = AttentionDims | AttentionKind
+
+QKVO: Final = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
+"""The names of the four matrices, in the order in which they are listed."""
+
+KVQO: Final = {"k": "k_proj", "v": "v_proj", "q": "q_proj", "o": "out_proj"}
+"""BART's names."""
+
+
+def square(width: int) -> AttentionDims:
+    """Dims of attention that is as wide as the model, however many heads share it: all that its matrices show."""
+    return AttentionDims(num_attention_heads=1, num_key_value_heads=1, head_dim=width, v_head_dim=width)
+
+
+def own_dims(layer: Layer, width: int) -> Dims:
+    """Dims of a layer's self attention. A layer that keeps nothing does not tell them: it is as wide as the model."""
+    return next((kind for kind in layer if isinstance(kind, AttentionKind)), None) or square(width)
+
+
+def cross_dims(layer: Layer, width: int) -> Dims:
+    """Dims of a layer's cross attention, those of its self attention where the model is the decoder alone."""
+    return next((kind for kind in layer if isinstance(kind, CrossAttention)), None) or own_dims(layer, width)
+
+
+def projections(
+    path: str, width: int, dims: Dims, names: Mapping[str, str] = QKVO, *, source: int | None = None, biased: str = ""
+) -> Weighed:
+    """Queries, keys, values and output. ``source`` is the width that is attended to, ``biased`` names those with a bias.
+
+    >>> [weight.shape for weight in projections("attn", 4, square(4), source=6)]
+    [(4, 4), (4, 6), (4, 6), (4, 4)]
+    """
+    seen = source or width
+    queries, values = dims.num_attention_heads * dims.head_dim, dims.num_key_value_heads * dims.v_head_dim
+    shapes = {
+        "q": (width, queries),
+        "k": (seen, dims.num_key_value_heads * dims.head_dim),
+        "v": (seen, values),
+        "o": (dims.num_attention_heads * dims.v_head_dim, width),
+    }
+    return tuple(weight for key, name in names.items() for weight in linear(f"{path}.{name}", *shapes[key], bias=key in biased))
+
+
+def output_head(path: str, width: int, vocab: int, *, tied: bool = False, bias: bool = False) -> list[Block]:
+    """The head that predicts words: nothing but its bias where it is tied to the embedding."""
+    if not tied:
+        return [Block(kind="head", weights=linear(path, width, vocab, bias=bias, role=WeightRole.HEAD))]
+    return [Block(kind="head", weights=parameter(f"{path}.bias", vocab, role=WeightRole.BIAS))] if bias else []
