@@ -17,37 +17,15 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.registry import find_tower
 
 __all__ = [
-    "GATED",
-    "LLAMA_NAMES",
-    "LLAMA_NORMS",
-    "Encoder",
-    "Style",
-    "UnknownTowerError",
-    "Weigh",
-    "block",
-    "conv",
-    "copied",
-    "encoder_layer",
-    "grid",
-    "integers",
-    "linears",
-    "mlp_chain",
-    "needed",
-    "pair",
-    "patch_conv",
-    "patch_linear",
-    "patches",
-    "ratio_width",
-    "split_width",
-    "stages",
-    "tower",
-]
+    "GATED", "LLAMA", "LLAMA_NAMES", "Encoder", "Style", "UnknownTowerError", "Weigh", "block", "conv", "copied",
+    "encoder_layer", "grid", "integers", "linears", "mlp_chain", "needed", "norms", "pair", "patch_conv", "patch_linear",
+    "patches", "ratio_width", "split_width", "stages", "tower",
+]  # fmt: skip
 
 Weigh = Callable[[Config, str, int], Weighed]
 """Weighs one piece of a tower: its config, its path and its width."""
 
 LLAMA_NAMES: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
-LLAMA_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
 GATED: Final = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
 _MOST_STAGES: Final = 32
 
@@ -96,6 +74,9 @@ class Style:
     """One number per channel, by which a branch is multiplied."""
 
 
+LLAMA: Final = Style(names=LLAMA_NAMES, norms=("input_layernorm", "post_attention_layernorm"))
+
+
 def split_width(config: Config, width: int, heads: int) -> int:
     """The width of a head where all heads share the tower's."""
     if heads > width:
@@ -135,12 +116,10 @@ def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width
         sizes = (query, key) if style.qk_norm == "full" else (head, head)
         for name, size in zip(("q_norm", "k_norm"), sizes, strict=True):
             weights += norm(style.qk_norm_kind, f"{base}.{name}", size)
-    for name in style.norms:
-        weights += norm(style.norm, f"{path}.{name}", width)
+    weights += norms(style.norm, path, style.norms, width)
     if mlp_width:
         biases = [switched(config, switch) for switch in style.mlp_bias]
-        for name in style.mlp[:-1]:
-            weights += linear(f"{path}.{name}", width, mlp_width, bias=biases[0])
+        weights += linears(path, style.mlp[:-1], width, mlp_width, bias=biases[0])
         weights += linear(f"{path}.{style.mlp[-1]}", mlp_width, width, bias=biases[1])
     for name in style.scales:
         weights += parameter(f"{path}.{name}", width)
@@ -160,8 +139,11 @@ class Encoder:
     """The key for the MLP's width, or what it is by the config and the tower's width."""
     norms: tuple[str, ...] = ()
     """Norms before and after the layers."""
-    more: tuple[tuple[str, Part, Weigh], ...] = ()
-    """Blocks after the layers: each with its kind and part."""
+    extra: Weigh | None = None
+    """Tensors of the tower that stand elsewhere."""
+    joint: Weigh | None = None
+    """The tower's own projector."""
+    joint_kind: str = "projector"
     part: Part = Part.VISION
 
     def __call__(self, config: Config, path: str) -> tuple[Block, ...]:
@@ -170,15 +152,19 @@ class Encoder:
             # A gated MLP instead, of a width of its own, that no model in the index has.
             raise UnknownTowerError(config.model_type)
         width = config.integer(self.width)
-        stem = self.stem(config, path, width) if self.stem is not None else ()
+
+        def weighed(piece: Weigh | None) -> Weighed:
+            return () if piece is None else piece(config, path, width)
+
+        stem = weighed(self.stem)
         inner = config.integer(self.mlp_width) if isinstance(self.mlp_width, str) else self.mlp_width(config, width)
         layer = encoder_layer(config, self.style, f"{path}.{self.layers}", width, inner)
-        norms = tuple(weight for name in self.norms for weight in norm(self.style.norm, f"{path}.{name}", width))
         return (
             *block("embedding", stem, self.part),
             *block("layer", layer, self.part, config.number_of_layers()),
-            *block("norm", norms, self.part),
-            *(piece for kind, part, weigh in self.more for piece in block(kind, weigh(config, path, width), part)),
+            *block("norm", norms(self.style.norm, path, self.norms, width), self.part),
+            *block("extra", weighed(self.extra), self.part),
+            *block(self.joint_kind, weighed(self.joint), Part.PROJECTOR),
         )
 
 
@@ -205,6 +191,11 @@ def conv(path: str, out_channels: int, *shape: int, bias: bool = True, transpose
 def linears(path: str, names: Iterable[str], source: int, out: int, *, bias: bool = False) -> Weighed:
     """Linear layers of one shape, side by side."""
     return tuple(weight for name in names for weight in linear(f"{path}.{name}", source, out, bias=bias))
+
+
+def norms(kind: str, path: str, names: Iterable[str], width: int) -> Weighed:
+    """Norms of one kind and width."""
+    return tuple(weight for name in names for weight in norm(kind, f"{path}.{name}", width))
 
 
 def mlp_chain(path: str, sizes: tuple[int, ...], names: tuple[str, ...], *, bias: bool = True) -> Weighed:

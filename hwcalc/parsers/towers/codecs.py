@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas.weights import Block, Part, attention, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import (
-    LLAMA_NAMES,
-    LLAMA_NORMS,
-    Style,
+    LLAMA,
     UnknownTowerError,
     block,
     conv,
@@ -21,6 +20,7 @@ from hwcalc.parsers.towers.build import (
     integers,
     linears,
     mlp_chain,
+    norms,
     ratio_width,
     stages,
 )
@@ -136,8 +136,7 @@ def _sound_stages(config: Config, path: str, *, decoder: bool) -> Weighed:
         layer = (
             *parameter(f"{base}.gamma", width),
             *parameter(f"{base}.ffn_gamma", width),
-            *rms_norm(f"{base}.norm", width),
-            *rms_norm(f"{base}.ffn_norm", width),
+            *norms("rms", base, ("norm", "ffn_norm"), width),
             *mlp_chain(f"{base}.ffn", (width, expansion * width, width), ("linear1", "linear2")),
             *conv(f"{base}.mixer.conv", width, 1, kernel),
         )
@@ -151,18 +150,13 @@ def _sound_stages(config: Config, path: str, *, decoder: bool) -> Weighed:
 # Mimi: sound as tokens.
 
 
+_SCALES: Final = ("self_attn_layer_scale.scale", "mlp_layer_scale.scale")
+
+
 def mimi(config: Config, path: str) -> tuple[Block, ...]:
     """Mimi: convolutions, a small transformer and a change of rate on either side of two residual quantisers."""
     width = config.integer("hidden_size")
-    style = Style(
-        names=LLAMA_NAMES,
-        bias=4 * ("attention_bias",),
-        mlp_bias=(False, False),
-        norms=LLAMA_NORMS,
-        heads="own",
-        kv_heads=True,
-        scales=("self_attn_layer_scale.scale", "mlp_layer_scale.scale"),
-    )
+    style = replace(LLAMA, bias=4 * ("attention_bias",), mlp_bias=(False, False), heads="own", kv_heads=True, scales=_SCALES)
     layer = encoder_layer(config, style, f"{path}.transformer.layers", width, config.integer("intermediate_size"))
     ratios = stages(config, "upsampling_ratios", default=(8, 6, 5, 4))
     stride = _latent_stride(config, ratios)
@@ -227,8 +221,7 @@ def talker(config: Config, path: str) -> tuple[Block, ...]:
     layer = (
         *attention(width, heads, kv_heads, head_dim, qkv_bias=True, path=f"{base}.self_attn"),
         *gated_mlp(width, config.integer("intermediate_size"), path=f"{base}.mlp"),
-        *rms_norm(f"{base}.input_layernorm", width),
-        *rms_norm(f"{base}.post_attention_layernorm", width),
+        *norms("rms", base, LLAMA.norms, width),
     )
     ends = (
         *linear(f"{path}.thinker_to_talker_proj", source, width, bias=True),

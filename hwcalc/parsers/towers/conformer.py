@@ -20,6 +20,7 @@ from hwcalc.parsers.towers.build import (
     linears,
     mlp_chain,
     needed,
+    norms,
 )
 
 __all__ = ["NEMOTRON_TIMES", "gemma4", "granite", "nemotron", "phi4"]
@@ -75,7 +76,7 @@ def gemma4(config: Config, path: str) -> tuple[Block, ...]:
     weights: Weighed = ()
     for name in ("feed_forward1", "feed_forward2"):
         weights += mlp_chain(f"{base}.{name}", (width, 4 * width, width), ("ffw_layer_1", "ffw_layer_2"), bias=False)
-        weights += rms_norm(f"{base}.{name}.pre_layer_norm", width) + rms_norm(f"{base}.{name}.post_layer_norm", width)
+        weights += norms("rms", f"{base}.{name}", ("pre_layer_norm", "post_layer_norm"), width)
     weights += (
         *linears(f"{base}.self_attn", (*LLAMA_NAMES[:3], "relative_k_proj"), width, inner),
         *linear(f"{base}.self_attn.post", width, width),
@@ -83,9 +84,9 @@ def gemma4(config: Config, path: str) -> tuple[Block, ...]:
         *linear(f"{base}.lconv1d.linear_start", width, 2 * width),
         *linear(f"{base}.lconv1d.linear_end", width, width),
         *conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conv_kernel_size"), bias=False),
+        *norms("rms", f"{base}.lconv1d", ("pre_layer_norm", "conv_norm"), width),
+        *norms("rms", base, ("norm_pre_attn", "norm_post_attn", "norm_out"), width),
     )
-    for name in ("lconv1d.pre_layer_norm", "lconv1d.conv_norm", "norm_pre_attn", "norm_post_attn", "norm_out"):
-        weights += rms_norm(f"{base}.{name}", width)
     return (
         *block("embedding", embeddings, _AUDIO),
         *block("layer", weights, _AUDIO, config.number_of_layers()),
@@ -117,8 +118,7 @@ def phi4(config: Config, path: str) -> tuple[Block, ...]:
         *conv(f"{base}.conv.dw_sep_conv_1d.dw_conv", deep, 1, config.integer("kernel_size")),
         *conv(f"{base}.conv.dw_sep_conv_1d.pw_conv", config.integer("depthwise_separable_out_channel"), deep, 1),
         *conv(f"{base}.conv.ext_pw_conv_1d", out, width, 1),
-        *layer_norm(f"{base}.layer_norm_att", width),
-        *layer_norm(f"{base}.layer_norm", width),
+        *norms("layer", base, ("layer_norm_att", "layer_norm"), width),
     )
     return (*block("embedding", stem, _AUDIO), *block("layer", layer, _AUDIO, config.number_of_layers("num_blocks")))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from hwcalc.formulas.weights import Block, Part, embedding, linear, parameter
+from hwcalc.formulas.weights import Block, embedding, linear, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import LLAMA_NAMES, LLAMA_NORMS, Encoder, Style, block, grid, patch_conv, patch_linear
+from hwcalc.parsers.towers.build import LLAMA, Encoder, block, grid, patch_conv, patch_linear
 
 _ENDS: Final = ("layernorm_pre", "layernorm_post")
 
@@ -28,11 +29,12 @@ def _adapter(config: Config, path: str, width: int) -> Weighed:
 
 
 LLAMA4: Final = Encoder(
-    style=Style(names=LLAMA_NAMES, norms=LLAMA_NORMS),
+    style=LLAMA,
     stem=_stem4,
     layers="model.layers",
     norms=_ENDS,
-    more=(("adapter", Part.PROJECTOR, _adapter),),
+    joint=_adapter,
+    joint_kind="adapter",
 )
 
 
@@ -56,7 +58,7 @@ def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
 
 _RATIOS: Final = 8
 _TILED: Final = Encoder(
-    style=Style(names=LLAMA_NAMES, bias=4 * (False,), norms=LLAMA_NORMS),
+    style=replace(LLAMA, bias=4 * (False,)),
     stem=_tiled_stem,
     layers="transformer.layers",
     norms=_ENDS,

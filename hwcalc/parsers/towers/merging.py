@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Final
 
-from hwcalc.formulas.weights import Part, gated_mlp, layer_norm, linear
+from hwcalc.formulas.weights import gated_mlp, layer_norm, linear
 from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import (
@@ -19,14 +19,11 @@ from hwcalc.parsers.towers.build import (
     grid,
     integers,
     mlp_chain,
+    norms,
     patch_linear,
     patches,
     ratio_width,
 )
-
-
-def _merger(weigh: Weigh) -> tuple[tuple[str, Part, Weigh], ...]:
-    return (("merger", Part.PROJECTOR, weigh),)
 
 
 def _mlp_merger(config: Config, path: str, width: int, *, out: str = "out_hidden_size", kind: str = "layer") -> Weighed:
@@ -46,16 +43,16 @@ def _deepstack(config: Config, path: str, width: int) -> Weighed:
     return weights
 
 
-def _gated_merger(inner: Callable[[Config], int], *norms: str) -> Weigh:
-    """A strided convolution that merges, then a gated MLP of the width ``inner``."""
+def _gated_merger(inner: tuple[str, ...], names: tuple[str, ...]) -> Weigh:
+    """A strided convolution that merges, then a gated MLP as wide as the product of the keys ``inner``; norms of the tower."""
 
     def merger(config: Config, path: str, width: int) -> Weighed:
         out, merge = integers(config, "out_hidden_size", "spatial_merge_size")
         weights = conv(f"{path}.downsample", out, width, merge, merge)
         weights += linear(f"{path}.merger.proj", out, out)
         weights += layer_norm(f"{path}.merger.post_projection_norm", out)
-        weights += gated_mlp(out, inner(config), path=f"{path}.merger")
-        return weights + tuple(weight for name in norms for weight in norm("rms", f"{path}.{name}", width))
+        weights += gated_mlp(out, prod(integers(config, *inner)), path=f"{path}.merger")
+        return weights + norms("rms", path, names, width)
 
     return merger
 
@@ -64,45 +61,41 @@ _stem = partial(patches, "patch_embed.proj", frames="temporal_patch_size", table
 _QKV: Final = Style(attention="attn", names=("qkv", "proj"), norms=("norm1", "norm2"), heads="split")
 _GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
 
-QWEN2: Final = Encoder(
-    style=_QKV,
+_MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
+
+QWEN2: Final = replace(
+    _MERGING,
     stem=_stem(bias=False),
-    layers="blocks",
     width="embed_dim",
     mlp_width=ratio_width,
-    more=_merger(partial(_mlp_merger, out="hidden_size")),
+    joint=partial(_mlp_merger, out="hidden_size"),
 )
-QWEN25: Final = Encoder(style=_GATED_QKV, stem=_stem(bias=False), layers="blocks", more=_merger(partial(_mlp_merger, kind="rms")))
+QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))
 QWEN25_SPLIT: Final = replace(QWEN25, style=replace(_GATED_QKV, names=("q", "k", "v", "proj")))
 EXAONE: Final = replace(QWEN25, style=replace(_GATED_QKV, kv_heads=True))
-QWEN3: Final = Encoder(
+QWEN3: Final = replace(
+    _MERGING,
     style=replace(_QKV, mlp=("mlp.linear_fc1", "mlp.linear_fc2")),
     stem=_stem(positions="num_position_embeddings"),
-    layers="blocks",
-    more=_merger(_deepstack),
+    joint=_deepstack,
 )
-QWEN35: Final = replace(QWEN3, more=_merger(_mlp_merger))
-GLM4V: Final = Encoder(
+QWEN35: Final = replace(QWEN3, joint=_mlp_merger)
+GLM4V: Final = replace(
+    _MERGING,
     style=replace(_GATED_QKV, bias=("attention_bias", False, False, False), mlp_bias=(False, False)),
     stem=_stem(positions=grid),
-    layers="blocks",
     mlp_width="out_hidden_size",
-    more=_merger(_gated_merger(lambda config: config.integer("intermediate_size"), "post_conv_layernorm", "post_layernorm")),
+    joint=_gated_merger(("intermediate_size",), ("post_conv_layernorm", "post_layernorm")),
 )
-GLM_OCR: Final = Encoder(
+GLM_OCR: Final = replace(
+    _MERGING,
     style=replace(_GATED_QKV, bias=4 * ("attention_bias",), mlp_bias=("attention_bias", "attention_bias"), qk_norm="head"),
     stem=_stem(),
-    layers="blocks",
-    more=_merger(
-        _gated_merger(lambda config: config.integer("out_hidden_size") * config.integer("in_channels"), "post_layernorm")
-    ),
+    joint=_gated_merger(("out_hidden_size", "in_channels"), ("post_layernorm",)),
 )
-GLM5: Final = replace(
-    GLM_OCR, more=_merger(_gated_merger(lambda config: config.integer("projection_intermediate_size"), "post_layernorm"))
-)
-ERNIE: Final = Encoder(
-    style=_QKV,
+GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
+ERNIE: Final = replace(
+    _MERGING,
     stem=_stem(embed=patch_linear, bias=False, frames=""),
-    layers="blocks",
-    more=_merger(lambda _, path, width: layer_norm(f"{path}.ln", width)),
+    joint=lambda _, path, width: layer_norm(f"{path}.ln", width),
 )

@@ -16,6 +16,7 @@ from hwcalc.parsers.towers.build import (
     conv,
     encoder_layer,
     mlp_chain,
+    norms,
     patch_conv,
     patch_linear,
     ratio_width,
@@ -89,8 +90,7 @@ def lfm3(config: Config, path: str) -> tuple[Block, ...]:
     common = (
         *mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False),
         *linear(f"{base}.feed_forward.w3", width, inner),
-        *rms_norm(f"{base}.operator_norm", width),
-        *rms_norm(f"{base}.ffn_norm", width),
+        *norms("rms", base, ("operator_norm", "ffn_norm"), width),
     )
     embeddings = patch_linear(config, f"{path}.patch_embed", width, bias=False, frames="temporal_patch_size")
     return (

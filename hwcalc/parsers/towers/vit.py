@@ -6,26 +6,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from hwcalc.formulas.weights import (
-    Block,
-    Part,
-    WeightRole,
-    embedding,
-    layer_norm,
-    linear,
-    parameter,
-    plain_mlp,
-    rms_norm,
-)
+from hwcalc.formulas.weights import Block, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import (
     GATED,
+    LLAMA,
     LLAMA_NAMES,
-    LLAMA_NORMS,
     Encoder,
     Style,
-    Weigh,
     block,
     conv,
     encoder_layer,
@@ -42,10 +31,6 @@ _WITH_CLASS: Final = partial(grid, extra=1)
 _NO_BIAS: Final = (False, False, False, False)
 _SCALED: Final = ("lambda_1", "lambda_2")
 _BEFORE_AFTER: Final = ("layernorm_before", "layernorm_after")
-
-
-def _extra(weigh: Weigh) -> tuple[tuple[str, Part, Weigh], ...]:
-    return (("extra", Part.VISION, weigh),)
 
 
 # SigLIP and CLIP, and towers that are one of them with another end.
@@ -101,13 +86,13 @@ def _docling_connector(config: Config, path: str, width: int) -> Weighed:
 _DOCLING_TAPS: Final = 3
 
 SIGLIP: Final = Encoder(stem=patches(positions=grid), layers="encoder.layers", norms=("post_layernorm",))
-SIGLIP_POOLED: Final = replace(SIGLIP, more=_extra(_pooling_head))
+SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
 _SIGLIP2_STEM: Final = patches(embed=patch_linear, positions="num_patches")
 SIGLIP2: Final = replace(SIGLIP_POOLED, stem=_SIGLIP2_STEM)
 SIGLIP2_BARE: Final = replace(SIGLIP, stem=_SIGLIP2_STEM)
 NO_POSITIONS: Final = replace(SIGLIP, stem=patches())
-DOCLING: Final = replace(SIGLIP, more=_extra(_docling_connector))
-MINICPM: Final = replace(SIGLIP, more=_extra(_window_merger))
+DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
+MINICPM: Final = replace(SIGLIP, extra=_window_merger)
 CLIP: Final = replace(
     SIGLIP, stem=patches(bias=False, positions=_WITH_CLASS, vectors=1), norms=("pre_layrnorm", "post_layernorm")
 )
@@ -143,7 +128,7 @@ def _internvl_extra(config: Config, path: str, width: int) -> Weighed:
     return weights
 
 
-QIANFAN: Final = Encoder(style=INTERN_STYLE, stem=patches(vectors=1), more=_extra(_internvl_extra))
+QIANFAN: Final = Encoder(style=INTERN_STYLE, stem=patches(vectors=1), extra=_internvl_extra)
 INTERNVL: Final = replace(QIANFAN, layers="encoder.layer")
 JANUS: Final = replace(
     SIGLIP,
@@ -190,7 +175,7 @@ OVIS: Final = Encoder(
     stem=patches(positions=grid),
     layers="transformer.encoder.layers",
     norms=("transformer.rms_norm",),
-    more=_extra(_ovis_head),
+    extra=_ovis_head,
 )
 
 
@@ -214,7 +199,7 @@ KOSMOS25: Final = Encoder(
     ),
     layers="encoder.layer",
     norms=("layernorm",),
-    more=_extra(_kosmos_patches),
+    extra=_kosmos_patches,
 )
 
 
@@ -232,7 +217,7 @@ GEMMA4: Final = Encoder(
         _PIXTRAL,
         attention="self_attn",
         mlp=GATED,
-        norms=(*LLAMA_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+        norms=(*LLAMA.norms, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
         heads="own",
         kv_heads=True,
         qk_norm="head",
@@ -292,7 +277,7 @@ def _hunyuan_positions(config: Config) -> int:
     return (config.integer("max_image_size") // config.integer("patch_size")) ** 2 + 1
 
 
-HUNYUAN: Final = Encoder(style=Style(names=LLAMA_NAMES), stem=patches(positions=_hunyuan_positions), more=_extra(_hunyuan_merger))
+HUNYUAN: Final = Encoder(style=Style(names=LLAMA_NAMES), stem=patches(positions=_hunyuan_positions), extra=_hunyuan_merger)
 
 
 def _molmo_positions(config: Config) -> int:
@@ -336,7 +321,7 @@ RADIO: Final = Encoder(
     ),
     layers="encoder.layer",
     mlp_width=ratio_width,
-    more=_extra(_radio_patches),
+    extra=_radio_patches,
 )
 
 # Towers with a scale on each branch, which make their patches fewer at the end.
@@ -355,7 +340,7 @@ STEP: Final = Encoder(
     stem=patches(bias=False, positions=grid),
     mlp_width=ratio_width,
     norms=("pre_layernorm",),
-    more=_extra(_downsamplers),
+    extra=_downsamplers,
 )
 
 
@@ -369,5 +354,5 @@ INKLING2: Final = replace(
     STEP,
     stem=patches(embed=patch_linear, bias=False, positions=lambda config: config.integer("posemb_grid_size") ** 2, vectors=2),
     mlp_width=lambda config, width: config.maybe_integer("intermediate_size") or ratio_width(config, width),
-    more=_extra(_inkling_merger),
+    extra=_inkling_merger,
 )

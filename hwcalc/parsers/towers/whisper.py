@@ -8,19 +8,7 @@ from typing import Final
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import (
-    GATED,
-    LLAMA_NAMES,
-    LLAMA_NORMS,
-    Encoder,
-    Style,
-    Weigh,
-    block,
-    conv,
-    encoder_layer,
-    linears,
-    mlp_chain,
-)
+from hwcalc.parsers.towers.build import GATED, LLAMA, LLAMA_NAMES, Encoder, Style, block, conv, encoder_layer, linears, mlp_chain
 
 _AUDIO: Final = Part.AUDIO
 
@@ -64,19 +52,15 @@ def _two_layers(config: Config, path: str, width: int) -> Weighed:
     return mlp_chain(path, (width, width, config.integer("output_dim")), ("proj1", "proj2"))
 
 
-def _projector(weigh: Weigh) -> tuple[tuple[str, Part, Weigh], ...]:
-    return (("projector", Part.PROJECTOR, weigh),)
-
-
 _NO_KEY_BIAS: Final = (True, False, True, True)
 _STYLE: Final = Style(bias=_NO_KEY_BIAS, mlp=("fc1", "fc2"), norms=("self_attn_layer_norm", "final_layer_norm"))
 
 WHISPER: Final = Encoder(style=_STYLE, stem=_mel_and_positions, norms=("layer_norm",), part=_AUDIO)
-QWEN25_OMNI: Final = replace(WHISPER, stem=_mel, norms=("ln_post",), more=_projector(_marks))
+QWEN25_OMNI: Final = replace(WHISPER, stem=_mel, norms=("ln_post",), joint=_marks)
 QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))
-QWEN3_OMNI: Final = replace(QWEN3_ASR, more=_projector(_two_layers))
+QWEN3_OMNI: Final = replace(QWEN3_ASR, joint=_two_layers)
 GLM_ASR: Final = Encoder(
-    style=Style(names=LLAMA_NAMES, bias=_NO_KEY_BIAS, norms=LLAMA_NORMS, heads="own", kv_heads=True),
+    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True),
     stem=_mel,
     norms=("norm",),
     part=_AUDIO,
@@ -95,8 +79,7 @@ def fun_asr(config: Config, path: str) -> tuple[Block, ...]:
     stacked = config.integer("num_mel_bins") * config.integer("num_stacked_frames")
     base = f"{path}.layers"
     memory = conv(f"{base}.self_attn.fsmn.conv", width, 1, config.integer("fsmn_kernel_size"), bias=False)
-    style = Style(names=LLAMA_NAMES, norms=LLAMA_NORMS)
-    layer = encoder_layer(config, style, base, width, config.integer("intermediate_size"))
+    layer = encoder_layer(config, LLAMA, base, width, config.integer("intermediate_size"))
     widened = linears(f"{base}.self_attn", LLAMA_NAMES[:3], stacked, width, bias=True)
     widened += layer_norm(f"{base}.input_layernorm", stacked)
     paths = {weight.path for weight in widened}
@@ -120,7 +103,7 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
     width, heads = size("hidden_size", "d_model"), size("num_attention_heads", "encoder_attention_heads")
     middle, bins = size("intermediate_size", "encoder_ffn_dim"), size("feature_size", "num_mel_bins")
     bias = config.flag("attention_bias")
-    style = Style(names=LLAMA_NAMES, bias=(bias, False, bias, bias), norms=LLAMA_NORMS, norm="rms")
+    style = replace(LLAMA, bias=(bias, False, bias, bias), norm="rms")
     base = f"{path}.layers"
     if heads > width:
         raise config.error("num_attention_heads", heads, f"at most hidden_size ({width})")

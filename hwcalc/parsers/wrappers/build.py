@@ -7,6 +7,7 @@ A spec lists the towers by config key and name in the model, each with its proje
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
@@ -16,39 +17,15 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import UnknownTowerError, block, mlp_chain, tower
 
 __all__ = [
-    "JOINT",
-    "PATH",
-    "Beside",
-    "Joined",
-    "Piece",
-    "Wrapper",
-    "audio",
-    "beside",
-    "chain",
-    "matrix",
-    "merged",
-    "normed",
-    "shuffled",
-    "vector",
-    "vision",
-    "wrapper",
-]
+    "JOINT", "PATH", "Joined", "audio", "beside", "chain", "matrix", "merged", "normed", "shuffled", "times", "vector",
+    "vision", "wrapper",
+]  # fmt: skip
 
 JOINT: Final = Part.PROJECTOR
 PATH: Final = "multi_modal_projector"
 
 # Classes that are the language model alone, of documents that describe more.
-_TEXT_ONLY: Final = frozenset(
-    {
-        "Dots3NoteForCausalLM",
-        "Emu3ForCausalLM",
-        "Llama4ForCausalLM",
-        "MllamaForCausalLM",
-        "Qwen3_5ForCausalLM",
-        "Qwen3_5MoeForCausalLM",
-        "Qwen4ExpForCausalLM",
-    }
-)
+_TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
 
 
 @frozen
@@ -79,6 +56,8 @@ Piece = Callable[[Joined], Weighed]
 """A part of a projector."""
 Blocks = Callable[[Joined], tuple[Block, ...]]
 """What a document has besides."""
+Wrapper = Callable[[Config, Config], tuple[Block, ...] | None]
+"""Weighs a document around its language model, by the configs of both; ``None`` where nobody weighs one of its towers."""
 Size = str | Callable[[Joined], int]
 """A width: ``tower``, ``text`` (the language model's), a key of either (``tower.output_dim``, ``top.projection_dim``), or a function."""
 
@@ -91,52 +70,6 @@ class Beside:
     path: str
     projector: tuple[Piece, ...] = ()
     then: Blocks | None = None
-
-
-@frozen
-class Wrapper:
-    """The parts of one type of document. Calling it weighs everything that is not the language model."""
-
-    towers: tuple[Beside, ...] = ()
-    told_width: bool = False
-    """Whether the document's class tells its towers the width of the language model."""
-    more: Blocks | None = None
-    """Blocks after all towers."""
-
-    def __call__(self, top: Config, language: Config) -> tuple[Block, ...] | None:
-        """Towers and projectors; ``None`` where a tower is of a type that nobody weighs."""
-        if _text_only(top):
-            return ()
-        try:
-            return self._blocks(top, language)
-        except UnknownTowerError:
-            return None
-
-    def _blocks(self, top: Config, language: Config) -> tuple[Block, ...]:
-        told = {"text_hidden_size": language.integer("hidden_size")} if self.told_width else {}
-        joined = Joined(top=top, language=language)
-        out: tuple[Block, ...] = ()
-        for part in self.towers:
-            config = top.part(part.key, **told)
-            if config is None:
-                continue
-            joined = Joined(top=top, language=language, towers=(*joined.towers, config))
-            out += tower(config, part.path)
-            out += block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
-            if part.then is not None:
-                out += part.then(joined)
-        return out + self.more(joined) if self.more is not None else out
-
-
-def _text_only(top: Config) -> bool:
-    """Whether the document names a class that is the language model alone."""
-    names = top.raw.get("architectures")
-    return isinstance(names, (list, tuple)) and bool(names) and isinstance(names[0], str) and names[0] in _TEXT_ONLY
-
-
-def wrapper(*towers: Beside, told_width: bool = False, more: Blocks | None = None) -> Wrapper:
-    """A document with these towers."""
-    return Wrapper(towers=towers, told_width=told_width, more=more)
 
 
 def beside(key: str, path: str, *projector: Piece, then: Blocks | None = None) -> Beside:
@@ -154,6 +87,41 @@ def audio(*projector: Piece, path: str = "audio_tower", then: Blocks | None = No
     return beside("audio_config", path, *projector, then=then)
 
 
+def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
+    """A type of document with these towers. What comes out weighs all that is not the language model.
+
+    ``told_width`` is whether the document's class tells its towers the width of the language model.
+    """
+
+    def weigh(top: Config, language: Config) -> tuple[Block, ...] | None:
+        if _text_only(top):
+            return ()
+        told = {"text_hidden_size": language.integer("hidden_size")} if told_width else {}
+        joined = Joined(top=top, language=language)
+        out: tuple[Block, ...] = ()
+        try:
+            for part in towers:
+                config = top.part(part.key, **told)
+                if config is None:
+                    continue
+                joined = replace(joined, towers=(*joined.towers, config))
+                out += tower(config, part.path)
+                out += block("projector", tuple(weight for piece in part.projector for weight in piece(joined)), JOINT)
+                if part.then is not None:
+                    out += part.then(joined)
+        except UnknownTowerError:
+            return None
+        return out
+
+    return weigh
+
+
+def _text_only(top: Config) -> bool:
+    """Whether the document names a class that is the language model alone."""
+    names = top.raw.get("architectures")
+    return isinstance(names, (list, tuple)) and list(names[:1]) in [[f"{name}ForCausalLM"] for name in _TEXT_ONLY]
+
+
 # Widths.
 
 
@@ -165,12 +133,17 @@ def _size(joined: Joined, size: Size) -> int:
     return config.integer(key or "hidden_size")
 
 
-def merged(size: str = "top.spatial_merge_size") -> Size:
-    """The width of a square of patches, whose side is a key of the document or of the tower."""
-    return lambda joined: joined.width * _size(joined, size) ** 2
+def times(size: Size, factor: int | str) -> Size:
+    """Some vectors side by side; their number may be a key."""
+    return lambda joined: _size(joined, size) * (factor if isinstance(factor, int) else _size(joined, factor))
 
 
-def shuffled(width: Size = "tower") -> Size:
+def merged(side: str) -> Size:
+    """The tower's width for a square of patches; its side is a key of the document or of the tower."""
+    return lambda joined: joined.width * _size(joined, side) ** 2
+
+
+def shuffled(width: Size) -> Size:
     """The width after pixels were shuffled by a ratio: 0.5 makes four channels of one."""
 
     def size(joined: Joined) -> int:

@@ -8,7 +8,7 @@ from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, gated_ml
 from hwcalc.parsers.blocks import Weighed, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.registry import find_family
-from hwcalc.parsers.towers.build import UnknownTowerError, block, conv, copied, integers, mlp_chain, needed, tower
+from hwcalc.parsers.towers.build import block, conv, copied, integers, mlp_chain, needed, tower
 from hwcalc.parsers.towers.sam import neck
 from hwcalc.parsers.wrappers.build import JOINT, PATH, Joined, audio, beside, matrix, vision, wrapper
 from hwcalc.parsers.wrappers.projected import PALIGEMMA
@@ -35,7 +35,7 @@ def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
 
 
 DEEPSEEK_HYBRID: Final = wrapper(
-    vision(path="vision_model"), beside("high_res_vision_config", "high_res_vision_model"), more=_deepseek_hybrid
+    vision(path="vision_model"), beside("high_res_vision_config", "high_res_vision_model", then=_deepseek_hybrid)
 )
 
 
@@ -134,7 +134,7 @@ def _diffusion_head(config: Config, base: str) -> tuple[Block, ...]:
 
 
 VIBEVOICE: Final = wrapper(
-    beside("audio_config", "audio_tower"), beside("semantic_model_config", "semantic_tokenizer_encoder"), more=_speaking
+    beside("audio_config", "audio_tower"), beside("semantic_model_config", "semantic_tokenizer_encoder", then=_speaking)
 )
 
 
@@ -154,8 +154,8 @@ VIBEVOICE_ASR: Final = wrapper(
 # Qwen2.5-Omni: towers, and unless audio is off a talker with its vocoder.
 
 
-def _qwen_omni(joined: Joined) -> tuple[Block, ...]:
-    top, language = joined.top, joined.language
+def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
+    """Qwen2.5-Omni's parts beside the thinker's language model."""
     thinker = top.sub("thinker_config") or top.retyped("qwen2_5_omni_thinker")
     out = tower(needed(thinker, "audio_config"), "thinker.audio_tower")
     out += tower(needed(thinker, "vision_config"), "thinker.visual")
@@ -173,20 +173,17 @@ def _qwen_omni(joined: Joined) -> tuple[Block, ...]:
     return out
 
 
-QWEN_OMNI: Final = wrapper(more=_qwen_omni)
-
-
 # π0: PaliGemma, and beside it a smaller Gemma that turns noise into actions.
 
 
-def _pi0(joined: Joined) -> tuple[Block, ...]:
-    top, language = joined.top, joined.language
+def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """All but the language model of its PaliGemma."""
     vlm = top.sub("vlm_config") or top.retyped("paligemma")
     expert = needed(top, "dit_config", vocab_size=language.integer("vocab_size"))
     family = find_family("gemma")
     around = PALIGEMMA(vlm, language) if vlm.model_type == "paligemma" else None
     if around is None or expert.model_type != "gemma" or family is None:
-        raise UnknownTowerError(vlm.model_type)
+        return None
     actor = family.weigh(expert, expert, family.read(expert)) or ()
     width, (actions, states) = expert.integer("hidden_size"), integers(top, "max_action_dim", "max_state_dim")
     base = "embed_action_time"
@@ -201,9 +198,6 @@ def _pi0(joined: Joined) -> tuple[Block, ...]:
         if piece.kind != "head":
             around += block(f"action {piece.kind}", piece.weights, JOINT, piece.count)
     return (*around, *block("actions", ends, JOINT))
-
-
-PI0: Final = wrapper(more=_pi0)
 
 
 # Nemotron Transcribe: a speech encoder, a linear layer, and an encoder with a head for the times of words.

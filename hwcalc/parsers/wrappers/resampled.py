@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.weights import Block, WeightRole, attention, embedding, gated_mlp, layer_norm, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, WeightRole, attention, embedding, gated_mlp, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import LLAMA_NAMES, LLAMA_NORMS, Style, block, encoder_layer, linears, mlp_chain, needed, tower
+from hwcalc.parsers.towers.build import LLAMA, LLAMA_NAMES, block, encoder_layer, linears, mlp_chain, needed, norms, tower
 from hwcalc.parsers.wrappers.build import JOINT, PATH, Joined, audio, beside, vision, wrapper
 
 
@@ -20,9 +20,7 @@ def _aria(joined: Joined) -> Weighed:
         *parameter(f"{attend}.multihead_attn.in_proj_weight", 3 * width, width, role=WeightRole.LINEAR),
         *parameter(f"{attend}.multihead_attn.in_proj_bias", 3 * width, role=WeightRole.BIAS),
         *linears(attend, ("multihead_attn.out_proj", "linear"), width, width, bias=True),
-        *layer_norm(f"{attend}.layer_norm", width),
-        *layer_norm(f"{attend}.layer_norm_kv", width),
-        *layer_norm(f"{PATH}.layer_norm", width),
+        *norms("layer", PATH, ("cross_attn.layer_norm", "cross_attn.layer_norm_kv", "layer_norm"), width),
         *mlp_chain(f"{PATH}.feed_forward", (width, text, text), ("linear_in", "linear_out"), bias=False),
     )
 
@@ -81,9 +79,8 @@ def _idefics2(joined: Joined) -> tuple[Block, ...]:
     layer = (
         *attention(own, heads, kv_heads, config.integer("resampler_head_dim"), path=f"{base}.layers.self_attn"),
         *gated_mlp(own, 4 * own, path=f"{base}.layers.mlp"),
+        *norms("rms", f"{base}.layers", ("input_latents_norm", "input_context_norm", "post_attention_layernorm"), own),
     )
-    for name in ("input_latents_norm", "input_context_norm", "post_attention_layernorm"):
-        layer += rms_norm(f"{base}.layers.{name}", own)
     ends = parameter(f"{base}.latents", config.integer("resampler_n_latents"), own) + rms_norm(f"{base}.norm", own)
     return (
         *block("projector", mlp, JOINT),
@@ -113,8 +110,7 @@ def _fun_asr(joined: Joined) -> tuple[Block, ...]:
     adaptor = needed(joined.top, "adaptor_config")
     width = adaptor.integer("hidden_size")
     sizes = (joined.width, adaptor.integer("projector_hidden_size"), width)
-    style = Style(names=LLAMA_NAMES, norms=LLAMA_NORMS)
-    layer = encoder_layer(adaptor, style, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
+    layer = encoder_layer(adaptor, LLAMA, f"{PATH}.layers", width, adaptor.integer("intermediate_size"))
     return (
         *block("projector", mlp_chain(PATH, sizes, ("linear_1", "linear_2")), JOINT),
         *block("projector layer", layer, JOINT, adaptor.number_of_layers()),
