@@ -1,4 +1,4 @@
-"""Read a config into layers: :func:`parse` finds the dialect that claims it and checks that nothing was overlooked."""
+"""Read a config into layers and weights: :func:`parse` finds the family that it belongs to and checks that nothing was overlooked."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ _DTYPES = {
 def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     """Read a description into a :class:`~hwcalc.model.ModelSpec`.
 
-    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no dialect claims it,
-    :class:`~hwcalc.errors.UnreadKeysError` if it says something about the cache that its dialect does not know, and
+    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no family claims it,
+    :class:`~hwcalc.errors.UnreadKeysError` if it says something about the cache that its family does not know, and
     :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume="gqa"`` turns the first two into notes.
     """
     if assume is not None and assume not in ASSUMPTIONS:

@@ -1,4 +1,4 @@
-"""What a dialect gives back, and the pieces that most dialects share."""
+"""What a family of models is: how it reads layers and weighs them, and the readers that most families share."""
 
 from __future__ import annotations
 
