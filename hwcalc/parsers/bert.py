@@ -7,20 +7,37 @@ no pooler, a bare one a pooler and no head; a class for another task is not weig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Named, Switch, Weighed, repeated, switched, tied_head
+from hwcalc.parsers.blocks import Switch, Weighed, switched, tied_head
 from hwcalc.parsers.classes import predicts_words
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.projections import Dims, cross_dims, own_dims, projections
+from hwcalc.parsers.projections import Attends, stack
 from hwcalc.parsers.reading import AttentionDims, Reading
 
-__all__ = ["Bert", "no_cache", "shared_heads"]
+__all__ = [
+    "BERT",
+    "BERT_GENERATION",
+    "BIG_BIRD",
+    "BLIP_TEXT",
+    "ELECTRA",
+    "ERNIE",
+    "GIT_TEXT",
+    "MEGATRON",
+    "PRELAYERNORM",
+    "REMBERT",
+    "ROC_BERT",
+    "ROFORMER",
+    "XMOD",
+    "Bert",
+    "no_cache",
+    "shared_heads",
+]
 
 
 def shared_heads(config: Config) -> AttentionDims:
@@ -109,19 +126,19 @@ class Bert:
         width = config.integer("hidden_size")
         pooled = self.pooler_always or (self.pooler and not headed)
         biased = "qkvo" if switched(config, self.qkv_bias) else "o"
-
-        def layer(kinds: Layer) -> Iterator[Named]:
-            yield "attention", _attention("attention", width, own_dims(kinds, width), biased)
-            inner = config.integer("intermediate_size")
-            mlp = linear("intermediate.dense", width, inner, bias=True) + linear("output.dense", inner, width, bias=True)
-            yield "mlp", mlp + layer_norm("output.LayerNorm", width)
-            if cross:
-                yield "cross_attention", _attention("crossattention", width, cross_dims(kinds, width), biased, source)
-            yield "adapter", self.layer_extra(config, width) if self.layer_extra is not None else ()
-
+        over = _attention("crossattention", width, biased, source) if cross else ()
+        adapter = self.layer_extra(config, width) if self.layer_extra is not None else ()
         out = [
             Block(kind="embedding", weights=self._embeddings(config, width, path), part=part),
-            *repeated(layers, layer, part),
+            *stack(
+                layers,
+                width,
+                part,
+                attention=_attention("attention", width, biased),
+                mlp=self._mlp(config, width),
+                cross_attention=over,
+                adapter=adapter,
+            ),
         ]
         if switched(config, self.final_norm):
             out.append(Block(kind="norm", weights=layer_norm(f"{path}encoder.LayerNorm", width), part=part))
@@ -132,6 +149,11 @@ class Bert:
             head = self._head(config, width, tied=tied) if self.head is None else self.head(config, width)
             out.append(Block(kind="head", weights=head, part=part))
         return out
+
+    def _mlp(self, config: Config, width: int) -> Weighed:
+        inner = config.integer("intermediate_size")
+        mlp = linear("intermediate.dense", width, inner, bias=True) + linear("output.dense", inner, width, bias=True)
+        return mlp + layer_norm("output.LayerNorm", width)
 
     def _narrow(self, config: Config, width: int) -> int:
         """The width of the embeddings."""
@@ -163,9 +185,10 @@ class Bert:
         return weights
 
 
-def _attention(path: str, width: int, dims: Dims, biased: str, source: int | None = None) -> Weighed:
+def _attention(path: str, width: int, biased: str, source: int | None = None) -> Attends:
     names = {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output.dense"}
-    return projections(path, width, dims, names, source=source, biased=biased) + layer_norm(f"{path}.output.LayerNorm", width)
+    norm = layer_norm(f"{path}.output.LayerNorm", width)
+    return Attends(path=path, names=names, cross=path == "crossattention", biased=biased, source=source, norms=norm)
 
 
 def _rembert_head(config: Config, width: int) -> Weighed:

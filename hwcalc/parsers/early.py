@@ -18,7 +18,7 @@ from hwcalc.parsers.bert import GIT_TEXT, no_cache, shared_heads
 from hwcalc.parsers.blocks import Named, repeated, tied_head
 from hwcalc.parsers.classes import predicts_words
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.projections import output_head, own_dims, projections
+from hwcalc.parsers.projections import Attends, output_head, own_dims, projections, stack
 from hwcalc.parsers.reading import Readers, Reading
 from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patch_conv
 
@@ -151,13 +151,11 @@ def _xlm(config: Config, reading: Reading) -> list[Block] | None:
     if languages > 1 and config.flag("use_lang_emb"):
         outside += embedding("lang_embeddings", languages, width)
     names = {"q": "q_lin", "k": "k_lin", "v": "v_lin", "o": "out_lin"}
-
-    def layer(kinds: Layer) -> Iterator[Named]:
-        yield "attention", projections("attentions", width, own_dims(kinds, width), names, biased="qkvo")
-        yield "mlp", plain_mlp(width, 4 * width, path="ffns", names=("lin1", "lin2"))
-        yield "norm", layer_norm("layer_norm1", width) + layer_norm("layer_norm2", width)
-
-    return [Block(kind="embedding", weights=outside + layer_norm("layer_norm_emb", width)), *repeated(reading.layers, layer)]
+    attention = Attends(path="attentions", names=names, biased="qkvo")
+    mlp = plain_mlp(width, 4 * width, path="ffns", names=("lin1", "lin2"))
+    norms = layer_norm("layer_norm1", width) + layer_norm("layer_norm2", width)
+    table = Block(kind="embedding", weights=outside + layer_norm("layer_norm_emb", width))
+    return [table, *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms)]
 
 
 def _other_memory(what: str) -> Callable[[Config], Reading]:

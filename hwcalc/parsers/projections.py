@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
 from typing import Final
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.cross import CrossAttention
+from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hybrid import Layer
-from hwcalc.formulas.weights import Block, WeightRole, linear, parameter
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.formulas.weights import Block, Part, WeightRole, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.reading import AttentionDims
 
-__all__ = ["KVQO", "QKVO", "Dims", "cross_dims", "output_head", "own_dims", "projections", "square"]
+__all__ = ["KVQO", "QKVO", "Attends", "Dims", "cross_dims", "output_head", "own_dims", "projections", "square", "stack"]
 
 Dims = AttentionDims | AttentionKind
 
@@ -55,6 +57,40 @@ def projections(
         "o": (dims.num_attention_heads * dims.v_head_dim, width),
     }
     return tuple(weight for key, name in names.items() for weight in linear(f"{path}.{name}", *shapes[key], bias=key in biased))
+
+
+@frozen
+class Attends:
+    """The matrices of a layer's attention by the names of their tensors; their dims are those of the layer's cache."""
+
+    path: str
+    names: Mapping[str, str] = field(default_factory=lambda: QKVO)
+    cross: bool = False
+    biased: str = ""
+    source: int | None = None
+    """The width that cross attention attends to, the model's own unless given."""
+    head_norms: bool = False
+    """Whether each head's queries and keys have a norm."""
+    norms: Weighed = ()
+    """Norms before or after it, and what else belongs to it."""
+
+    def weights(self, layer: Layer, width: int) -> Weighed:
+        """The tensors of one layer."""
+        dims = cross_dims(layer, width) if self.cross else own_dims(layer, width)
+        weights = projections(self.path, width, dims, self.names, source=self.source, biased=self.biased)
+        for name in ("q_norm", "k_norm") if self.head_norms else ():
+            weights += rms_norm(f"{self.path}.{name}", dims.head_dim)
+        return weights + self.norms
+
+
+def stack(layers: Iterable[Layer], width: int, part: Part = Part.LANGUAGE, **slots: Attends | Weighed) -> list[Block]:
+    """The blocks of layers, each of which has these, by their kinds and in this order."""
+
+    def weigh(layer: Layer) -> Iterator[Named]:
+        for kind, slot in slots.items():
+            yield kind, slot.weights(layer, width) if isinstance(slot, Attends) else slot
+
+    return repeated(layers, weigh, part)
 
 
 def output_head(path: str, width: int, vocab: int, *, tied: bool = False, bias: bool = False) -> list[Block]:

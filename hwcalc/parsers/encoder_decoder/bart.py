@@ -21,7 +21,26 @@ from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, encoder_
 from hwcalc.parsers.projections import KVQO, Dims, cross_dims, output_head, own_dims, projections, square
 from hwcalc.parsers.reading import Reading
 
-__all__ = ["BART_KEYS", "Bart"]
+__all__ = [
+    "BART",
+    "BART_KEYS",
+    "BIGBIRD",
+    "BLENDERBOT",
+    "BLENDERBOT_SMALL",
+    "FORMULANET",
+    "FSMT",
+    "LED",
+    "M2M",
+    "MARIAN",
+    "MBART",
+    "MVP",
+    "NLLB_MOE",
+    "PEGASUS_X",
+    "SPEECH2TEXT",
+    "TROCR",
+    "WHISPER",
+    "Bart",
+]
 
 BART_KEYS: Final = Keys(count=("decoder_layers",), heads="decoder_attention_heads")
 

@@ -5,16 +5,15 @@ Mirrors ``modeling_*.py`` of those names in transformers 5.23.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, gated_mlp, layer_norm, linear, rms_norm
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Named, repeated
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, Plain
-from hwcalc.parsers.projections import cross_dims, output_head, own_dims, projections
+from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys
+from hwcalc.parsers.projections import KVQO, Attends, output_head, stack
 from hwcalc.parsers.reading import Reading, attention_dims
 from hwcalc.parsers.towers.build import needed
 
@@ -38,26 +37,28 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
     width, wide = encoder.integer("hidden_size"), decoder.integer("hidden_size")
     channels = decoder.integer("num_channels") * decoder.integer("vocab_size")
 
-    def encode(kinds: Layer) -> Iterator[Named]:
-        yield "attention", projections("self_attention", width, own_dims(kinds, width))
-        yield "mlp", gated_mlp(width, encoder.integer("intermediate_size"), fused="gate_up_proj")
-        yield "norm", rms_norm("pre_sa_norm", width) + rms_norm("post_sa_norm", width)
+    def mlp(side: Config, width: int) -> Weighed:
+        return gated_mlp(width, side.integer("intermediate_size"), fused="gate_up_proj")
 
-    def decode(kinds: Layer) -> Iterator[Named]:
-        yield "attention", projections("self_attention", wide, own_dims(kinds, wide))
-        source = decoder.integer("cross_hidden_size")
-        yield "cross_attention", projections("cross_attention", wide, cross_dims(kinds, wide), source=source)
-        yield "mlp", gated_mlp(wide, decoder.integer("intermediate_size"), fused="gate_up_proj")
-        yield "norm", tuple(weight for name in ("sa", "ca", "mlp") for weight in rms_norm(f"pre_{name}_norm", wide))
+    def norms(width: int, *names: str) -> Weighed:
+        return tuple(weight for name in names for weight in rms_norm(f"{name}_norm", width))
 
+    own = Attends(path="self_attention")
     layers: tuple[Layer, ...] = ((attention_dims(encoder).full(),),) * encoder.number_of_layers()
     table = embedding("encoder.embedding", encoder.integer("vocab_size"), width)
     return [
         Block(kind="embedding", weights=table, part=Part.ENCODER),
-        *repeated(layers, encode, Part.ENCODER),
+        *stack(layers, width, Part.ENCODER, attention=own, mlp=mlp(encoder, width), norm=norms(width, "pre_sa", "post_sa")),
         Block(kind="norm", weights=rms_norm("encoder.norm", width), part=Part.ENCODER),
         Block(kind="embedding", weights=embedding("decoder.embeddings.embed", channels, wide)),
-        *repeated(reading.layers, decode),
+        *stack(
+            reading.layers,
+            wide,
+            attention=own,
+            cross_attention=Attends(path="cross_attention", cross=True, source=decoder.integer("cross_hidden_size")),
+            mlp=mlp(decoder, wide),
+            norm=norms(wide, "pre_sa", "pre_ca", "pre_mlp"),
+        ),
         Block(kind="norm", weights=rms_norm("decoder.norm", wide)),
         *output_head("logits_dense", wide, channels),
     ]
@@ -66,14 +67,18 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
 def _musicgen(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
     """MusicGen's decoder alone: a table and a head for each codebook. The melody model has no cross attention."""
     width, vocab, books = config.integer("hidden_size"), config.integer("vocab_size"), config.integer("num_codebooks")
-
-    plain = Plain(bias=False)
+    own, cross = (
+        Attends(path=path, names=KVQO, cross=over, norms=layer_norm(f"{path}_layer_norm", width))
+        for path, over in (("self_attn", False), ("encoder_attn", True))
+    )
+    inner = config.integer("ffn_dim")
+    mlp = linear("fc1", width, inner) + linear("fc2", inner, width) + layer_norm("final_layer_norm", width)
     return [
         Block(kind="embedding", weights=embedding("decoder.embed_tokens", vocab + 1, width), count=books),
         Block(kind="norm", weights=layer_norm("decoder.layer_norm", width)),
-        *plain.layers(reading.layers, width, config.integer("ffn_dim")),
+        *stack(reading.layers, width, attention=own, mlp=mlp),
         Block(kind="head", weights=linear("lm_heads", width, vocab, role=WeightRole.HEAD), count=books),
-        *(plain.cross_attention(reading.layers, width) if config.model_type == "musicgen_decoder" else ()),
+        *(stack(reading.layers, width, cross_attention=cross) if config.model_type == "musicgen_decoder" else ()),
     ]
 
 

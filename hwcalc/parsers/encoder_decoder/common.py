@@ -8,21 +8,19 @@ are read here. A class named ``...ForCausalLM`` is the decoder alone, which has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.weights import Block, Part, layer_norm, linear
+from hwcalc.formulas.weights import Block
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.classes import architecture, form
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.projections import KVQO, cross_dims, own_dims, projections
 from hwcalc.parsers.reading import AttentionDims, Reading
 
-__all__ = ["COMMON", "EncoderDecoder", "Keys", "Plain", "encoder_layers"]
+__all__ = ["COMMON", "EncoderDecoder", "Keys", "encoder_layers"]
 
 
 @frozen
@@ -137,41 +135,6 @@ class EncoderDecoder:
             config=config,
             notes=(Note(code="encoder-only", message=f"{name[:60]} is an encoder alone: it keeps nothing between steps."),),
         )
-
-
-@frozen
-class Plain:
-    """Layers of attention and an MLP of two matrices, each with a norm, by the names of their tensors."""
-
-    own: str = "self_attn"
-    cross: str = "encoder_attn"
-    names: Mapping[str, str] = field(default_factory=lambda: KVQO)
-    mlp: tuple[str, str] = ("fc1", "fc2")
-    mlp_norm: str = "final_layer_norm"
-    bias: bool = True
-
-    def layers(
-        self, layers: tuple[Layer, ...], width: int, inner: int, part: Part = Part.LANGUAGE, *, more: Weighed = ()
-    ) -> list[Block]:
-        """Self attention and MLP of these layers. ``more`` is what else belongs to the attention."""
-
-        def layer(kinds: Layer) -> Iterator[Named]:
-            own = projections(self.own, width, own_dims(kinds, width), self.names, biased="kvqo" if self.bias else "")
-            yield "attention", own + layer_norm("self_attn_layer_norm", width) + more
-            up, down = self.mlp
-            mlp = linear(up, width, inner, bias=self.bias) + linear(down, inner, width, bias=self.bias)
-            yield "mlp", mlp + layer_norm(self.mlp_norm, width)
-
-        return repeated(layers, layer, part)
-
-    def cross_attention(self, layers: tuple[Layer, ...], width: int) -> list[Block]:
-        """Cross attention of these layers."""
-
-        def layer(kinds: Layer) -> Iterator[Named]:
-            over = projections(self.cross, width, cross_dims(kinds, width), self.names, biased="kvqo" if self.bias else "")
-            yield "cross_attention", over + layer_norm(f"{self.cross}_layer_norm", width)
-
-        return repeated(layers, layer)
 
 
 def _set_aside(config: Config) -> None:

@@ -8,21 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear
-from hwcalc.parsers.blocks import Weighed, tied_head
+from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, plain_mlp
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, Plain, encoder_layers
-from hwcalc.parsers.projections import output_head
+from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, encoder_layers
+from hwcalc.parsers.projections import Attends, output_head, stack
 from hwcalc.parsers.reading import Reading
 
 __all__ = ["PROPHETNET"]
 
-_PLAIN: Final = Plain(
-    cross="cross_attn",
-    names={"k": "key_proj", "v": "value_proj", "q": "query_proj", "o": "out_proj"},
-    mlp=("feed_forward.intermediate", "feed_forward.output"),
-    mlp_norm="feed_forward_layer_norm",
-)
+_NAMES: Final = {"k": "key_proj", "v": "value_proj", "q": "query_proj", "o": "out_proj"}
 
 
 def _weights(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
@@ -44,15 +39,19 @@ def _side(config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> l
     part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
     outside = embedding(f"{side}.position_embeddings", config.integer("max_position_embeddings"), width)
     outside += layer_norm(f"{side}.embeddings_layer_norm", width)
-    more: Weighed = ()
-    cross: list[Block] = []
+    norm = layer_norm("self_attn_layer_norm", width)
+    mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="feed_forward", names=("intermediate", "output"))
+    out: list[Block] = []
     if side == "decoder":
         outside += embedding("decoder.ngram_embeddings", config.integer("ngram"), width)
         buckets = config.integer("num_buckets") * config.integer("num_decoder_attention_heads")
-        more = linear("self_attn.relative_pos_embeddings", width, buckets, bias=True)
-        cross = _PLAIN.cross_attention(layers, width) if config.flag("add_cross_attention") else []
-    table = Block(kind="embedding", weights=outside, part=part)
-    return [*cross, table, *_PLAIN.layers(layers, width, config.integer(f"{side}_ffn_dim"), part, more=more)]
+        norm += linear("self_attn.relative_pos_embeddings", width, buckets, bias=True)
+        after = layer_norm("cross_attn_layer_norm", width)
+        cross = Attends(path="cross_attn", names=_NAMES, cross=True, biased="kvqo", norms=after)
+        out += stack(layers, width, cross_attention=cross) if config.flag("add_cross_attention") else []
+    own = Attends(path="self_attn", names=_NAMES, biased="kvqo", norms=norm)
+    out.append(Block(kind="embedding", weights=outside, part=part))
+    return out + stack(layers, width, part, attention=own, mlp=mlp + layer_norm("feed_forward_layer_norm", width))
 
 
 PROPHETNET: Final = EncoderDecoder(

@@ -6,27 +6,27 @@ which nobody weighs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import convolution
-from hwcalc.parsers.blocks import Named, Weighed, repeated, tied_head
+from hwcalc.parsers.blocks import Weighed, tied_head
 from hwcalc.parsers.classes import architecture
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.bart import BART_KEYS
-from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, Plain, encoder_layers
+from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, encoder_layers
 from hwcalc.parsers.encoder_decoder.sound import conformer, masked_span, parakeet, wav2vec2_front
-from hwcalc.parsers.projections import cross_dims, output_head, own_dims, projections
+from hwcalc.parsers.projections import KVQO, Attends, output_head, stack
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.towers.build import needed
 
 __all__ = ["CANARY", "COHERE", "DECODER", "MOONSHINE", "SEAMLESS", "SPEECHT5"]
 
 
-_TEXT: Final = Plain(cross="cross_attention", mlp=("ffn.fc1", "ffn.fc2"), mlp_norm="ffn_layer_norm")
+def _with_norm(path: str, name: str, width: int, *, cross: bool = False) -> Attends:
+    return Attends(path=path, names=KVQO, cross=cross, biased="kvqo", norms=layer_norm(f"{name}_layer_norm", width))
 
 
 def _seamless(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
@@ -54,10 +54,12 @@ def _text_stack(config: Config, side: str, layers: tuple[Layer, ...]) -> list[Bl
     """Layers with a norm before each block, and one after the last."""
     width, encoder = config.integer("hidden_size"), side == "encoder"
     part = Part.ENCODER if encoder else Part.LANGUAGE
+    mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="ffn") + layer_norm("ffn_layer_norm", width)
+    cross = _with_norm("cross_attention", "cross_attention", width, cross=True)
     return [
-        *_TEXT.layers(layers, width, config.integer(f"{side}_ffn_dim"), part),
+        *stack(layers, width, part, attention=_with_norm("self_attn", "self_attn", width), mlp=mlp),
         Block(kind="norm", weights=layer_norm(f"text_{side}.layer_norm", width), part=part),
-        *(() if encoder else _TEXT.cross_attention(layers, width)),
+        *(() if encoder else stack(layers, width, cross_attention=cross)),
     ]
 
 
@@ -74,11 +76,13 @@ def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[
         Block(kind="convolution", weights=front, part=Part.ENCODER),
         Block(kind="embedding", weights=embedding("decoder.prenet.embed_tokens", vocab, width)),
     ]
-    decoder = Plain(mlp=("feed_forward.intermediate_dense", "feed_forward.output_dense"))
-    encoder = replace(decoder, own="attention")
-    out += encoder.layers(encoder_layers(config), width, config.integer("encoder_ffn_dim"), Part.ENCODER)
-    out += decoder.layers(reading.layers, width, config.integer("decoder_ffn_dim"))
-    out += decoder.cross_attention(reading.layers, width)
+    names = ("intermediate_dense", "output_dense")
+    for side, layers, path in (("encoder", encoder_layers(config), "attention"), ("decoder", reading.layers, "self_attn")):
+        mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="feed_forward", names=names)
+        part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
+        own = _with_norm(path, "self_attn", width)
+        out += stack(layers, width, part, attention=own, mlp=mlp + layer_norm("final_layer_norm", width))
+    out += stack(reading.layers, width, cross_attention=_with_norm("encoder_attn", "encoder_attn", width, cross=True))
     return out if tied_head(config, top) else out + output_head("text_decoder_postnet.lm_head", width, vocab)
 
 
@@ -87,24 +91,21 @@ def _moonshine(config: Config, top: Config, reading: Reading, kind: str) -> list
     width, inner, vocab = config.integer("hidden_size"), config.integer("intermediate_size"), config.integer("vocab_size")
     front = convolution("encoder.conv1", width, 127) + convolution("encoder.conv2", 2 * width, 7, inputs=width, bias=True)
     front += convolution("encoder.conv3", width, 3, inputs=2 * width, bias=True) + layer_norm("encoder.groupnorm", width)
-    biased = "qkv" if config.flag("attention_bias") else ""
+    own = Attends(path="self_attn", biased="qkv" if config.flag("attention_bias") else "")
     before = ("input_layernorm", "post_attention_layernorm")
-
-    def encode(kinds: Layer) -> Iterator[Named]:
-        yield "attention", projections("self_attn", width, own_dims(kinds, width), biased=biased)
-        yield "mlp", plain_mlp(width, inner)
-        yield "norm", _norms(before, width)
-
-    def decode(kinds: Layer) -> Iterator[Named]:
-        yield "cross_attention", projections("encoder_attn", width, cross_dims(kinds, width), biased=biased)
-        yield "attention", projections("self_attn", width, own_dims(kinds, width), biased=biased)
-        yield "mlp", linear("mlp.fc1", width, 2 * inner, bias=True) + linear("mlp.fc2", inner, width, bias=True)
-        yield "norm", _norms((*before, "final_layernorm"), width)
-
+    gate = linear("mlp.fc1", width, 2 * inner, bias=True) + linear("mlp.fc2", inner, width, bias=True)
+    encoder = _moonshine_keys("encoder").layers(config, cross=False)
     out = [
         Block(kind="convolution", weights=front + rms_norm("encoder.layer_norm", width), part=Part.ENCODER),
-        *repeated(_moonshine_keys("encoder").layers(config, cross=False), encode, Part.ENCODER),
-        *repeated(reading.layers, decode),
+        *stack(encoder, width, Part.ENCODER, attention=own, mlp=plain_mlp(width, inner), norm=_norms(before, width)),
+        *stack(
+            reading.layers,
+            width,
+            cross_attention=replace(own, path="encoder_attn", cross=True),
+            attention=own,
+            mlp=gate,
+            norm=_norms((*before, "final_layernorm"), width),
+        ),
         Block(kind="embedding", weights=embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.norm", width)),
     ]
     return out if tied_head(config, top) else out + output_head("proj_out", width, vocab)
@@ -126,24 +127,25 @@ def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> li
     """Canary and Cohere's ASR: a plain decoder over a Parakeet encoder. The head has a bias, tied or not."""
     encoder, decoder = needed(config, "encoder_config"), reading.config
     width, vocab = decoder.integer("hidden_size"), decoder.integer("vocab_size")
-    biased = "qkvo" if decoder.flag("attention_bias") else ""
     outside = embedding("decoder.embed_tokens", vocab, width)
     outside += layer_norm("decoder.norm", width) + layer_norm("decoder.embedding_layernorm", width)
     if decoder is config:  # Cohere's
         outside += embedding("decoder.pos_emb", decoder.integer("max_position_embeddings"), width)
         outside += linear("decoder.proj", encoder.integer("hidden_size"), width, bias=True)
-
-    def layer(kinds: Layer) -> Iterator[Named]:
-        yield "attention", projections("self_attn", width, own_dims(kinds, width), biased=biased)
-        yield "cross_attention", projections("encoder_attn", width, cross_dims(kinds, width), biased=biased)
-        yield "mlp", plain_mlp(width, decoder.integer("intermediate_size"))
-        names = ("input_layernorm", "post_attention_layernorm", "final_layernorm")
-        yield "norm", tuple(weight for name in names for weight in layer_norm(name, width))
-
+    heard = parakeet(encoder, "encoder")
+    own = Attends(path="self_attn", biased="qkvo" if decoder.flag("attention_bias") else "")
+    norms = ("input_layernorm", "post_attention_layernorm", "final_layernorm")
     return [
-        *parakeet(encoder, "encoder"),
+        *heard,
         Block(kind="embedding", weights=outside),
-        *repeated(reading.layers, layer),
+        *stack(
+            reading.layers,
+            width,
+            attention=own,
+            cross_attention=replace(own, path="encoder_attn", cross=True),
+            mlp=plain_mlp(width, decoder.integer("intermediate_size")),
+            norm=tuple(weight for name in norms for weight in layer_norm(name, width)),
+        ),
         *output_head("proj_out", width, vocab, tied=tied_head(decoder, top), bias=True),
     ]
 

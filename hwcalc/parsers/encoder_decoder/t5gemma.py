@@ -5,15 +5,15 @@ Mirrors ``modeling_t5gemma.py`` and ``modeling_t5gemma2.py`` of transformers 5.2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, gated_mlp, parameter, rms_norm
-from hwcalc.parsers.blocks import Named, repeated, tied_head
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.common import EncoderDecoder
-from hwcalc.parsers.projections import cross_dims, output_head, own_dims, projections
+from hwcalc.parsers.projections import Attends, output_head, stack
 from hwcalc.parsers.reading import (
     Reading,
     attention_dims,
@@ -50,13 +50,13 @@ def _table(config: Config, path: str, part: Part) -> Block:
     return Block(kind="embedding", weights=table, part=part)
 
 
-def _encoder(config: Config, path: str, *, qk_norm: bool = False) -> list[Block]:
+def _encoder(config: Config, path: str, *, head_norms: bool = False) -> list[Block]:
     layers: tuple[Layer, ...] = ((attention_dims(config).full(),),) * config.number_of_layers()
-    return _stack(config, layers, path, Part.ENCODER, qk_norm=qk_norm)
+    return _side(config, layers, path, Part.ENCODER, head_norms=head_norms)
 
 
-def _stack(
-    config: Config, layers: tuple[Layer, ...], path: str, part: Part, *, source: int | None = None, qk_norm: bool = False
+def _side(
+    config: Config, layers: tuple[Layer, ...], path: str, part: Part, *, source: int | None = None, head_norms: bool = False
 ) -> list[Block]:
     """Layers of Gemma 2 or 3, with four norms each, and the final norm.
 
@@ -65,20 +65,15 @@ def _stack(
     width, biased = config.integer("hidden_size"), "qkvo" if config.flag("attention_bias") else ""
     names = ("self_attn", "feedforward", *(("cross_attn",) if source is not None else ()))
 
-    def layer(kinds: Layer) -> Iterator[Named]:
-        dims = own_dims(kinds, width)
-        own = projections("self_attn", width, dims, biased=biased)
-        if qk_norm:
-            own += rms_norm("self_attn.q_norm", dims.head_dim) + rms_norm("self_attn.k_norm", dims.head_dim)
-        yield "attention", own
-        yield "mlp", gated_mlp(width, config.integer("intermediate_size"))
-        yield "norm", tuple(w for name in names for when in ("pre", "post") for w in rms_norm(f"{when}_{name}_layernorm", width))
-
-    def over(kinds: Layer) -> Iterator[Named]:
-        yield "cross_attention", projections("cross_attn", width, cross_dims(kinds, width), source=source, biased=biased)
-
-    out = [*repeated(layers, layer, part), Block(kind="norm", weights=rms_norm(f"{path}.norm", width), part=part)]
-    return out if source is None else out + repeated(layers, over, part)
+    own = Attends(path="self_attn", biased=biased, head_norms=head_norms)
+    mlp = gated_mlp(width, config.integer("intermediate_size"))
+    norms = tuple(weight for name in names for when in ("pre", "post") for weight in rms_norm(f"{when}_{name}_layernorm", width))
+    out = stack(layers, width, part, attention=own, mlp=mlp, norm=norms)
+    out.append(Block(kind="norm", weights=rms_norm(f"{path}.norm", width), part=part))
+    if source is not None:
+        cross = Attends(path="cross_attn", cross=True, source=source, biased=biased)
+        out += stack(layers, width, part, cross_attention=cross)
+    return out
 
 
 def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
@@ -88,7 +83,7 @@ def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[B
     if kind == "encoder":
         return out
     out.append(_table(decoder, "decoder", Part.LANGUAGE))
-    out += _stack(decoder, reading.layers, "decoder", Part.LANGUAGE, source=encoder.integer("hidden_size"))
+    out += _side(decoder, reading.layers, "decoder", Part.LANGUAGE, source=encoder.integer("hidden_size"))
     if kind == "both" and not tied_head(decoder, top):
         out += output_head("lm_head.out_proj", decoder.integer("hidden_size"), decoder.integer("vocab_size"))
     return out
@@ -104,7 +99,7 @@ def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[
     out = [
         _table(text, path, Part.LANGUAGE),
         Block(kind="embedding", weights=parameter(f"{path}.embed_tokens.eoi_embedding", width)),
-        *_encoder(text, path, qk_norm=True),
+        *_encoder(text, path, head_norms=True),
     ]
     try:
         out += tower(vision, "encoder.vision_tower")
@@ -113,7 +108,7 @@ def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[
     seen, path = vision.integer("hidden_size"), "encoder.multi_modal_projector"
     projector = parameter(f"{path}.mm_input_projection_weight", seen, width, role=WeightRole.LINEAR)
     out.append(Block(kind="projector", weights=projector + rms_norm(f"{path}.mm_soft_emb_norm", seen), part=Part.PROJECTOR))
-    out += _stack(reading.config, reading.layers, "decoder", Part.LANGUAGE, qk_norm=True)
+    out += _side(reading.config, reading.layers, "decoder", Part.LANGUAGE, head_norms=True)
     return out if tied_head(reading.config, top) else None
 
 
