@@ -1,4 +1,4 @@
-"""What encoders beside a language model are built of: layers, patches, convolutions, and :class:`Encoder`, a tower of equal layers.
+"""What encoders beside a language model are built of: layers, patches, convolutions, and a tower of equal layers.
 
 Paths begin with the tower's name in the model (``visual.blocks.attn.qkv.weight``, without a layer's number), since
 quantisations leave whole towers alone by that name. Every room mirrors the towers' ``modeling_*.py`` in transformers 5.23.
@@ -63,7 +63,7 @@ class Style:
     norm: str = "layer"
     """The kind of norms: ``layer`` or ``rms``."""
     heads: str = ""
-    """``split`` where the heads share the width, ``own`` where they have a width of their own (``head_dim``); else nobody asks."""
+    """``split`` where heads share the width, ``own`` where they have a width of their own (``head_dim``); else nobody asks."""
     kv_heads: bool = False
     """Whether keys and values have heads of their own number."""
     qk_norm: str = ""

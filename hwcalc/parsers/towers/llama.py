@@ -28,21 +28,14 @@ def _adapter(config: Config, path: str, width: int) -> Weighed:
     return first + linear(f"{base}.fc2", out, out)
 
 
-LLAMA4: Final = Encoder(
-    style=LLAMA,
-    stem=_stem4,
-    layers="model.layers",
-    norms=_ENDS,
-    joint=_adapter,
-    joint_kind="adapter",
-)
+LLAMA4: Final = Encoder(style=LLAMA, stem=_stem4, layers="model.layers", norms=_ENDS, joint=_adapter, joint_kind="adapter")
 
 
 def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
     """Positions per tile and per aspect ratio, each behind a gate."""
     patches, tiles = grid(config, 1), config.integer("max_num_tiles")
     ratios = config.sequence("supported_aspect_ratios")
-    rows, gated = 1 + (_RATIOS if ratios is None else len(ratios)), f"{path}.gated_positional_embedding"
+    rows, gated = 1 + (8 if ratios is None else len(ratios)), f"{path}.gated_positional_embedding"
     weights = (
         *parameter(f"{path}.class_embedding", width),
         *patch_conv(config, f"{path}.patch_embedding", width, bias=False),
@@ -56,13 +49,7 @@ def _tiled_stem(config: Config, path: str, width: int) -> Weighed:
     return weights
 
 
-_RATIOS: Final = 8
-_TILED: Final = Encoder(
-    style=replace(LLAMA, bias=4 * (False,)),
-    stem=_tiled_stem,
-    layers="transformer.layers",
-    norms=_ENDS,
-)
+_TILED: Final = Encoder(style=replace(LLAMA, bias=4 * (False,)), stem=_tiled_stem, layers="transformer.layers", norms=_ENDS)
 
 
 def mllama(config: Config, path: str) -> tuple[Block, ...]:

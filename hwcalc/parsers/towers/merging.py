@@ -64,11 +64,7 @@ _GATED_QKV: Final = replace(_QKV, mlp=GATED, norm="rms")
 _MERGING: Final = Encoder(style=_QKV, layers="blocks", joint_kind="merger")
 
 QWEN2: Final = replace(
-    _MERGING,
-    stem=_stem(bias=False),
-    width="embed_dim",
-    mlp_width=ratio_width,
-    joint=partial(_mlp_merger, out="hidden_size"),
+    _MERGING, stem=_stem(bias=False), width="embed_dim", mlp_width=ratio_width, joint=partial(_mlp_merger, out="hidden_size")
 )
 QWEN25: Final = replace(_MERGING, style=_GATED_QKV, stem=_stem(bias=False), joint=partial(_mlp_merger, kind="rms"))
 QWEN25_SPLIT: Final = replace(QWEN25, style=replace(_GATED_QKV, names=("q", "k", "v", "proj")))
@@ -95,7 +91,5 @@ GLM_OCR: Final = replace(
 )
 GLM5: Final = replace(GLM_OCR, joint=_gated_merger(("projection_intermediate_size",), ("post_layernorm",)))
 ERNIE: Final = replace(
-    _MERGING,
-    stem=_stem(embed=patch_linear, bias=False, frames=""),
-    joint=lambda _, path, width: layer_norm(f"{path}.ln", width),
+    _MERGING, stem=_stem(embed=patch_linear, bias=False, frames=""), joint=lambda _, path, width: layer_norm(f"{path}.ln", width)
 )

@@ -1,4 +1,4 @@
-"""SAM's image encoder: windows, a few global layers, and positions relative to either side. Alone, or in front of another tower."""
+"""SAM's image encoder: windows, a few global layers, and positions relative to either side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Towers whose layers are unlike: deeper ones with experts, convolutions between attention, and patches that fold stage by stage."""
+"""Towers whose layers are unlike: with experts, with convolutions between attention, or folding stage by stage."""
 
 from __future__ import annotations
 

@@ -28,7 +28,6 @@ from hwcalc.parsers.towers.build import (
 )
 
 _WITH_CLASS: Final = partial(grid, extra=1)
-_NO_BIAS: Final = (False, False, False, False)
 _SCALED: Final = ("lambda_1", "lambda_2")
 _BEFORE_AFTER: Final = ("layernorm_before", "layernorm_after")
 
@@ -72,24 +71,17 @@ def _docling_connector(config: Config, path: str, width: int) -> Weighed:
     for route, scale in routes.items():
         merged, tap = width * scale**2, f"{base}.{route}.deepstack_mergers"
         weights += linear(f"{base}.{route}.projection", merged, out)
-        for _ in range(_DOCLING_TAPS if taps is None else len(taps)):
+        for _ in range(3 if taps is None else len(taps)):
             weights += layer_norm(f"{tap}.layer_norm", merged)
             weights += mlp_chain(tap, (merged, out, out), ("linear_1", "linear_2"))
-    return (
-        *weights,
-        *layer_norm(f"{base}.ln_mid", out),
-        *linear(f"{base}.mlp_fc2", out, out),
-        *layer_norm(f"{base}.ln_out", out),
-    )
+    weights += layer_norm(f"{base}.ln_mid", out) + linear(f"{base}.mlp_fc2", out, out)
+    return weights + layer_norm(f"{base}.ln_out", out)
 
-
-_DOCLING_TAPS: Final = 3
 
 SIGLIP: Final = Encoder(stem=patches(positions=grid), layers="encoder.layers", norms=("post_layernorm",))
 SIGLIP_POOLED: Final = replace(SIGLIP, extra=_pooling_head)
-_SIGLIP2_STEM: Final = patches(embed=patch_linear, positions="num_patches")
-SIGLIP2: Final = replace(SIGLIP_POOLED, stem=_SIGLIP2_STEM)
-SIGLIP2_BARE: Final = replace(SIGLIP, stem=_SIGLIP2_STEM)
+SIGLIP2_BARE: Final = replace(SIGLIP, stem=patches(embed=patch_linear, positions="num_patches"))
+SIGLIP2: Final = replace(SIGLIP2_BARE, extra=_pooling_head)
 NO_POSITIONS: Final = replace(SIGLIP, stem=patches())
 DOCLING: Final = replace(SIGLIP, extra=_docling_connector)
 MINICPM: Final = replace(SIGLIP, extra=_window_merger)
@@ -106,7 +98,7 @@ MINIMAX: Final = Encoder(stem=patches(bias=False, frames="temporal_patch_size"),
 
 # InternVL and Janus.
 
-INTERN_STYLE: Final = Style(
+_INTERN: Final = Style(
     attention="attention",
     names=("q_proj", "k_proj", "v_proj", "projection_layer"),
     bias=("attention_bias", "attention_bias", "attention_bias", True),
@@ -128,11 +120,11 @@ def _internvl_extra(config: Config, path: str, width: int) -> Weighed:
     return weights
 
 
-QIANFAN: Final = Encoder(style=INTERN_STYLE, stem=patches(vectors=1), extra=_internvl_extra)
+QIANFAN: Final = Encoder(style=_INTERN, stem=patches(vectors=1), extra=_internvl_extra)
 INTERNVL: Final = replace(QIANFAN, layers="encoder.layer")
 JANUS: Final = replace(
     SIGLIP,
-    style=replace(INTERN_STYLE, attention="self_attn", norms=Style().norms, qk_norm_kind="layer", scales=()),
+    style=replace(_INTERN, attention="self_attn", norms=Style().norms, qk_norm_kind="layer", scales=()),
     mlp_width=ratio_width,
 )
 
@@ -141,7 +133,7 @@ JANUS: Final = replace(
 _PIXTRAL: Final = Style(
     attention="attention",
     names=LLAMA_NAMES,
-    bias=_NO_BIAS,
+    bias=4 * (False,),
     mlp=("feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"),
     mlp_bias=(False, False),
     norms=("attention_norm", "ffn_norm"),
@@ -303,12 +295,9 @@ def _radio_patches(config: Config, path: str, width: int) -> Weighed:
     frames = config.maybe_integer("video_temporal_patch_size")
     if frames is not None:
         weights += linear(f"{base}.video_patch_projection", patch * frames, width)
+    weights += embedding(f"{base}.position_embedding", side * side, width)
     rows = config.integer("num_cls_tokens", minimum=0) + config.integer("num_registers", minimum=0)
-    return (
-        *weights,
-        *embedding(f"{base}.position_embedding", side * side, width),
-        *parameter(f"{base}.cls_register_token", rows, width),
-    )
+    return weights + parameter(f"{base}.cls_register_token", rows, width)
 
 
 RADIO: Final = Encoder(
@@ -329,10 +318,8 @@ RADIO: Final = Encoder(
 
 def _downsamplers(config: Config, path: str, width: int) -> Weighed:
     """Two convolutions, each of which halves the sides and doubles the channels."""
-    return (
-        *conv(f"{path}.downsampler1", 2 * width, width, 3, 3),
-        *conv(f"{path}.downsampler2", 4 * width, 2 * width, 3, 3),
-    )
+    first = conv(f"{path}.downsampler1", 2 * width, width, 3, 3)
+    return first + conv(f"{path}.downsampler2", 4 * width, 2 * width, 3, 3)
 
 
 STEP: Final = Encoder(

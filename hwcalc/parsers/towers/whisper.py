@@ -24,22 +24,20 @@ def _mel_and_positions(config: Config, path: str, width: int) -> Weighed:
 
 
 def _image(config: Config, path: str, width: int) -> Weighed:
-    """Three convolutions over the spectrogram as an image, and a linear layer over what is left of each frame."""
-    rows = _halved(config.integer("num_mel_bins"), 3) * config.integer("downsample_hidden_size")
-    return _image_convolutions(config, f"{path}.conv2d") + linear(f"{path}.conv_out", rows, width)
+    rows = config.integer("downsample_hidden_size") * _eighth(config.integer("num_mel_bins"))
+    return _halving(config, f"{path}.conv2d") + linear(f"{path}.conv_out", rows, width)
 
 
-def _image_convolutions(config: Config, path: str) -> Weighed:
+def _halving(config: Config, path: str) -> Weighed:
+    """Three convolutions over the spectrogram as an image, each of which halves its sides, rounding up."""
     inner = config.integer("downsample_hidden_size")
-    first, more = conv(f"{path}1", inner, 1, 3, 3), (conv(f"{path}{number}", inner, inner, 3, 3) for number in (2, 3))
-    return (*first, *(weight for weights in more for weight in weights))
+    more = conv(f"{path}2", inner, inner, 3, 3) + conv(f"{path}3", inner, inner, 3, 3)
+    return conv(f"{path}1", inner, 1, 3, 3) + more
 
 
-def _halved(number: int, times: int) -> int:
-    """A length that strided convolutions halve, each time rounding up."""
-    for _ in range(times):
-        number = (number + 1) // 2
-    return number
+def _eighth(bins: int) -> int:
+    """What three halvings leave of each frame."""
+    return -(-bins // 8)
 
 
 def _marks(config: Config, path: str, width: int) -> Weighed:
@@ -60,10 +58,7 @@ QWEN25_OMNI: Final = replace(WHISPER, stem=_mel, norms=("ln_post",), joint=_mark
 QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))
 QWEN3_OMNI: Final = replace(QWEN3_ASR, joint=_two_layers)
 GLM_ASR: Final = Encoder(
-    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True),
-    stem=_mel,
-    norms=("norm",),
-    part=_AUDIO,
+    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True), stem=_mel, norms=("norm",), part=_AUDIO
 )
 VOXTRAL_REALTIME: Final = Encoder(
     style=replace(_STYLE, names=LLAMA_NAMES, mlp=GATED, mlp_bias=(False, True), norm="rms", heads="own"),
@@ -107,8 +102,8 @@ def dots(config: Config, path: str) -> tuple[Block, ...]:
     base = f"{path}.layers"
     if heads > width:
         raise config.error("num_attention_heads", heads, f"at most hidden_size ({width})")
-    rows = config.maybe_integer("conv_output_size") or config.integer("downsample_hidden_size") * _halved(bins, 3)
-    stem = _image_convolutions(config, f"{path}.conv_stem.convs") + linear(f"{path}.conv_stem.conv_out", rows, width)
+    rows = config.maybe_integer("conv_output_size") or config.integer("downsample_hidden_size") * _eighth(bins)
+    stem = _halving(config, f"{path}.conv_stem.convs") + linear(f"{path}.conv_stem.conv_out", rows, width)
     layer = (
         *encoder_layer(config, style, base, width, 0),
         *linear(f"{base}.mlp.gate_up_proj", width, 2 * middle, bias=True),

@@ -59,7 +59,7 @@ Blocks = Callable[[Joined], tuple[Block, ...]]
 Wrapper = Callable[[Config, Config], tuple[Block, ...] | None]
 """Weighs a document around its language model, by the configs of both; ``None`` where nobody weighs one of its towers."""
 Size = str | Callable[[Joined], int]
-"""A width: ``tower``, ``text`` (the language model's), a key of either (``tower.output_dim``, ``top.projection_dim``), or a function."""
+"""A width: ``tower``, ``text`` (the language model's), a key of theirs or of the document (``top.merge_size``), or a function."""
 
 
 @frozen
@@ -160,22 +160,12 @@ def shuffled(width: Size) -> Size:
 
 def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: bool | str = True, path: str = PATH) -> Piece:
     """Linear layers between the given widths."""
-
-    def piece(joined: Joined) -> Weighed:
-        given = switched(joined.top, bias)
-        return mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=given)
-
-    return piece
+    return lambda joined: mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
 
 
 def matrix(source: Size, out: Size = "text", *, bias: bool | str = True, path: str = PATH) -> Piece:
     """One linear layer."""
-
-    def piece(joined: Joined) -> Weighed:
-        given = switched(joined.top, bias)
-        return linear(path, _size(joined, source), _size(joined, out), bias=given)
-
-    return piece
+    return lambda joined: linear(path, _size(joined, source), _size(joined, out), bias=switched(joined.top, bias))
 
 
 def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer", switch: bool | str = True) -> Piece:

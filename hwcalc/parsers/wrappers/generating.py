@@ -13,8 +13,6 @@ from hwcalc.parsers.towers.sam import neck
 from hwcalc.parsers.wrappers.build import JOINT, PATH, Joined, audio, beside, matrix, vision, wrapper
 from hwcalc.parsers.wrappers.projected import PALIGEMMA
 
-_AUDIO: Final = Part.AUDIO
-
 
 def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
     """DeepSeek-VL: a SigLIP tower for the picture, a SAM one for its details, and a neck for the latter."""
@@ -203,14 +201,13 @@ def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
 # Nemotron Transcribe: a speech encoder, a linear layer, and an encoder with a head for the times of words.
 
 
-def _speech(joined: Joined) -> int:
-    return needed(joined.tower, "asr_config").integer("hidden_size")
-
-
 def _word_times(joined: Joined) -> tuple[Block, ...]:
     width, words, factor = integers(joined.tower, "hidden_size", "vocab_size", "upsampling_factor")
     weights = conv("word_timestamp_encoder.upsampler", width, width, factor) + conv("word_timestamp_head", words, width, 1)
     return block("word times", weights, JOINT)
 
 
-NEMOTRON: Final = wrapper(audio(matrix(_speech)), beside("word_timestamp_config", "word_timestamp_encoder", then=_word_times))
+NEMOTRON: Final = wrapper(
+    audio(matrix(lambda joined: needed(joined.tower, "asr_config").integer("hidden_size"))),
+    beside("word_timestamp_config", "word_timestamp_encoder", then=_word_times),
+)
