@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.registry import find_wrapper
+from hwcalc.parsers.registry import find_tower, find_wrapper
 from tests.hwcalc.weights.counted import read_weights
 
 INDEX = json.loads(files("hwcalc.parsers").joinpath("index.json").read_text(encoding="utf-8"))
@@ -65,6 +65,15 @@ def beside(**document: Any) -> tuple[Block, ...]:
 def total(found: tuple[Block, ...], *parts: Part) -> int:
     """Parameters of the given parts, or of all."""
     return sum(block.elements for block in found if not parts or block.part in parts)
+
+
+def test_each_row_of_the_index_names_something_that_weighs() -> None:
+    """A row with a wrong room or name would otherwise be found by the first model that needs it."""
+    towers = [model_type for types in INDEX["towers"].values() for model_type in types]
+    assert len(towers) == len(set(towers))
+    assert len(WRAPPED) == len(set(WRAPPED))
+    assert all(callable(find_tower(model_type)) for model_type in towers)
+    assert all(callable(find_wrapper(model_type)) for model_type in WRAPPED)
 
 
 def test_siglip_and_the_projector_of_gemma3() -> None:
