@@ -11,7 +11,16 @@ from hwcalc.formulas.weights import Block, linear, parameter, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, attention_weights, not_sparse, sparse_layers, width
+from hwcalc.parsers.decoder.build import (
+    Decoder,
+    Experts,
+    attention_blocks,
+    attention_weights,
+    not_listed,
+    not_sparse,
+    sparse_layers,
+    width,
+)
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, full
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, read_layer_types
 
@@ -126,21 +135,6 @@ def _step3p5(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
     return _common_first(layers, _is_full, lambda layer: attention_weights(config, spec, dims_of(layer)))
 
 
-def _step3p5_dense(config: Config, count: int) -> list[bool]:
-    """``mlp_layer_types``, or ``moe_layers_enum`` (a list, or numbers between commas), or three leading layers."""
-    listed = config.get("moe_layers_enum")
-    if listed is None or config.strings("mlp_layer_types") is not None:
-        return [not sparse for sparse in sparse_layers(config, count, 3, None)]
-    if isinstance(listed, str):
-        items = [item.strip() for item in listed.split(",") if item.strip()]
-        if not all(item.isdecimal() and len(item) < 8 for item in items):
-            raise config.error("moe_layers_enum", listed, "layer numbers with commas between")
-        sparse = {int(item) for item in items}
-    else:
-        sparse = set(config.integers("moe_layers_enum") or [])
-    return [i not in sparse for i in range(count)]
-
-
 def _read_minimax_m3(config: Config) -> Reading:
     """MiniMax-M3: grouped-query attention whose sparse layers keep one indexer key a token beside keys and values.
 
@@ -248,7 +242,7 @@ STEP3P5: Final = replace(
     gate="head",
     mlp_bias="mlp_bias",
     attentions=_step3p5,
-    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", dense=_step3p5_dense),
+    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", dense=not_listed(3)),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,

@@ -41,6 +41,7 @@ __all__ = [
     "mlp_weights",
     "moe_weights",
     "mtp_blocks",
+    "not_listed",
     "not_sparse",
     "sparse_layers",
     "times",
@@ -333,9 +334,8 @@ def alike(dims: Callable[[Config], AttentionDims] = attention_dims, *ignored: st
     return read
 
 
-def untied(config: Config, top: Config) -> bool:
+def untied(_config: Config, _top: Config) -> bool:
     """For :attr:`Decoder.tied`: the head is a tensor of its own whatever the file says."""
-    del config, top
     return False
 
 
@@ -361,6 +361,28 @@ def dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
 def not_sparse(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
     """The layers that :func:`sparse_layers` leaves out."""
     return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default, key)]
+
+
+def not_listed(default: int) -> Callable[[Config, int], list[bool]]:
+    """Step's rule: the layers that ``moe_layers_enum`` (a list, or numbers between commas) leaves out.
+
+    ``mlp_layer_types`` goes before it; without either the first ``default`` have no experts.
+    """
+
+    def dense(config: Config, count: int) -> list[bool]:
+        listed = config.get("moe_layers_enum")
+        if listed is None or config.strings("mlp_layer_types") is not None:
+            return [not sparse for sparse in sparse_layers(config, count, default, None)]
+        if isinstance(listed, str):
+            items = [item.strip() for item in listed.split(",") if item.strip()]
+            if not all(item.isdecimal() and len(item) < 8 for item in items):
+                raise config.error("moe_layers_enum", listed, "layer numbers with commas between")
+            sparse = set(map(int, items))
+        else:
+            sparse = set(config.integers("moe_layers_enum") or [])
+        return [i not in sparse for i in range(count)]
+
+    return dense
 
 
 def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:

@@ -24,36 +24,31 @@ def _smollm3_types(config: Config, count: int) -> list[str]:
     return [SLIDING if use and not has_rope[i] else FULL for i in range(count)]
 
 
-def every_fourth_from_the_end(config: Config, count: int) -> list[str]:
+def every_fourth_from_the_end(_config: Config, count: int) -> list[str]:
     """Full attention on the last layer and on every fourth before it."""
-    del config
     return [FULL if (count - 1 - i) % 4 == 0 else SLIDING for i in range(count)]
 
 
-def _xielu(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _xielu(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     """The activation of Apertus has two learned numbers in each layer."""
-    del layer
     if config.get("hidden_act", "xielu") != "xielu":
         return ()
     return parameter("mlp.act_fn.alpha_p", 1) + parameter("mlp.act_fn.alpha_n", 1)
 
 
-def _sub_norms(config: Config, layer: Layer) -> tuple[Weight, ...]:
-    del layer
+def _sub_norms(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
     return rms_norm("self_attn.attn_sub_norm", hidden) + rms_norm("mlp.ffn_sub_norm", width)
 
 
-def _lambdas(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _lambdas(_config: Config, layer: Layer) -> tuple[Weight, ...]:
     """DiffLlama has two pairs of vectors, as wide as a head, whose products weigh the second attention map."""
-    del config
     head_dim = dims_of(layer).head_dim
     return tuple(weight for name in ("q1", "k1", "q2", "k2") for weight in parameter(f"self_attn.lambda_{name}", head_dim))
 
 
-def _adaptive_norm(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _adaptive_norm(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     """Voxtral Realtime has a norm that depends on the delay, through a rank of 32."""
-    del layer
     hidden = config.integer("hidden_size")
     return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)
 

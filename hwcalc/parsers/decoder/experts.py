@@ -23,16 +23,7 @@ from hwcalc.parsers.decoder.build import (
     width,
 )
 from hwcalc.parsers.decoder.dense import ATTENTION_BIAS, HEAD_NORM, OLMO2, every_fourth_from_the_end
-from hwcalc.parsers.decoder.layer_types import (
-    CHUNKED,
-    FULL,
-    SLIDING,
-    first_of,
-    full,
-    last_of,
-    nullable_window,
-    with_last_full,
-)
+from hwcalc.parsers.decoder.layer_types import CHUNKED, FULL, SLIDING, first_of, full, last_of, nullable_window, with_last_full
 from hwcalc.parsers.reading import Reading, attention_dims, dims_of, every, read_layer_types
 
 # Which layers are windowed.
@@ -70,9 +61,8 @@ def _qwen3_moe_types(config: Config, count: int) -> list[str]:
     return [SLIDING if window and on else FULL] * count
 
 
-def _flint_types(config: Config, count: int) -> list[str]:
+def _flint_types(_config: Config, count: int) -> list[str]:
     """Full attention on the first two layers, on every fourth and on the last."""
-    del config
     return [FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count)]
 
 
@@ -151,8 +141,7 @@ def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], tuple
     return lambda config: parameter(path, config.integer(key))
 
 
-def _gate_bias(config: Config, layer: Layer) -> tuple[Weight, ...]:
-    del config
+def _gate_bias(_config: Config, layer: Layer) -> tuple[Weight, ...]:
     return parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads)
 
 
@@ -196,8 +185,7 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
     return mlp_blocks(sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
 
-def _residual_gates(config: Config, layer: Layer) -> tuple[Weight, ...]:
-    del layer
+def _residual_gates(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     hidden = config.integer("hidden_size")
     return parameter("post_attention_residual_gate.gate", hidden) + parameter("post_feedforward_residual_gate.gate", hidden)
 
@@ -364,12 +352,6 @@ LLAMA4: Final = replace(
     ),
 )
 MUSE_SPARK: Final = replace(
-    ATTENTION_BIAS,
-    types=every_fourth_from_the_end,
-    norms=3,
-    gate="full",
-    tied=untied,
-    extra=_residual_gates,
-    mlps=_muse_spark,
+    ATTENTION_BIAS, types=every_fourth_from_the_end, norms=3, gate="full", tied=untied, extra=_residual_gates, mlps=_muse_spark
 )
 DOGE: Final = replace(HEAD_NORM, mlp_bias="mlp_bias", extra=_doge_extra, mlps=_doge)

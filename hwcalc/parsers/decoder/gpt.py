@@ -12,7 +12,7 @@ from hwcalc.parsers.blocks import norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, attention_weights, mlp_blocks, untied
 from hwcalc.parsers.decoder.layer_types import first_of
-from hwcalc.parsers.reading import AttentionDims, Reading, dims_of
+from hwcalc.parsers.reading import AttentionDims, Reading, dims_of, equal_dims
 
 # Heads and widths.
 
@@ -23,7 +23,7 @@ def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
     head_dim = hidden // heads
     if head_dim == 0:
         raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
-    return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim)
+    return equal_dims(heads, kv_heads, head_dim)
 
 
 def _own_heads(config: Config) -> AttentionDims:
@@ -115,9 +115,8 @@ def _codebook_rows(config: Config) -> int:
 # Tensors of their own.
 
 
-def _cross_attention(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _cross_attention(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     """GPT-2 as the decoder of an encoder-decoder: attention to the encoder, with a norm of its own."""
-    del layer
     if not config.flag("add_cross_attention"):
         return ()
     hidden = config.integer("hidden_size")
@@ -171,9 +170,8 @@ def _opt_projections(config: Config) -> tuple[Weight, ...]:
     return () if embedded == hidden else linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
 
 
-def _dbrx_experts(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """DBRX keeps the dimensions of its experts in ``ffn_config``, with defaults of 3,584, 4 and 1."""
-    del spec
     ffn = config.sub("ffn_config") or Config({}, None, "ffn_config")
     hidden = config.integer("hidden_size")
     count, active = (ffn.maybe_integer("moe_num_experts") or 4, ffn.maybe_integer("moe_top_k") or 1)
@@ -196,9 +194,8 @@ def _modernbert_outer(config: Config) -> tuple[Weight, ...]:
     return norm(kind, "embeddings.norm", hidden) + dense + norm(kind, "lm_head.norm", hidden)
 
 
-def _gated_halves(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """``ffn_dim`` is the width of gate and value together: one matrix in, half of it out."""
-    del spec
     hidden, both = config.integer("hidden_size"), config.integer("ffn_dim")
     weights = linear("mlp.fc1", hidden, both) + linear("mlp.fc2", both // 2, hidden)
     return mlp_blocks([None] * len(layers), lambda _: weights)
@@ -231,14 +228,7 @@ GPT_NEO: Final = replace(
     extra=None,
 )
 CTRL: Final = replace(
-    GPT2,
-    attn="multi_head_attention",
-    output="dense",
-    fused_qkv="",
-    width="dff",
-    positions=None,
-    extra=None,
-    head_bias=True,
+    GPT2, attn="multi_head_attention", output="dense", fused_qkv="", width="dff", positions=None, extra=None, head_bias=True
 )
 GPTJ: Final = replace(
     _LAYER_NORM,

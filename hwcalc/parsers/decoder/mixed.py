@@ -10,7 +10,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, mlp_blocks
-from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
+from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, equal_dims
 
 
 def _jetmoe_dims(config: Config) -> AttentionDims:
@@ -18,9 +18,7 @@ def _jetmoe_dims(config: Config) -> AttentionDims:
     kv_heads = config.integer("num_key_value_heads")
     head_dim = config.integer("head_dim")
     per_token = config.integer("num_experts_per_tok")
-    return AttentionDims(
-        num_attention_heads=kv_heads * per_token, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim
-    )
+    return equal_dims(kv_heads * per_token, kv_heads, head_dim)
 
 
 def _mixture(config: Config, path: str, up: int, down: int) -> tuple[Weight, ...]:
@@ -34,9 +32,8 @@ def _mixture(config: Config, path: str, up: int, down: int) -> tuple[Weight, ...
     )
 
 
-def _jetmoe_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _jetmoe_attentions(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """The projections of queries and of the output are experts; keys and values are shared."""
-    del spec
 
     def weigh(dims: AttentionDims) -> tuple[Weight, ...]:
         inner = dims.head_dim * dims.num_key_value_heads
@@ -46,8 +43,7 @@ def _jetmoe_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -
     return attention_blocks(map(dims_of, layers), weigh)
 
 
-def _jetmoe_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    del spec
+def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     width = config.integer("intermediate_size")
     return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
 

@@ -41,6 +41,7 @@ from hwcalc.parsers.decoder.build import (
     attention_weights,
     dense_prefix,
     mlp_weights,
+    not_listed,
     times,
     width,
 )
@@ -129,18 +130,16 @@ def _arctic(config: Config, spec: Decoder) -> Decoder | None:
     return spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None
 
 
-def _arctic_residual(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _arctic_residual(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     """A dense MLP beside the experts, as wide as the hidden size, with a norm."""
-    del layer
     if not config.flag("use_residual", default=True):
         return ()
     hidden = config.integer("hidden_size")
     return gated_mlp(hidden, hidden, path="residual_mlp") + rms_norm("residual_layernorm", hidden)
 
 
-def _step3(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _step3(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """Step-3: queries pass through a low rank; all heads share one key and one value."""
-    del spec
     hidden, rank = config.integer("hidden_size"), config.integer("share_q_dim")
 
     def weigh(dims: AttentionDims) -> tuple[Weight, ...]:
@@ -153,18 +152,6 @@ def _step3(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block
         )
 
     return attention_blocks(map(dims_of, layers), weigh)
-
-
-def _step3_dense(config: Config, count: int) -> list[bool]:
-    """``moe_layers_enum``: layer numbers between commas."""
-    listed = config.text("moe_layers_enum")
-    if listed is None:
-        return [i < 1 for i in range(count)]
-    items = [item.strip() for item in listed.split(",") if item.strip()]
-    if not all(item.isdecimal() and len(item) < 8 for item in items):
-        raise config.error("moe_layers_enum", listed, "layer numbers with commas between")
-    sparse = {int(item) for item in items}
-    return [i not in sparse for i in range(count)]
 
 
 def _mimo_blocks(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -225,9 +212,7 @@ BAILING: Final = Decoder(
     experts=Experts(shared=times("num_shared_experts"), dense=dense_prefix("first_k_dense_replace")),
 )
 GROK: Final = Decoder(
-    layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"),
-    norms=4,
-    experts=Experts(width="intermediate_size"),
+    layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4, experts=Experts(width="intermediate_size")
 )
 ARCTIC: Final = Decoder(
     layers=alike(attention_dims, "parallel_attn_mlp_res"),
@@ -280,7 +265,7 @@ STEP3: Final = Decoder(
         per_token="moe_top_k",
         shared=width("share_expert_dim"),
         shared_path="share_expert",
-        dense=_step3_dense,
+        dense=not_listed(1),
     ),
 )
 

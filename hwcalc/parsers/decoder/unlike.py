@@ -25,7 +25,7 @@ from hwcalc.parsers.blocks import Named, Weighed, head_block, repeated, tied_hea
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, attention_blocks, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.dense import LLAMA
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of
+from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of, equal_dims
 
 
 def _attention_entry(config: Config, block: Any, index: int, dims: AttentionDims) -> Layer:
@@ -144,10 +144,7 @@ def _openelm_layers(config: Config) -> Reading:
     # num_gqa_groups made the lists above when the file was written.
     config.ignore("num_gqa_groups")
     return Reading(
-        layers=tuple(
-            (AttentionDims(num_attention_heads=q, num_key_value_heads=kv, head_dim=head_dim, v_head_dim=head_dim).full(),)
-            for q, kv in zip(query, key_value, strict=True)
-        ),
+        layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)),
         config=config,
     )
 
@@ -162,9 +159,8 @@ def _divisible(value: float, divisor: int) -> int:
     return rounded + divisor if rounded < 0.9 * value else rounded
 
 
-def _openelm(config: Config, top: Config, reading: Reading) -> list[Block] | None:
+def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | None:
     """Heads and widths of each layer's own."""
-    del top
     hidden, count = config.integer("hidden_size"), len(reading.layers)
     multipliers = config.sequence("ffn_multipliers", length=count)
     if multipliers is None:
@@ -199,10 +195,7 @@ def _hunyuan_layers(config: Config) -> Reading:
         factor = 1
     if config.flag("use_mla"):
         raise config.error("use_mla", config.get("use_mla"), "false: a hunyuan model with latent attention is not known")
-    return Reading(
-        layers=tuple((SharedCache(),) if index % factor else (dims.full(),) for index in range(count)),
-        config=config,
-    )
+    return Reading(layers=tuple((SharedCache(),) if index % factor else (dims.full(),) for index in range(count)), config=config)
 
 
 def _hunyuan_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -253,12 +246,7 @@ def _ouro_layers(config: Config) -> Reading:
 NEMOTRON_NAS: Final = Readers(layers=_decilm_layers, weights=_nemotron_nas)
 OPENELM: Final = Readers(layers=_openelm_layers, weights=_openelm)
 HUNYUAN: Final = replace(
-    LLAMA,
-    layers=_hunyuan_layers,
-    qk_norm="head",
-    qk_norm_if="use_qk_norm",
-    attentions=_hunyuan_attentions,
-    mlps=_hunyuan_mlps,
+    LLAMA, layers=_hunyuan_layers, qk_norm="head", qk_norm_if="use_qk_norm", attentions=_hunyuan_attentions, mlps=_hunyuan_mlps
 )
 
 # Nobody has counted the weights of these two.
