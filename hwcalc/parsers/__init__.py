@@ -1,4 +1,4 @@
-"""Read a config into layers: :func:`parse` finds the dialect that claims it and checks that nothing was overlooked."""
+"""Read a config into layers and weights: :func:`parse` finds the family that it belongs to and checks that nothing was overlooked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hwcalc.formulas.weights import Weights
 from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
 from hwcalc.parsers.facts import model_facts
-from hwcalc.parsers.reading import Reading
-from hwcalc.parsers.registry import dialect_for, model_type_of_architecture, read_with
-from hwcalc.parsers.weights import read_weights
+from hwcalc.parsers.reading import Family, Reading
+from hwcalc.parsers.registry import find_family, model_type_of_architecture, room_of
+from hwcalc.parsers.whole import whole_weights
 
 __all__ = ["ASSUMPTIONS", "parse"]
 
@@ -49,8 +49,8 @@ _DTYPES = {
 def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     """Read a description into a :class:`~hwcalc.model.ModelSpec`.
 
-    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no dialect claims it,
-    :class:`~hwcalc.errors.UnreadKeysError` if it says something about the cache that its dialect does not know, and
+    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no family claims it,
+    :class:`~hwcalc.errors.UnreadKeysError` if it says something about the cache that its family does not know, and
     :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume="gqa"`` turns the first two into notes.
     """
     if assume is not None and assume not in ASSUMPTIONS:
@@ -65,13 +65,13 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         message = f"{declared}: read as {found[1].model_type} by its architecture, {architecture}."
         notes.append(Note(code="by-architecture", message=message))
     if found is not None:
-        dialect, config = found
-        reading = _read(dialect, config)
+        family, config = found
+        reading = _read(family, config)
         # Only the level that describes the language model: towers and projectors have windows and heads of their own.
         unread = config.unread()
         if unread:
             named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
-            message = f"{raw.id} has keys that bear on the cache and that the {dialect!r} parser does not know: {named}."
+            message = f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
             if assume is None:
                 raise UnreadKeysError(
                     message,
@@ -84,8 +84,8 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     elif assume is None:
         raise _unknown(raw, architecture)
     else:
-        dialect, config = "standard", _descend(top) or top
-        reading = _read(dialect, config)
+        family, config = _plain_attention(), _descend(top) or top
+        reading = _read(family, config)
         assumed = True
         notes.append(
             Note(
@@ -94,7 +94,9 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
                 "values for every token.",
             )
         )
-    return _spec(raw, top, config, reading, dialect, architecture, notes, assumed)
+    notes += (*_from_the_class(reading.config), *reading.notes)
+    counted = None if assumed else _counted(family, config, top, reading, notes)
+    return _spec(raw, top, config, reading, counted, architecture, notes, assumed)
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
@@ -104,21 +106,28 @@ def _architecture(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _find(top: Config, architecture: str | None) -> tuple[str, Config] | None:
-    """The dialect and the config level that it reads: by model type from the top down, then by architecture."""
+def _plain_attention() -> Family:
+    """What ``--assume gqa`` reads a config as."""
+    found = find_family("llama")
+    assert found is not None
+    return found
+
+
+def _find(top: Config, architecture: str | None) -> tuple[Family, Config] | None:
+    """The family and the config level that it reads: by model type from the top down, then by architecture."""
     config: Config | None = top
     for _ in range(_MAX_NESTING):
         if config is None:
             break
-        dialect = dialect_for(config.model_type)
-        if dialect is not None:
-            return dialect, config
+        family = find_family(config.model_type)
+        if family is not None:
+            return family, config
         config = _descend(config)
     if architecture is not None:
         model_type = model_type_of_architecture(architecture)
-        dialect = dialect_for(model_type)
-        if dialect is not None and top.model_type != model_type:
-            return dialect, top.retyped(model_type)
+        family = find_family(model_type)
+        if family is not None and top.model_type != model_type:
+            return family, top.retyped(model_type)
     return None
 
 
@@ -134,9 +143,9 @@ def _descend(config: Config) -> Config | None:
     return None
 
 
-def _read(dialect: str, config: Config) -> Reading:
+def _read(family: Family, config: Config) -> Reading:
     try:
-        return read_with(dialect, config)
+        return family.read(config)
     except (ConfigError, UsageError):
         raise
     except ValueError as error:
@@ -159,26 +168,12 @@ def _spec(
     top: Config,
     config: Config,
     reading: Reading,
-    dialect: str,
+    counted: Weights | None,
     architecture: str | None,
     notes: list[Note],
     assumed: bool,
 ) -> ModelSpec:
     language = reading.config
-    defaulted = {
-        key: value for key, value in language.assumed_defaults().items() if key in _WORTH_A_NOTE and not isinstance(value, bool)
-    }
-    if defaulted:
-        listed = ", ".join(f"{key} {value}" for key, value in sorted(defaulted.items()))
-        notes.append(
-            Note(
-                code="class-defaults",
-                message=f"The config leaves out {listed}: taken from the {language.model_type} class of transformers "
-                f"{defaults_version()}.",
-            )
-        )
-    notes.extend(reading.notes)
-    counted = None if assumed else _counted(config, top, notes)
     declared = next(
         (
             value
@@ -196,7 +191,7 @@ def _spec(
         model_type=top.model_type or language.model_type or "unknown",
         architecture=architecture,
         stack=_stack(reading.layers),
-        dialect=dialect,
+        dialect=room_of(config.model_type),
         dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
         state_dtype=reading.state_dtype,
         max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE),
@@ -241,13 +236,24 @@ _WORTH_A_NOTE = {
 }
 
 
-def _counted(language: Config, top: Config, notes: list[Note]) -> Weights | None:
+def _counted(family: Family, language: Config, top: Config, reading: Reading, notes: list[Note]) -> Weights | None:
     """The weights; what does not make sense for them leaves the cache as it is, with a note."""
     try:
-        return read_weights(language, top)
+        return whole_weights(family, language, top, reading)
     except (ConfigError, ValueError) as error:
         notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
         return None
+
+
+def _from_the_class(language: Config) -> tuple[Note, ...]:
+    """A note of what the file leaves out and the model's class fills in, where it decides how much is cached."""
+    defaults = language.assumed_defaults().items()
+    filled = {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
+    if not filled:
+        return ()
+    listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
+    source = f"the {language.model_type} class of transformers {defaults_version()}"
+    return (Note(code="class-defaults", message=f"The config leaves out {listed}: taken from {source}."),)
 
 
 def _parameters(counted: Weights) -> Parameters:

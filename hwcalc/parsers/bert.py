@@ -1,104 +1,252 @@
-"""BERT and its kin, and the first generation of decoders: plain attention, but not always a cache.
+"""BERT and what is built like it: one object each that says what they add to BERT.
 
-A BERT-like class attends in both directions unless ``is_decoder`` is set, and then there is nothing to keep: every token
-would change when one is added.
+Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Such a class attends in both directions unless ``is_decoder`` is
+set, and then there is nothing to keep: every token would change when one is added. A class that predicts words has a head and
+no pooler, a bare one a pooler and no head; a class for another task is not weighed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CrossAttention, Layer, NoCache
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp
 from hwcalc.model import Note
+from hwcalc.parsers.blocks import Switch, Weighed, switched, tied_head
+from hwcalc.parsers.classes import predicts_words
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Reading, attention_dims
+from hwcalc.parsers.projections import Attends, stack
+from hwcalc.parsers.reading import AttentionDims, Reading
 
-__all__ = ["read"]
-
-
-def read(config: Config) -> Reading:
-    """Read a BERT-like config, or one of the early models with a rule of its own."""
-    return _RULES.get(config.model_type or "", _bert)(config)
-
-
-def _bert(config: Config) -> Reading:
-    """Self attention of a decoder, cross attention too if it was added; nothing at all of an encoder."""
-    config.ignore("cross_attention_hidden_size", "position_embedding_type")
-    cross = config.flag("add_cross_attention")
-    if not config.flag("is_decoder"):
-        return _nothing(
-            config,
-            "encoder-only",
-            "The config does not set is_decoder: this model attends in both directions and keeps nothing between steps.",
-        )
-    dims = attention_dims(config)
-    layer: Layer = (dims.full(), CrossAttention(**vars(dims))) if cross else (dims.full(),)
-    return Reading(layers=(layer,) * config.number_of_layers(), config=config)
+__all__ = [
+    "BERT",
+    "BERT_GENERATION",
+    "BIG_BIRD",
+    "BLIP_TEXT",
+    "ELECTRA",
+    "ERNIE",
+    "GIT_TEXT",
+    "MEGATRON",
+    "PRELAYERNORM",
+    "REMBERT",
+    "ROC_BERT",
+    "ROFORMER",
+    "XMOD",
+    "Bert",
+    "no_cache",
+    "shared_heads",
+]
 
 
-def _decoder(config: Config) -> Reading:
-    """GIT: BERT's layers, always causal; image tokens stand before the text in the same sequence."""
-    return Reading(layers=((attention_dims(config).full(),),) * config.number_of_layers(), config=config)
+def shared_heads(config: Config) -> AttentionDims:
+    """Heads that share the model's width. These classes know no key for fewer key/value heads, nor for a width of heads."""
+    config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
+    heads, width = config.integer("num_attention_heads"), config.integer("hidden_size")
+    if width < heads:
+        raise config.error("hidden_size", width, f"at least the number of attention heads ({heads})")
+    size = width // heads
+    return AttentionDims(num_attention_heads=heads, num_key_value_heads=heads, head_dim=size, v_head_dim=size)
 
 
-def _cpmant(config: Config) -> Reading:
-    """CPM-Ant puts ``prompt_length`` learned tokens before every sequence."""
-    prompt = config.maybe_integer("prompt_length", minimum=0)
-    notes: tuple[Note, ...] = ()
-    if prompt:
-        notes = (
-            Note(
-                code="own-prompt",
-                message=f"The model puts {prompt:,} tokens of its own before every sequence and keeps them: count them in --seq.",
-            ),
-        )
-    return Reading(layers=_decoder(config).layers, config=config, notes=notes)
-
-
-def _openai_gpt(config: Config) -> Reading:
-    """GPT-1 could keep keys and values; its class in transformers computes the whole sequence anew at each step."""
-    layers = _decoder(config).layers
-    return Reading(layers=layers, config=config, readings={"transformers": _empty(len(layers))})
-
-
-def _xlm(config: Config) -> Reading:
-    """XLM, trained causally or not; its class in transformers keeps no cache from one call to the next."""
-    config.ignore("bos_index", "eos_index", "pad_index", "unk_index", "mask_index")
-    if not config.flag("causal"):
-        return _nothing(
-            config,
-            "encoder-only",
-            "The config does not set causal: this model attends in both directions and keeps nothing between steps.",
-        )
-    return _openai_gpt(config)
-
-
-def _nothing(config: Config, code: str, message: str) -> Reading:
+def no_cache(config: Config, key: str) -> Reading:
+    """A model that attends in both directions, since its config does not set ``key``."""
     # The heads are still read: a config without them is damaged whether or not they are cached.
-    attention_dims(config)
-    return Reading(layers=_empty(config.number_of_layers()), config=config, notes=(Note(code=code, message=message),))
+    shared_heads(config)
+    message = f"The config does not set {key}: this model attends in both directions and keeps nothing between steps."
+    return Reading(
+        layers=((NoCache(),),) * config.number_of_layers(),
+        config=config,
+        notes=(Note(code="encoder-only", message=message),),
+    )
 
 
-def _empty(count: int) -> tuple[Layer, ...]:
-    return ((NoCache(),),) * count
+@frozen
+class Bert:
+    """What a model type adds to BERT, or takes from it."""
+
+    token_types: bool = True
+    embedding_norm: bool = True
+    narrow: str = ""
+    """The key for the width of embeddings that are projected to the model's own."""
+    projected: bool = False
+    """Whether they are projected even where that width is the model's."""
+    final_norm: Switch = False
+    positions: bool = True
+    transformed: bool = True
+    """Whether the head has a matrix and a norm before the table."""
+    second_bias: bool = True
+    """Whether a table that is not tied has a bias beside the head's."""
+    head: Callable[[Config, int], Weighed] | None = None
+    """A head of another build."""
+    pooler: bool = True
+    pooler_always: bool = False
+    qkv_bias: Switch = True
+    extra: Callable[[Config, int], Weighed] | None = None
+    """What stands beside the embeddings."""
+    layer_extra: Callable[[Config, int], Weighed] | None = None
+
+    def read(self, config: Config) -> Reading:
+        """Self attention of a decoder, cross attention too if it was added; nothing at all of an encoder."""
+        config.ignore("cross_attention_hidden_size", "position_embedding_type")
+        cross = config.flag("add_cross_attention")
+        if not config.flag("is_decoder"):
+            return no_cache(config, "is_decoder")
+        dims = shared_heads(config)
+        layer: Layer = (dims.full(), CrossAttention(**vars(dims))) if cross else (dims.full(),)
+        return Reading(layers=(layer,) * config.number_of_layers(), config=config)
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        """All blocks, or ``None`` for a class that neither predicts words nor is bare."""
+        headed = predicts_words(config)
+        if headed is None:
+            return None
+        cross = config.flag("is_decoder") and config.flag("add_cross_attention")
+        return self.blocks(config, top, reading.layers, headed=headed, cross=cross)
+
+    def encoder(self, config: Config, path: str) -> list[Block]:
+        """The same as the encoder of a pair."""
+        layers: tuple[Layer, ...] = ((NoCache(),),) * config.number_of_layers()
+        return self.blocks(config, config, layers, headed=False, cross=False, part=Part.ENCODER, path=f"{path}.")
+
+    def blocks(
+        self,
+        config: Config,
+        top: Config,
+        layers: tuple[Layer, ...],
+        *,
+        headed: bool,
+        cross: bool,
+        source: int | None = None,
+        part: Part = Part.LANGUAGE,
+        path: str = "",
+    ) -> list[Block]:
+        """A stack of these layers. ``source`` is the width that cross attention attends to, the model's own unless given."""
+        width = config.integer("hidden_size")
+        pooled = self.pooler_always or (self.pooler and not headed)
+        biased = "qkvo" if switched(config, self.qkv_bias) else "o"
+        over = _attention("crossattention", width, biased, source) if cross else ()
+        adapter = self.layer_extra(config, width) if self.layer_extra is not None else ()
+        out = [
+            Block(kind="embedding", weights=self._embeddings(config, width, path), part=part),
+            *stack(
+                layers,
+                width,
+                part,
+                attention=_attention("attention", width, biased),
+                mlp=self._mlp(config, width),
+                cross_attention=over,
+                adapter=adapter,
+            ),
+        ]
+        if switched(config, self.final_norm):
+            out.append(Block(kind="norm", weights=layer_norm(f"{path}encoder.LayerNorm", width), part=part))
+        if pooled:
+            out.append(Block(kind="pooler", weights=linear(f"{path}pooler.dense", width, width, bias=True), part=part))
+        if headed:
+            tied = tied_head(config, top)
+            head = self._head(config, width, tied=tied) if self.head is None else self.head(config, width)
+            out.append(Block(kind="head", weights=head, part=part))
+        return out
+
+    def _mlp(self, config: Config, width: int) -> Weighed:
+        inner = config.integer("intermediate_size")
+        mlp = linear("intermediate.dense", width, inner, bias=True) + linear("output.dense", inner, width, bias=True)
+        return mlp + layer_norm("output.LayerNorm", width)
+
+    def _narrow(self, config: Config, width: int) -> int:
+        """The width of the embeddings."""
+        return (config.maybe_integer(self.narrow) if self.narrow else None) or width
+
+    def _embeddings(self, config: Config, width: int, path: str) -> Weighed:
+        """Words, positions, token types, a norm, and the projection where embeddings are narrower."""
+        narrow, base = self._narrow(config, width), f"{path}embeddings"
+        weights = embedding(f"{base}.word_embeddings", config.integer("vocab_size"), narrow)
+        if self.positions:
+            weights += embedding(f"{base}.position_embeddings", config.integer("max_position_embeddings"), narrow)
+        if self.token_types:
+            weights += embedding(f"{base}.token_type_embeddings", config.integer("type_vocab_size", minimum=0), narrow)
+        if self.embedding_norm:
+            weights += layer_norm(f"{base}.LayerNorm", narrow)
+        if narrow != width or self.projected:
+            weights += linear(f"{path}embeddings_project", narrow, width, bias=True)
+        return weights + (self.extra(config, width) if self.extra is not None else ())
+
+    def _head(self, config: Config, width: int, *, tied: bool) -> Weighed:
+        """What predicts words."""
+        narrow, vocab, path = self._narrow(config, width), config.integer("vocab_size"), "cls.predictions"
+        weights = parameter(f"{path}.bias", vocab, role=WeightRole.BIAS)
+        if self.transformed:
+            weights += linear(f"{path}.transform.dense", width, narrow, bias=True)
+            weights += layer_norm(f"{path}.transform.LayerNorm", narrow)
+        if not tied:
+            weights += linear(f"{path}.decoder", narrow, vocab, bias=self.second_bias, role=WeightRole.HEAD)
+        return weights
 
 
-def _other_memory(what: str) -> Callable[[Config], Reading]:
-    def refuse(config: Config) -> Reading:
-        raise UnsupportedError(
-            f"A model of type {config.model_type} keeps {what}, not keys and values: kvplan has no formula for that.",
-            hint="Plan another model. See: kvplan models",
-        )
-
-    return refuse
+def _attention(path: str, width: int, biased: str, source: int | None = None) -> Attends:
+    names = {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output.dense"}
+    norm = layer_norm(f"{path}.output.LayerNorm", width)
+    return Attends(path=path, names=names, cross=path == "crossattention", biased=biased, source=source, norms=norm)
 
 
-_RULES: Mapping[str, Callable[[Config], Reading]] = {
-    "cpmant": _cpmant,
-    "git": _decoder,
-    "openai-gpt": _openai_gpt,
-    "reformer": _other_memory("hidden states and hash buckets"),
-    "xlm": _xlm,
-    "xlnet": _other_memory("the hidden states of earlier tokens"),
-}
+def _rembert_head(config: Config, width: int) -> Weighed:
+    """RemBERT's output embeddings have the class's own width; they are never the input's."""
+    wide = config.maybe_integer("output_embedding_size") or _REMBERT_OUTPUT
+    vocab, path = config.integer("vocab_size"), "cls.predictions"
+    weights = linear(f"{path}.dense", width, wide, bias=True) + layer_norm(f"{path}.LayerNorm", wide)
+    return weights + linear(f"{path}.decoder", wide, vocab, bias=True, role=WeightRole.HEAD)
+
+
+_REMBERT_OUTPUT: Final = 1664
+
+
+def _rotary_table(config: Config, width: int) -> Weighed:
+    """RoFormer keeps its sines and cosines as a table."""
+    size = max(1, width // config.integer("num_attention_heads"))
+    return embedding("encoder.embed_positions", config.integer("max_position_embeddings"), size)
+
+
+def _task_types(config: Config, width: int) -> Weighed:
+    if not config.flag("use_task_id"):
+        return ()
+    return embedding("embeddings.task_type_embeddings", config.integer("task_type_vocab_size"), width)
+
+
+def _sound_and_shape(config: Config, width: int) -> Weighed:
+    """RoCBert: how a character sounds and looks."""
+    total = width
+    out: Weighed = ()
+    for name, key in (("pronunciation", "pronunciation_embed"), ("shape", "shape_embed")):
+        size = config.integer(f"{name}_embed_dim")
+        out += embedding(f"embeddings.{key}", config.integer(f"{name}_vocab_size"), size)
+        total += size if config.flag(f"enable_{name}") else 0
+    return out + (linear("embeddings.map_inputs_layer", total, width, bias=True) if config.flag("concat_input") else ())
+
+
+def _languages(config: Config, width: int) -> Weighed:
+    """X-MOD: an adapter of two matrices for each language."""
+    factor = config.number("adapter_reduction_factor", 2)
+    if factor <= 0:
+        raise config.error("adapter_reduction_factor", factor, "a positive number")
+    size = config.checked_integer("adapter_reduction_factor", int(width // factor))
+    weights: Weighed = layer_norm("output.adapter_layer_norm", width) if config.flag("adapter_layer_norm") else ()
+    for name in config.strings("languages") or []:
+        weights += plain_mlp(width, size, path=f"output.adapter_modules.{name}", names=("dense1", "dense2"))
+    return weights
+
+
+BERT: Final = Bert()
+BERT_GENERATION: Final = Bert(token_types=False, transformed=False, pooler=False)
+BIG_BIRD: Final = Bert(qkv_bias="use_bias", pooler_always=True)
+BLIP_TEXT: Final = Bert(token_types=False)
+ELECTRA: Final = Bert(narrow="embedding_size", second_bias=False, pooler=False)
+ERNIE: Final = Bert(extra=_task_types)
+GIT_TEXT: Final = Bert(token_types=False, pooler=False)
+MEGATRON: Final = Bert(embedding_norm=False, final_norm=True)
+PRELAYERNORM: Final = Bert(final_norm=True)
+REMBERT: Final = Bert(narrow="input_embedding_size", projected=True, head=_rembert_head)
+ROC_BERT: Final = Bert(extra=_sound_and_shape)
+ROFORMER: Final = Bert(narrow="embedding_size", positions=False, pooler=False, extra=_rotary_table)
+XMOD: Final = Bert(final_norm="pre_norm", layer_extra=_languages)

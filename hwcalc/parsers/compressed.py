@@ -1,24 +1,32 @@
-"""DeepSeek-V4: a window on every layer, and on most a compressed memory of every 4 or every 128 tokens."""
+"""DeepSeek-V4: a window on every layer, and on most a compressed memory of every 4 or every 128 tokens.
+
+Besides: experts on every layer, and several residual streams mixed by learned weights.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hwcalc.formulas import CompressedAttention, Layer
+from hwcalc.formulas.weights import Block, Part, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Reading
+from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, moe_weights
+from hwcalc.parsers.hyper import hyper_connections, hyper_head
+from hwcalc.parsers.reading import Readers, Reading
 
-__all__ = ["compressed_layer", "read"]
+__all__ = ["DEEPSEEK_V4"]
 
 _SPARSE: Final = "compressed_sparse_attention"
 _HEAVY: Final = "heavily_compressed_attention"
 _SLIDING: Final = "sliding_attention"
 _RATES: Final = {_SPARSE: 4, _HEAVY: 128}
 _TYPE_OF_RATIO: Final = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
+_MTP_NORMS: Final = ("enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm")
 
 
-def compressed_layer(config: Config, name: str, ratio: int | None) -> Layer:
+def _layer(config: Config, name: str, ratio: int | None) -> Layer:
     """One layer by its type; the sparse kind overlaps its groups and has an indexer."""
     sparse = name == _SPARSE
     return (
@@ -35,8 +43,8 @@ def compressed_layer(config: Config, name: str, ratio: int | None) -> Layer:
     )
 
 
-def read(config: Config) -> Reading:
-    """Read a DeepSeek-V4 config: ``layer_types``, else ``compress_ratios``, else two heavy layers and then both in turn."""
+def _read(config: Config) -> Reading:
+    """``layer_types``, else ``compress_ratios``, else two heavy layers and then both in turn."""
     count = config.number_of_layers()
     config.ignore("num_key_value_heads", "compress_rope_theta", "num_hash_layers", "o_lora_rank", "q_lora_rank", "o_groups")
     config.ignore("qk_rope_head_dim")
@@ -60,4 +68,91 @@ def read(config: Config) -> Reading:
     # The list also describes the multi-token-prediction layers that follow the stack.
     if len(types) < count or set(types) - {_SPARSE, _HEAVY, _SLIDING}:
         raise config.error("layer_types", types, f"{_SPARSE}, {_HEAVY} or {_SLIDING} for each of {count} layers")
-    return Reading(layers=tuple(compressed_layer(config, name, rates.get(name)) for name in types[:count]), config=config)
+    return Reading(layers=tuple(_layer(config, name, rates.get(name)) for name in types[:count]), config=config)
+
+
+def _attention(config: Config, kind: CompressedAttention) -> Weighed:
+    """One key/value head for all queries, and an output that passes through groups of low rank."""
+    hidden, rank = config.integer("hidden_size"), config.integer("q_lora_rank")
+    heads, head_dim = kind.num_attention_heads, kind.head_dim
+    groups, group_rank = config.integer("o_groups"), config.integer("o_lora_rank")
+    return (
+        *linear("self_attn.q_a_proj", hidden, rank),
+        *rms_norm("self_attn.q_a_norm", rank),
+        *linear("self_attn.q_b_proj", rank, heads * head_dim),
+        *linear("self_attn.kv_proj", hidden, head_dim),
+        *rms_norm("self_attn.kv_norm", head_dim),
+        *linear("self_attn.o_a_proj", heads * head_dim // groups, groups * group_rank),
+        *linear("self_attn.o_b_proj", groups * group_rank, hidden),
+        *parameter("self_attn.sinks", heads),
+    )
+
+
+def _compressor(config: Config, kind: CompressedAttention) -> Weighed:
+    """Pools a group of tokens into one entry. Groups that overlap are pooled twice, and so are those of the indexer."""
+    if kind.compress_ratio is None:
+        return ()
+    hidden, rank, ratio = config.integer("hidden_size"), config.integer("q_lora_rank"), kind.compress_ratio
+    times_wide = 2 if kind.overlap else 1
+
+    def pool(path: str, width: int) -> Weighed:
+        return (
+            *parameter(f"{path}.position_bias", ratio, times_wide * width),
+            *linear(f"{path}.kv_proj", hidden, times_wide * width),
+            *linear(f"{path}.gate_proj", hidden, times_wide * width),
+            *rms_norm(f"{path}.kv_norm", width),
+        )
+
+    path = "self_attn.compressor"
+    weights = pool(path, kind.head_dim)
+    if kind.index_n_heads and kind.index_head_dim:
+        weights += pool(f"{path}.indexer", kind.index_head_dim)
+        weights += linear(f"{path}.indexer.q_b_proj", rank, kind.index_n_heads * kind.index_head_dim)
+        weights += linear(f"{path}.indexer.scorer.weights_proj", hidden, kind.index_n_heads)
+    return weights
+
+
+def _kind(layer: Layer) -> CompressedAttention:
+    (kind,) = layer
+    assert isinstance(kind, CompressedAttention)
+    return kind
+
+
+def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    del spec
+    return attention_blocks(map(_kind, layers), lambda kind: _attention(config, kind) + _compressor(config, kind))
+
+
+_EXPERTS: Final = Experts(
+    count="n_routed_experts", shared=lambda config: config.integer("moe_intermediate_size"), shared_bias="mlp_bias"
+)
+_DECODER: Final = Decoder(
+    layers=_read,
+    attentions=_attentions,
+    experts=_EXPERTS,
+    extra=lambda config, _layer: hyper_connections(config, 3),
+    outer=hyper_head,
+)
+
+
+def _weigh(config: Config, top: Config, reading: Reading) -> list[Block]:
+    return [*(_DECODER.weigh(config, top, reading) or ()), *_mtp(config, _kind(reading.layers[0]))]
+
+
+def _mtp(config: Config, kind: CompressedAttention) -> list[Block]:
+    """Multi-token-prediction layers: a layer without compressor, fed by two projections, before a mixing head of its own."""
+    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
+    hidden = config.integer("hidden_size")
+    weights = (
+        *linear("e_proj", hidden, hidden),
+        *linear("h_proj", hidden, hidden),
+        *(weight for name in _MTP_NORMS for weight in rms_norm(name, hidden)),
+        *_attention(config, kind),
+        *hyper_connections(config, 3),
+        *moe_weights(config, _EXPERTS),
+        *hyper_head(config),
+    )
+    return [Block(kind="mtp", weights=weights, part=Part.MTP, count=count)] if count else []
+
+
+DEEPSEEK_V4: Final = Readers(layers=_read, weights=_weigh)

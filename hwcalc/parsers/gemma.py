@@ -1,54 +1,41 @@
-"""Gemma 3n and 4: windowed layers, wider heads on the full ones, and last layers that share the cache of earlier ones."""
+"""Gemma 3n and 4, and the assistants of Gemma 4.
+
+Windowed layers, wider heads on the full ones, and last layers that share the keys and values of earlier ones.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from hwcalc.formulas import Layer, SharedCache
+from hwcalc.formulas import FullAttention, Layer, SharedCache
+from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.model import Note
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, every, read_layer_types
+from hwcalc.parsers.decoder.build import Decoder, attention_blocks, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.decoder.layer_types import FULL, SLIDING
+from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of, every, read_layer_types
 
-__all__ = ["layer_dims", "layer_types", "read"]
+__all__ = ["ASSISTANT", "DIFFUSION_GEMMA", "GEMMA3N", "GEMMA4"]
 
-_FULL: Final = "full_attention"
-_SLIDING: Final = "sliding_attention"
 _GLOBAL_HEAD_DIM: Final = 512
 """Gemma 4's ``global_head_dim`` where the file leaves it out (transformers 5.23, configuration_gemma4.py)."""
 
 
-def read(config: Config) -> Reading:
-    """Read a Gemma 3n or 4 text config."""
-    count = config.number_of_layers()
-    three = config.model_type == "gemma3n_text"
-    types = layer_types(config, count)
-    window = config.integer("sliding_window")
-    if not three and config.get("use_bidirectional_attention") == "all":
-        # Both directions: half the window on each side, and the token itself.
-        window = window // 2 + 1
-    shared = config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0
-    layers: list[Layer] = []
-    for index, name in enumerate(types):
-        dims = layer_dims(config, index, full=name == _FULL)
-        if index >= count - shared:
-            layers.append((SharedCache(),))
-        else:
-            layers.append((dims.full() if name == _FULL else dims.sliding(window),))
-    return Reading(layers=tuple(layers), config=config)
-
-
-def layer_types(config: Config, count: int) -> list[str]:
+def _layer_types(config: Config, count: int, *, four: bool) -> list[str]:
     """The type of every layer: spelled out, or every fifth (3n) or sixth (4) full; the last one of Gemma 4 always is."""
-    three = config.model_type == "gemma3n_text"
-    types = read_layer_types(config, count) or every(5 if three else 6, count, _FULL, _SLIDING)
-    if not three:
-        types[-1] = _FULL
+    types = read_layer_types(config, count) or every(6 if four else 5, count, FULL, SLIDING)
+    if four:
+        types[-1] = FULL
     for name in types:
-        if name not in (_FULL, _SLIDING):
-            raise config.error("layer_types", name, f"{_FULL} or {_SLIDING}")
+        if name not in (FULL, SLIDING):
+            raise config.error("layer_types", name, f"{FULL} or {SLIDING}")
     return types
 
 
-def layer_dims(config: Config, index: int, *, full: bool) -> AttentionDims:
+def _dims(config: Config, index: int, *, four: bool, full: bool) -> AttentionDims:
     """Heads and widths of one layer.
 
     Gemma 4's full layers have ``global_head_dim`` and, where keys and values share a projection, fewer heads.
@@ -61,7 +48,7 @@ def layer_dims(config: Config, index: int, *, full: bool) -> AttentionDims:
     global_dim = config.maybe_integer("global_head_dim")
     global_heads = config.maybe_integer("num_global_key_value_heads")
     k_eq_v = config.flag("attention_k_eq_v", default=True)
-    if config.model_type == "gemma3n_text" or not full or config.has("per_layer_config"):
+    if not four or not full or config.has("per_layer_config"):
         return dims
     head_dim = global_dim or _GLOBAL_HEAD_DIM
     return AttentionDims(
@@ -70,3 +57,155 @@ def layer_dims(config: Config, index: int, *, full: bool) -> AttentionDims:
         head_dim=head_dim,
         v_head_dim=head_dim,
     )
+
+
+def _stack(config: Config, *, four: bool) -> list[Layer]:
+    """The attention of every layer; one that reads the keys and values of an earlier layer has a shared cache before it."""
+    count = config.number_of_layers()
+    types = _layer_types(config, count, four=four)
+    window = config.integer("sliding_window")
+    if four and config.get("use_bidirectional_attention") == "all":
+        # Both directions: half the window on each side, and the token itself.
+        window = window // 2 + 1
+    shared = config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0
+    layers: list[Layer] = []
+    for index, name in enumerate(types):
+        dims = _dims(config, index, four=four, full=name == FULL)
+        kind = dims.full() if name == FULL else dims.sliding(window)
+        layers.append((SharedCache(), kind) if index >= count - shared else (kind,))
+    return layers
+
+
+def _shares(layer: Layer) -> bool:
+    return isinstance(layer[0], SharedCache)
+
+
+def _read(config: Config, *, four: bool) -> Reading:
+    layers = (layer[:1] if _shares(layer) else layer for layer in _stack(config, four=four))
+    return Reading(layers=tuple(layers), config=config)
+
+
+def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer], *, k_eq_v: bool = False) -> list[Block]:
+    """Layers that share keys and values project none; with ``k_eq_v`` the values of full layers are their keys."""
+
+    def weigh(layer: Layer) -> Weighed:
+        absent = (".k_", ".v_") if _shares(layer) else (".v_proj",) if k_eq_v and isinstance(layer[-1], FullAttention) else ()
+        weights = attention_weights(config, spec, dims_of(layer))
+        return tuple(weight for weight in weights if not any(part in weight.path for part in absent))
+
+    return attention_blocks(layers, weigh)
+
+
+def _mlps_3n(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Widths may be listed."""
+    listed, count = config.get("intermediate_size"), len(layers)
+    widths = config.integers("intermediate_size", length=count, minimum=1) if isinstance(listed, (list, tuple)) else None
+    return mlp_blocks(widths or [None] * count, lambda wide: mlp_weights(config, spec, wide))
+
+
+def _mlps_4(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Layers without keys may be twice as wide, and experts may stand beside the MLP."""
+    double, wide = config.flag("use_double_wide_mlp"), config.integer("intermediate_size")
+    beside = _moe(config) if config.flag("enable_moe_block") else ()
+    widths = (2 * wide if double and _shares(layer) else wide for layer in layers)
+    return mlp_blocks(widths, lambda wide: mlp_weights(config, spec, wide) + beside)
+
+
+def _moe(config: Config) -> Weighed:
+    """Gemma 4's experts, with a scale for each channel of the router and each expert, and three norms more."""
+    hidden, number = config.integer("hidden_size"), config.integer("num_experts")
+    expert = gated_mlp(hidden, config.integer("moe_intermediate_size"), path="experts")
+    return (
+        *experts(expert, number, config.integer("top_k_experts")),
+        *linear("router.proj", hidden, number, role=WeightRole.ROUTER),
+        *parameter("router.scale", hidden),
+        *parameter("router.per_expert_scale", number),
+        *rms_norm("post_feedforward_layernorm_1", hidden),
+        *rms_norm("post_feedforward_layernorm_2", hidden),
+        *rms_norm("pre_feedforward_layernorm_2", hidden),
+    )
+
+
+def _inputs_of_layer(config: Config) -> Weighed:
+    """What mixes a layer's own input in."""
+    hidden, own = config.integer("hidden_size"), config.maybe_integer("hidden_size_per_layer_input", minimum=0) or 0
+    if not own:
+        return ()
+    return (
+        *linear("per_layer_input_gate", hidden, own),
+        *linear("per_layer_projection", own, hidden),
+        *rms_norm("post_per_layer_input_norm", hidden),
+    )
+
+
+def _inputs(config: Config) -> Weighed:
+    """The inputs of all layers: a table of embeddings for each, and a projection of the common one."""
+    hidden, own = config.integer("hidden_size"), config.maybe_integer("hidden_size_per_layer_input", minimum=0) or 0
+    if not own:
+        return ()
+    wide = own * config.number_of_layers()
+    return (
+        *embedding("model.embed_tokens_per_layer", config.integer("vocab_size_per_layer_input"), wide),
+        *linear("model.per_layer_model_projection", hidden, wide),
+        *rms_norm("model.per_layer_projection_norm", own),
+    )
+
+
+def _altup_layer(config: Config) -> Weighed:
+    """Gemma 3n's alternating updates, and its low-rank residual (LAuReL)."""
+    hidden, inputs, rank = config.integer("hidden_size"), config.integer("altup_num_inputs"), config.integer("laurel_rank")
+    return (
+        *parameter("altup.correct_output_scale", hidden),
+        *linear("altup.correction_coefs", inputs, inputs),
+        *linear("altup.prediction_coefs", inputs, inputs * inputs),
+        *linear("altup.modality_router", hidden, inputs, role=WeightRole.ROUTER),
+        *rms_norm("altup.router_norm", hidden),
+        *linear("laurel.linear_left", hidden, rank),
+        *linear("laurel.linear_right", rank, hidden),
+        *rms_norm("laurel.post_laurel_norm", hidden),
+        *_inputs_of_layer(config),
+    )
+
+
+def _altup(config: Config) -> Weighed:
+    hidden, others = config.integer("hidden_size"), config.integer("altup_num_inputs") - 1
+    projections = tuple(
+        weight
+        for name in ("altup_projections", "altup_unembed_projections")
+        for index in range(others)
+        for weight in linear(f"model.{name}.{index}", hidden, hidden)
+    )
+    return projections + _inputs(config)
+
+
+def _assistant(config: Config) -> Reading:
+    """A drafter whose every layer reads the keys and values of the model that it drafts for (modeling_gemma4_assistant.py)."""
+    text = config.sub("text_config") or config
+    count = text.number_of_layers()
+    text.ignore(*text.raw)
+    config.ignore(*config.raw)
+    note = Note(code="no-own-cache", message="The assistant reads the target model's cache and keeps none of its own.")
+    return Reading(layers=((SharedCache(),),) * count, config=text, notes=(note,))
+
+
+_GEMMA: Final = Decoder(norms=4, qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
+GEMMA3N: Final = replace(
+    _GEMMA,
+    layers=lambda config: _read(config, four=False),
+    weighed=lambda config, _reading: _stack(config, four=False),
+    attentions=_attentions,
+    mlps=_mlps_3n,
+    extra=lambda config, _layer: _altup_layer(config),
+    outer=_altup,
+)
+GEMMA4: Final = replace(
+    _GEMMA,
+    layers=lambda config: _read(config, four=True),
+    weighed=lambda config, _reading: _stack(config, four=True),
+    attentions=lambda config, spec, layers: _attentions(config, spec, layers, k_eq_v=config.flag("attention_k_eq_v")),
+    mlps=_mlps_4,
+    extra=lambda config, _layer: _inputs_of_layer(config),
+    outer=_inputs,
+)
+DIFFUSION_GEMMA: Final = Readers(layers=GEMMA4.read)
+ASSISTANT: Final = Readers(layers=_assistant)

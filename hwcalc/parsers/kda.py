@@ -1,17 +1,28 @@
-"""Kimi delta attention with latent attention in between: Kimi Linear, Bailing hybrids and GLM-5 Next."""
+"""Kimi delta attention with latent attention in between: Kimi Linear, Bailing hybrids and GLM-5 Next.
+
+Mirrors ``modeling_*.py`` of those names in transformers 5.23. Bailing's gates are full matrices, and its latent attention has
+no query latent but an output gate of one number a head. GLM-5 Next joins residual streams around every block.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from hwcalc.formulas import KimiDeltaAttention, Layer, SparseIndexer
+from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, SparseIndexer
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, gated_mlp, indexer, linear, parameter, rms_norm
+from hwcalc.formulas.weights_state import kimi_delta_attention
+from hwcalc.parsers.blocks import Named, Weighed, ends, gated_experts, repeated
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.latent import indexer_modes, latent_attention, sparse_indexer
+from hwcalc.parsers.decoder.build import sparse_layers
+from hwcalc.parsers.hyper import hyper_connection
+from hwcalc.parsers.latent.layers import indexer_modes, latent_attention, latent_weights, sparse_indexer
 from hwcalc.parsers.reading import Reading, build_layers, every
 from hwcalc.parsers.states import LINEAR, spelled_layer_types, state_dtype
 
-__all__ = ["read"]
+__all__ = ["BAILING", "GLM5_NEXT", "KIMI_LINEAR", "DeltaFamily"]
 
 _FULL: Final = "full_attention"
 _INDEXED: Final = "indexed_attention"
@@ -22,57 +33,81 @@ _WITHOUT_EFFECT: Final = (
     "num_key_value_heads", "q_lora_rank", "qk_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
 )  # fmt: skip
 
-
-def read(config: Config) -> Reading:
-    """Read a config of Kimi delta attention and latent attention layers."""
-    count = config.number_of_layers()
-    nested = config.sub("linear_attn_config")
-    types = spelled_layer_types(config, count) or _derived(config, nested, count)
-    if nested is not None:
-        # A file that spells layer_types out may keep the lists they came from.
-        nested.ignore("full_attn_layers", "kda_layers")
-    delta = (_delta(config, nested),)
-    config.ignore(*_WITHOUT_EFFECT)
-
-    def linear_layer(layer: Config, index: int) -> Layer:
-        return delta
-
-    def full_layer(layer: Config, index: int) -> Layer:
-        return (latent_attention(layer),)
-
-    if config.model_type != "glm5_next_text":
-        layers = build_layers(config, types, {LINEAR: linear_layer, _FULL: full_layer})
-        return Reading(layers=layers, config=config, state_dtype=state_dtype(config))
-
-    modes = indexer_modes(config, count)
-
-    def indexed_layer(layer: Config, index: int) -> Layer:
-        return (*full_layer(layer, index), _indexer(layer)) if modes[index] == "full" else full_layer(layer, index)
-
-    layers = build_layers(config, types, {LINEAR: linear_layer, _FULL: indexed_layer, _INDEXED: indexed_layer})
-    # The library packs one more element into every entry: whether the token is padding.
-    padded = tuple(
-        tuple(
-            replace(kind, index_extra_elements=kind.index_extra_elements + 1) if isinstance(kind, SparseIndexer) else kind
-            for kind in layer
-        )
-        for layer in layers
-    )
-    return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings={"transformers": padded})
+Types = Callable[[Config, Config | None, int], list[str]]
+"""The types of so many layers, by the config and its ``linear_attn_config``."""
 
 
-def _indexer(config: Config) -> SparseIndexer:
-    """GLM-5 Next scores pools of tokens: a gate as wide as the key stands beside each token's key."""
-    indexer = sparse_indexer(config)
-    return replace(indexer, index_extra_elements=indexer.index_head_dim)
+@frozen
+class DeltaFamily:
+    """One of the models above: what the file leaves out, and what is the model's own."""
+
+    types: Types
+    dense: int
+    """Leading layers without experts."""
+    bailing: bool = False
+    """Gates as full matrices, as many linear heads as query heads, no query latent."""
+    indexed: bool = False
+    """Indexers that pool tokens, and residual streams."""
+
+    def read(self, config: Config) -> Reading:
+        """Layers of Kimi delta attention and of latent attention."""
+        count = config.number_of_layers()
+        nested = config.sub("linear_attn_config")
+        types = spelled_layer_types(config, count) or self.types(config, nested, count)
+        if nested is not None:
+            # A file that spells layer_types out may keep the lists they came from.
+            nested.ignore("full_attn_layers", "kda_layers")
+        delta = (_delta(config, nested, bailing=self.bailing),)
+        config.ignore(*_WITHOUT_EFFECT)
+        modes = indexer_modes(config, count) if self.indexed else []
+
+        def full_layer(layer: Config, index: int) -> Layer:
+            latent = (latent_attention(layer),)
+            return (*latent, _indexer(layer)) if self.indexed and modes[index] == "full" else latent
+
+        readers = {LINEAR: lambda _layer, _index: delta, _FULL: full_layer} | ({_INDEXED: full_layer} if self.indexed else {})
+        layers = build_layers(config, types, readers)
+        # The library packs one more element into every entry: whether the token is padding.
+        readings = {"transformers": tuple(map(_padded, layers))} if self.indexed else {}
+        return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
+        """Mixers, experts, norms and streams."""
+        hidden = config.integer("hidden_size")
+        norms = rms_norm("input_layernorm", hidden) + rms_norm("post_attention_layernorm", hidden)
+
+        def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
+            layer, sparse = key
+            for kind in layer:
+                yield from self._mixer(config, kind)
+            yield ("moe", _experts(config)) if sparse else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+            yield "norm", norms
+            if self.indexed:
+                for path in ("attn_hc", "ffn_hc"):
+                    yield "hyper_connection", hyper_connection(path, config.integer("hc_mult"), hidden, 3)
+
+        sparse = sparse_layers(config, len(reading.layers), self.dense)
+        return (*ends(config, top), *repeated(zip(reading.layers, sparse, strict=True), weigh))
+
+    def _mixer(self, config: Config, kind: object) -> Iterator[Named]:
+        hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
+        if isinstance(kind, KimiDeltaAttention):
+            low_rank = not self.bailing
+            yield "delta", kimi_delta_attention(hidden, **vars(kind), low_rank_decay=low_rank, low_rank_gate=low_rank)
+        elif isinstance(kind, LatentAttention):
+            rank = None if self.bailing else config.maybe_integer("q_lora_rank")
+            weights = latent_weights(kind, hidden, rank, bias=bias)
+            yield "attention", weights + (linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ())
+        elif isinstance(kind, SparseIndexer):
+            # GLM-5 Next pools tokens: a gate as wide as the key, and a learned position within the pool.
+            width = kind.index_head_dim
+            weights = indexer(hidden, config.integer("q_lora_rank"), kind.index_n_heads, width)
+            weights += parameter("self_attn.indexer.index_kpool_compress_ape", config.integer("index_kpool"), width)
+            yield "indexer", weights + parameter("self_attn.indexer.index_kpool_compress_gate", width, hidden)
 
 
-def _derived(config: Config, nested: Config | None, count: int) -> list[str]:
-    """Types by the rule of the family: Kimi's lists count layers from 1, [4, 8] are the fourth and the eighth."""
-    if config.model_type == "bailing_hybrid":
-        return every(config.integer("layer_group_size"), count, _FULL, LINEAR)
-    if config.model_type == "glm5_next_text":
-        return every(4, count, _FULL, LINEAR)
+def _kimi(_config: Config, nested: Config | None, count: int) -> list[str]:
+    """Kimi's lists count layers from 1: [4, 8] are the fourth and the eighth."""
     full = nested.integers("full_attn_layers") if nested is not None else None
     linear = nested.integers("kda_layers") if nested is not None else None
     if nested is None or full is None or linear is None:
@@ -84,25 +119,48 @@ def _derived(config: Config, nested: Config | None, count: int) -> list[str]:
     return [_FULL if number in full else LINEAR for number in range(1, count + 1)]
 
 
-def _delta(config: Config, nested: Config | None) -> KimiDeltaAttention:
+def _delta(config: Config, nested: Config | None, *, bailing: bool) -> KimiDeltaAttention:
     """The nested ``linear_attn_config`` wins over linear_* keys; Bailing has as many linear heads as query heads."""
 
-    def width(nested_key: str, *keys: str) -> int:
-        given = [nested.maybe_integer(nested_key) if nested is not None else None, *map(config.maybe_integer, keys)]
+    def width(nested_key: str, key: str, otherwise: str) -> int:
+        given = [nested.maybe_integer(nested_key) if nested is not None else None, config.maybe_integer(key)]
+        given += [config.maybe_integer(otherwise)] if bailing else []
         found = next((value for value in given if value is not None), None)
         if found is None:
-            raise config.missing(keys[-1])
+            raise config.missing(otherwise if bailing else key)
         return found
 
-    if config.model_type == "bailing_hybrid":
-        return KimiDeltaAttention(
-            num_heads=width("num_heads", "linear_num_heads", "num_attention_heads"),
-            # A config that the library has saved has head_dim overwritten by the rotary width, and keeps this one apart.
-            head_dim=width("head_dim", "linear_head_dim", "head_dim"),
-            d_conv=width("short_conv_kernel_size", "linear_conv_kernel_dim", "short_conv_kernel_size"),
-        )
     return KimiDeltaAttention(
-        num_heads=width("num_heads", "linear_num_heads"),
-        head_dim=width("head_dim", "linear_head_dim"),
-        d_conv=width("short_conv_kernel_size", "linear_conv_kernel_dim"),
+        num_heads=width("num_heads", "linear_num_heads", "num_attention_heads"),
+        # A Bailing config that the library has saved has head_dim overwritten by the rotary width, and keeps this one apart.
+        head_dim=width("head_dim", "linear_head_dim", "head_dim"),
+        d_conv=width("short_conv_kernel_size", "linear_conv_kernel_dim", "short_conv_kernel_size"),
     )
+
+
+def _indexer(config: Config) -> SparseIndexer:
+    """GLM-5 Next scores pools of tokens: a gate as wide as the key stands beside each token's key."""
+    indexer = sparse_indexer(config)
+    return replace(indexer, index_extra_elements=indexer.index_head_dim)
+
+
+def _padded(layer: Layer) -> Layer:
+    return tuple(
+        replace(kind, index_extra_elements=kind.index_extra_elements + 1) if isinstance(kind, SparseIndexer) else kind
+        for kind in layer
+    )
+
+
+def _experts(config: Config) -> Weighed:
+    hidden, width = config.integer("hidden_size"), config.integer("moe_intermediate_size")
+    count, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
+    shared = (config.maybe_integer("n_shared_experts", minimum=0) or 0) * width
+    weights = gated_experts(hidden, width, count, active)
+    return weights + gated_mlp(hidden, shared, path="mlp.shared_experts") if shared else weights
+
+
+KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)
+BAILING: Final = DeltaFamily(
+    types=lambda config, _nested, count: every(config.integer("layer_group_size"), count, _FULL, LINEAR), dense=2, bailing=True
+)
+GLM5_NEXT: Final = DeltaFamily(types=lambda _config, _nested, count: every(4, count, _FULL, LINEAR), dense=3, indexed=True)

@@ -1,14 +1,14 @@
-"""What a dialect gives back, and the pieces that most dialects share."""
+"""What a family of models is: how it reads layers and weighs them, and the readers that most families share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas.attention import FullAttention
+from hwcalc.formulas.attention import AttentionKind, FullAttention
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.model import Note
@@ -16,16 +16,22 @@ from hwcalc.parsers.config import Config
 
 if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
+    from hwcalc.formulas.weights import Block
 
 __all__ = [
     "AttentionDims",
+    "Family",
     "LayerReader",
+    "Readers",
     "Reading",
     "attention_dims",
     "build_layers",
+    "dims_of",
+    "equal_dims",
     "every",
     "full_layer",
     "read_layer_types",
+    "windowed",
     "windowed_layer",
 ]
 
@@ -36,10 +42,41 @@ class Reading:
 
     layers: tuple[Layer, ...]
     config: Config
+    types: tuple[str, ...] = ()
+    """The type of each layer, in families that weigh layers by their types."""
     encoder_tokens: int | None = None
     state_dtype: str | None = None
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, tuple[Layer, ...]] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Family(Protocol):
+    """How the configs of one model type are read: the layers, and the weights that belong to those layers."""
+
+    def read(self, config: Config) -> Reading:
+        """The layers. ``config`` is the level that describes the language model."""
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        """The blocks of weights of the layers in ``reading``, which :meth:`read` gave.
+
+        ``top`` is the whole document, often the same object as ``config``. ``None`` where the file does not say enough.
+        """
+
+
+@frozen
+class Readers:
+    """A family made of two functions. Without ``weights``, nobody counts the weights of its models."""
+
+    layers: Callable[[Config], Reading]
+    weights: Callable[[Config, Config, Reading], Sequence[Block] | None] | None = None
+
+    def read(self, config: Config) -> Reading:
+        """The layers."""
+        return self.layers(config)
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
+        """The blocks of weights of these layers."""
+        return None if self.weights is None else self.weights(config, top, reading)
 
 
 @frozen
@@ -61,6 +98,10 @@ class AttentionDims:
 
         return SlidingAttention(**vars(self), window=window)
 
+    def within(self, window: int | None) -> FullAttention | SlidingAttention:
+        """These dims, full where ``window`` is ``None``."""
+        return self.full() if window is None else self.sliding(window)
+
     def chunked(self, chunk: int) -> ChunkedAttention:
         """These dims, one chunk kept."""
         from hwcalc.formulas.sliding import ChunkedAttention
@@ -72,6 +113,11 @@ class AttentionDims:
         from hwcalc.formulas.sink import SinkAttention
 
         return SinkAttention(**vars(self), sink=sink, window=window)
+
+
+def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims:
+    """Values as wide as keys; ``kv_heads`` ``None`` is all heads."""
+    return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads or heads, head_dim=head_dim, v_head_dim=head_dim)
 
 
 def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:
@@ -92,6 +138,19 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
             raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
     v_head_dim = config.maybe_integer("v_head_dim") or head_dim
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
+
+
+def dims_of(layer: Layer) -> AttentionDims:
+    """Heads and widths of the attention of a layer that was read."""
+    for kind in layer:
+        if isinstance(kind, AttentionKind):
+            return AttentionDims(
+                num_attention_heads=kind.num_attention_heads,
+                num_key_value_heads=kind.num_key_value_heads,
+                head_dim=kind.head_dim,
+                v_head_dim=kind.v_head_dim,
+            )
+    raise ValueError("a layer without attention has no heads")
 
 
 LayerReader = Callable[[Config, int], Layer]
@@ -155,11 +214,15 @@ def full_layer(config: Config, index: int) -> Layer:
     return (attention_dims(config).full(),)
 
 
-def windowed_layer(config: Config, index: int) -> Layer:
-    """A sliding layer by the common keys: full where no window is set, sink + window with ``attention_sink_size``."""
-    dims = attention_dims(config)
+def windowed(config: Config, dims: AttentionDims) -> Layer:
+    """A sliding layer of these dims: full where no window is set, sink + window with ``attention_sink_size``."""
     window = config.maybe_integer("sliding_window")
     if window is None:
         return (dims.full(),)
     sink = config.maybe_integer("attention_sink_size", minimum=0)
     return (dims.sink(sink, window),) if sink else (dims.sliding(window),)
+
+
+def windowed_layer(config: Config, index: int) -> Layer:
+    """A sliding layer by the common keys."""
+    return windowed(config, attention_dims(config))

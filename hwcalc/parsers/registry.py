@@ -1,374 +1,93 @@
-"""Which dialect reads which model type. Adding one is a new module and one line here.
+"""Which room reads which model type: ``index.json`` says it, one row a type. A room is imported when it is needed.
 
-Order of claim: ``model_type``, then the first known name in ``architectures``. A dialect is imported when it is needed.
+Order of claim: ``model_type``, then the first known name in ``architectures``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.parsers.config import Config, architecture_types
-from hwcalc.parsers.reading import Reading
 
-__all__ = ["DIALECTS", "dialect_for", "model_type_of_architecture", "read_with"]
+if TYPE_CHECKING:
+    from hwcalc.formulas.weights import Block
+    from hwcalc.parsers.reading import Family
 
-# Module name -> the model types it claims. A nested language config counts under its own type.
-DIALECTS: Mapping[str, tuple[str, ...]] = {
-    "standard": (
-        "afmoe",
-        "apertus",
-        "arcee",
-        "aria_text",
-        "beam",
-        "biogpt",
-        "bitnet",
-        "bloom",
-        "chameleon",
-        "codegen",
-        "cohere",
-        "cohere2",
-        "cohere2_moe",
-        "cohere_compass_text",
-        "cosmos3_edge_text",
-        "ctrl",
-        "cwm",
-        "deepseek_ocr2_text",
-        "diffllama",
-        "doge",
-        "dots1",
-        "emu3_text_model",
-        "ernie4_5",
-        "ernie4_5_moe",
-        "ernie4_5_vl_moe_text",
-        "evolla",
-        "exaone4",
-        "exaone_moe",
-        "flex_olmo",
-        "flint",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "glm",
-        "glm4",
-        "glm4_moe",
-        "glm4v_moe_text",
-        "glm4v_text",
-        "glm_ocr_text",
-        "gpt-sw3",
-        "gpt2",
-        "gpt_neox",
-        "gpt_neox_japanese",
-        "gpt_oss",
-        "gptj",
-        "granite",
-        "granite4_vision_text",
-        "granite_docling_text",
-        "granite_swa",
-        "granitemoe",
-        "granitemoe_swa",
-        "granitemoeshared",
-        "helium",
-        "hunyuan_v1_dense",
-        "hunyuan_v1_moe",
-        "hunyuan_vl_text",
-        "hy_v3",
-        "hyperclovax",
-        "idefics",
-        "internlm3",
-        "iquestcoder",
-        "jais2",
-        "kolibri1",
-        "kosmos_2_5_text_model",
-        "kosmos_2_text_model",
-        "kyutai_speech_to_text",
-        "laguna",
-        "llama",
-        "llama4_text",
-        "mellum",
-        "minimax_m2",
-        "ministral",
-        "ministral3",
-        "mistral",
-        "mixtral",
-        "modernbert-decoder",
-        "molmo2_text",
-        "moshi",
-        "muse_glimmer_text",
-        "muse_spark_text",
-        "nanochat",
-        "nemotron",
-        "olmo",
-        "olmo2",
-        "olmo3",
-        "olmoe",
-        "opt",
-        "paddleocr_vl_text",
-        "persimmon",
-        "phi",
-        "phi3",
-        "phi4_multimodal",
-        "phimoe",
-        "qwen2",
-        "qwen2_5_omni_text",
-        "qwen2_5_vl_text",
-        "qwen2_moe",
-        "qwen2_vl_text",
-        "qwen3",
-        "qwen3_moe",
-        "qwen3_omni_moe_text",
-        "qwen3_vl_moe_text",
-        "qwen3_vl_text",
-        "seed_oss",
-        "smollm3",
-        "solar_open",
-        "stablelm",
-        "starcoder2",
-        "vaultgemma",
-        "voxtral_realtime_text",
-        "xglm",
-    ),
-    "heads": ("dbrx", "falcon", "gpt_bigcode", "gpt_neo", "hrm_text", "jetmoe", "mpt"),
-    "gemma": ("diffusion_gemma_text", "gemma3n_text", "gemma4_text", "gemma4_unified_text"),
-    "latent": (
-        "axk1",
-        "axk2",
-        "deepseek_v2",
-        "deepseek_v3",
-        "deepseek_v32",
-        "dots3_note_text",
-        "glm4_moe_lite",
-        "glm_moe_dsa",
-        "hy_v4",
-        "kimi_k2",
-        "longcat_flash",
-        "minicpm3",
-        "mistral4",
-        "mistral_large4_text",
-        "youtu",
-    ),
-    "assistant": ("gemma4_assistant", "gemma4_unified_assistant"),
-    "compressed": ("deepseek_v4",),
-    "variants": ("mimo_v2_flash", "minimax_m3_vl_text", "mllama_text_model", "step3p5", "unlimited_ocr_text"),
-    "bert": (
-        "bert",
-        "bert-generation",
-        "big_bird",
-        "camembert",
-        "cpmant",
-        "data2vec-text",
-        "electra",
-        "ernie",
-        "git",
-        "megatron-bert",
-        "openai-gpt",
-        "reformer",
-        "rembert",
-        "roberta",
-        "roberta-prelayernorm",
-        "roc_bert",
-        "roformer",
-        "xlm",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "xlnet",
-        "xmod",
-    ),
-    "encoder_decoder": (
-        "bart",
-        "bigbird_pegasus",
-        "blenderbot",
-        "blenderbot-small",
-        "blip",
-        "blip_text_model",
-        "canary",
-        "canary_decoder",
-        "cohere_asr",
-        "dia",
-        "dia_decoder",
-        "encoder-decoder",
-        "florence2",
-        "fsmt",
-        "led",
-        "longt5",
-        "m2m_100",
-        "marian",
-        "mbart",
-        "moonshine",
-        "moonshine_streaming",
-        "mt5",
-        "musicgen",
-        "musicgen_decoder",
-        "musicgen_melody",
-        "musicgen_melody_decoder",
-        "mvp",
-        "nllb-moe",
-        "pegasus",
-        "pegasus_x",
-        "pix2struct",
-        "pix2struct_text_model",
-        "plbart",
-        "pop2piano",
-        "pp_formulanet",
-        "pp_formulanet_text",
-        "prophetnet",
-        "seamless_m4t",
-        "seamless_m4t_v2",
-        "speech-encoder-decoder",
-        "speech_to_text",
-        "speecht5",
-        "switch_transformers",
-        "t5",
-        "t5_gemma_module",
-        "t5gemma",
-        "t5gemma2",
-        "t5gemma2_decoder",
-        "trocr",
-        "udop",
-        "umt5",
-        "vision-encoder-decoder",
-        "whisper",
-    ),
-    "mamba": ("falcon_mamba", "mamba", "mamba2"),
-    "hybrid_mamba": ("bamba", "falcon_h1", "granitemoehybrid", "jamba", "nemotron_h", "zamba", "zamba2"),
-    "delta": ("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp_text"),
-    "kda": ("bailing_hybrid", "glm5_next_text", "kimi_linear"),
-    "recurrent": ("minimax", "recurrent_gemma", "rwkv", "xlstm"),
-    "short_conv": ("inkling2_text", "inkling_text", "lfm2", "lfm2_moe", "lfm3", "zaya"),
-    "remote_attention": (
-        "RefinedWeb",
-        "RefinedWebModel",
-        "Yi",
-        "aquila",
-        "arctic",
-        "baichuan",
-        "bailing_moe",
-        "bailing_moe_v2",
-        "chatglm",
-        "codeshell",
-        "deepseek",
-        "exaone",
-        "gpt_refact",
-        "grok-1",
-        "internlm",
-        "internlm2",
-        "jais",
-        "mimo",
-        "minicpm",
-        "mixformer-sequential",
-        "orion",
-        "phi-msft",
-        "phi3small",
-        "plamo",
-        "qwen",
-        "skywork",
-        "stablelm_epoch",
-        "step1",
-        "step3_text",
-        "telechat",
-        "xverse",
-        "yi",
-    ),
-    "remote_hybrid": (
-        "bailing_moe_linear",
-        "minimax_m1",
-        "minimax_text_01",
-        "phi4flash",
-        "plamo2",
-        "plamo3",
-        "rwkv5",
-        "rwkv6",
-        "rwkv7",
-        "rwkv7_fla",
-    ),
-    "remote_relabelled": (
-        "deepseek_ref",
-        "kimi_k3",
-        "minimax_m3",
-        "step3_vl",
-    ),
-    "remote_variable": (
-        "deci",
-        "decilm",
-        "hunyuan",
-        "nemotron-nas",
-        "openelm",
-        "ouro",
-    ),
-}
-
-# Architectures whose files carry a model type of their own or none; transformers' own names are in class_defaults.json.
-REMOTE_ARCHITECTURES: Mapping[str, str] = {
-    "AquilaForCausalLM": "aquila",
-    "ArcticForCausalLM": "arctic",
-    "BaiChuanForCausalLM": "baichuan",
-    "BaichuanForCausalLM": "baichuan",
-    "BailingMoeForCausalLM": "bailing_moe",
-    "BailingMoeV2ForCausalLM": "bailing_moe",
-    "ChatGLMForConditionalGeneration": "chatglm",
-    "ChatGLMModel": "chatglm",
-    "CodeShellForCausalLM": "codeshell",
-    "DeciLMForCausalLM": "nemotron-nas",
-    "DeepseekForCausalLM": "deepseek",
-    "ExaoneForCausalLM": "exaone",
-    "GPTRefactForCausalLM": "gpt_refact",
-    "Grok1ForCausalLM": "grok-1",
-    "Grok1ModelForCausalLM": "grok-1",
-    "HunYuanForCausalLM": "hunyuan",
-    "InternLM2ForCausalLM": "internlm2",
-    "InternLMForCausalLM": "internlm",
-    "JAISLMHeadModel": "jais",
-    "KimiK3ForConditionalGeneration": "kimi_k3",
-    "MiMoForCausalLM": "mimo",
-    "MiniCPMForCausalLM": "minicpm",
-    "MiniMaxM1ForCausalLM": "minimax_m1",
-    "MiniMaxM3ForCausalLM": "minimax_m3",
-    "MiniMaxText01ForCausalLM": "minimax_text_01",
-    "OpenELMForCausalLM": "openelm",
-    "OrionForCausalLM": "orion",
-    "OuroForCausalLM": "ouro",
-    "Phi3SmallForCausalLM": "phi3small",
-    "Phi4FlashForCausalLM": "phi4flash",
-    "Plamo2ForCausalLM": "plamo2",
-    "Plamo3ForCausalLM": "plamo3",
-    "PlamoForCausalLM": "plamo",
-    "QWenLMHeadModel": "qwen",
-    "RWKV7ForCausalLM": "rwkv7",
-    "Rwkv5ForCausalLM": "rwkv5",
-    "Rwkv6ForCausalLM": "rwkv6",
-    "SkyworkForCausalLM": "skywork",
-    "StableLMEpochForCausalLM": "stablelm_epoch",
-    "Step1ForCausalLM": "step1",
-    "Step3TextForCausalLM": "step3_text",
-    "Step3VLForConditionalGeneration": "step3_vl",
-    "TelechatForCausalLM": "telechat",
-    "XverseForCausalLM": "xverse",
-    "YiForCausalLM": "yi",
-}
+__all__ = [
+    "find_family",
+    "find_tower",
+    "find_wrapper",
+    "has_family",
+    "known_families",
+    "model_type_of_architecture",
+    "room_of",
+]
 
 
 @lru_cache(maxsize=1)
-def _by_type() -> Mapping[str, str]:
-    table: dict[str, str] = {}
-    for module, types in DIALECTS.items():
-        for model_type in types:
-            if table.setdefault(model_type, module) != module:
-                raise ValueError(f"two dialects claim {model_type!r}: {table[model_type]} and {module}")
-    return table
+def _index() -> Mapping[str, Mapping[str, Any]]:
+    found: dict[str, Mapping[str, Any]] = json.loads(Path(__file__).with_name("index.json").read_text(encoding="utf-8"))
+    return found
 
 
-def dialect_for(model_type: str | None) -> str | None:
-    """The dialect module that claims a model type."""
-    return _by_type().get(model_type) if model_type else None
+@lru_cache(maxsize=4)
+def _rows(section: str) -> Mapping[str, tuple[str, str]]:
+    """Model type -> the room that reads it, and the name in that room."""
+    rows: dict[str, tuple[str, str]] = {}
+    for room, types in _index()[section].items():
+        for model_type, name in types.items():
+            if rows.setdefault(model_type, (room, name)) != (room, name):
+                raise ValueError(f"two rooms claim {model_type!r}: {rows[model_type][0]} and {room}")
+    return rows
+
+
+def _named(section: str, model_type: str | None) -> Any:
+    room, name = _rows(section).get(model_type or "", ("", ""))
+    return getattr(import_module(f"hwcalc.parsers.{room}"), name) if room else None
+
+
+def find_family(model_type: str | None) -> Family | None:
+    """The family of a model type, ``None`` for a type that no row has."""
+    found: Family | None = _named("language", model_type)
+    return found
+
+
+def has_family(model_type: str | None) -> bool:
+    """Whether a row has this model type."""
+    return model_type in _rows("language")
+
+
+def known_families() -> Iterator[str]:
+    """The model types that rows have."""
+    yield from _rows("language")
+
+
+def room_of(model_type: str | None) -> str:
+    """The room that reads a model type, by name."""
+    return _rows("language").get(model_type or "", ("", ""))[0]
+
+
+def find_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[Block] | None] | None:
+    """What weighs the parts around the language model of a document of this type: ``wrapper(top, language)``.
+
+    ``None`` for a type that no row has; the function itself gives ``None`` where a tower is of a type that nobody weighs.
+    """
+    found: Callable[[Config, Config], Sequence[Block] | None] | None = _named("wrappers", model_type)
+    return found
+
+
+def find_tower(model_type: str | None) -> Callable[[Config, str], tuple[Block, ...]] | None:
+    """What weighs a tower of this type: ``tower(config, path)``; ``None`` for a type that no row has."""
+    found: Callable[[Config, str], tuple[Block, ...]] | None = _named("towers", model_type)
+    return found
 
 
 def model_type_of_architecture(name: str) -> str | None:
     """The model type whose class has this name."""
-    return REMOTE_ARCHITECTURES.get(name) or architecture_types().get(name)
-
-
-def read_with(dialect: str, config: Config) -> Reading:
-    """Read a config by a dialect: its module's ``read(config) -> Reading``."""
-    read: Callable[[Config], Reading] = import_module(f"hwcalc.parsers.{dialect}").read
-    return read(config)
+    own: Mapping[str, str] = _index()["architectures"]
+    return own.get(name) or architecture_types().get(name)

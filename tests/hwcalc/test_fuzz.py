@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hwcalc import KvplanError, Plan, plan, profiles
-from hwcalc.parsers.registry import DIALECTS
+from hwcalc.parsers.registry import known_families
 
 CATALOG: Final = Path(str(profiles.__file__)).parent / "models"
 REQUESTS: Final = (
@@ -28,7 +28,7 @@ REQUESTS: Final = (
     {"engine": "transformers", "engine_options": {"cache": "static", "max_cache_len": 5000}},
     {"engine": "transformers", "engine_options": {"cache": "quantized"}},
 )
-MODEL_TYPES: Final = sorted({model_type for types in DIALECTS.values() for model_type in types})
+MODEL_TYPES: Final = sorted(known_families())
 
 # Numbers that files hold by accident, and those that break arithmetic.
 STRANGE: Final[tuple[Any, ...]] = (

@@ -145,6 +145,21 @@ def test_bert_caches_only_as_a_decoder() -> None:
     assert kinds({"model_type": "bert", "is_decoder": True, "add_cross_attention": True})["cross_attention"] == 12
 
 
+def test_heads_of_berts_kin_share_the_width_whatever_the_file_adds() -> None:
+    """These classes know neither fewer key/value heads nor a width of heads: 8 heads of 256 // 8, as their matrices have."""
+    config = {"model_type": "bert", "is_decoder": True, "hidden_size": 256, "num_attention_heads": 8, "num_hidden_layers": 3}
+
+    assert planned(config, seq=10).cache.total_bytes == 3 * 2 * 8 * 32 * BF16 * 10
+    assert planned({**config, "num_key_value_heads": 2, "head_dim": 48}, seq=10).cache.total_bytes == 3 * 2 * 8 * 32 * BF16 * 10
+
+
+def test_cpm_ant_has_a_width_of_heads_of_its_own() -> None:
+    """Four heads of ``dim_head`` 48 on a width of 256, not of 64."""
+    config = {"model_type": "cpmant", "hidden_size": 256, "num_attention_heads": 4, "dim_head": 48, "num_hidden_layers": 3}
+
+    assert planned(config, seq=10).cache.total_bytes == 3 * 2 * 4 * 48 * BF16 * 10
+
+
 def test_gpt_1_could_cache_but_transformers_does_not() -> None:
     """The reference counts what the model would keep, the library keeps nothing."""
     config = {"model_type": "openai-gpt"}

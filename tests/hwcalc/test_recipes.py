@@ -91,10 +91,11 @@ def test_a_layer_kind(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         KINDS.update(known)
 
 
-def test_a_dialect(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model type is planned; a missing, a wrong and an unread key are errors that name it."""
-    monkeypatch.setattr(registry, "DIALECTS", {**registry.DIALECTS, "globals_first": ("globals_first",)})
-    registry._by_type.cache_clear()
+def test_a_model_type(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model type is planned and weighed; a missing, a wrong and an unread key are errors that name it."""
+    index: Any = {**registry._index(), "language": {"globals_first": {"globals_first": "GLOBALS_FIRST"}}}
+    monkeypatch.setattr(registry, "_index", lambda: index)
+    registry._rows.cache_clear()
     config = {
         "model_type": "globals_first",
         "num_hidden_layers": 10,
@@ -103,13 +104,21 @@ def test_a_dialect(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
         "head_dim": 64,
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "vocab_size": 1000,
+        "tie_word_embeddings": True,
         "torch_dtype": "bfloat16",
     }
     try:
         follow("hwcalc/parsers", "globals_first")
 
+        planned = plan(config, seq=1000)
         # 2 layers of 1,000 tokens and 8 of 100, each 4 heads x (64 + 64) x 2 bytes
-        assert plan(config, seq=1000).cache.total_bytes == (2 * 1000 + 8 * 100) * 4 * (64 + 64) * 2
+        assert planned.cache.total_bytes == (2 * 1000 + 8 * 100) * 4 * (64 + 64) * 2
+        # Queries and output 8 heads, keys and values 4 each, of 64; a norm of 64 for both; three matrices; two norms
+        layer = 256 * 64 * (8 + 8 + 4 + 4) + 2 * 64 + 3 * 256 * 512 + 2 * 256
+        assert planned.memory.weights.bytes == 2 * (1000 * 256 + 10 * layer + 256)
         with pytest.raises(ConfigError, match="num_global_layers is missing"):
             plan({key: value for key, value in config.items() if key != "num_global_layers"}, seq=1000)
         with pytest.raises(ConfigError, match="num_global_layers is 11"):
@@ -118,7 +127,7 @@ def test_a_dialect(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
             plan({**config, "attention_sink_window": 4}, seq=1000)
     finally:
         monkeypatch.undo()
-        registry._by_type.cache_clear()
+        registry._rows.cache_clear()
 
 
 def test_an_engine(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hwcalc import load_model
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.weights import read_weights
+from tests.hwcalc.weights.counted import read_weights
 
 
 def weigh(config: dict[str, Any]) -> Weights:
@@ -118,3 +118,23 @@ def test_qwen4_tables_have_prime_rows() -> None:
     table = 56 * (8 // 2)
     mixer = 8 * 16 + 8 * 8 + 3 * 16 + 16 * 4
     assert table + mixer == weigh({**plain, "ple_layer_ids": [1]}).total - weigh(plain).total
+
+
+def test_per_layer_blocks_of_zamba2_and_qwen4_know_their_layers() -> None:
+    """An adapter belongs to the layer that runs a shared block, an n-gram table to the layer that embeds; shared blocks to none."""
+    hybrid = {"model_type": "zamba2", "num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]}
+    layers = {block.kind: block.layers for block in weigh(hybrid).blocks}
+    assert (1, 3) == layers["adapter"] == layers["join"]
+    assert layers["attention"] is None
+
+    embedded = {"model_type": "qwen4_exp_text", "num_hidden_layers": 4, "ple_layer_ids": [2, 3]}
+    blocks = [block for block in weigh(embedded).blocks if block.kind == "ngram"]
+    assert [(1, 2), (1,), (2,)] == [block.layers for block in blocks]
+
+
+@pytest.mark.parametrize("model_type", ["zamba", "zamba2"])
+def test_zamba_without_mamba_on_a_layer_is_not_counted(model_type: str) -> None:
+    """The cache is planned all the same, with a note."""
+    model = load_model({"model_type": model_type, "num_hidden_layers": 2, "layers_block_type": ["mamba", "attention"]})
+    assert model.counted is None
+    assert f"Parameters are not counted: a {model_type} model has Mamba on every layer." in [note.message for note in model.notes]

@@ -1,0 +1,395 @@
+"""What a decoder-only family adds to Llama: one spec from which its layers are read and their weights built.
+
+Each spec mirrors the model's ``modeling_*.py`` in transformers 5.23, or the model's own code where it lives with the model.
+Names of tensors are those of the checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from hwcalc.formulas import Layer
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import (
+    Block,
+    Part,
+    WeightRole,
+    attention,
+    embedding,
+    experts,
+    gated_mlp,
+    linear,
+    parameter,
+    plain_mlp,
+    rms_norm,
+)
+from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, switched, tied_head
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.layer_types import Rule, layers_by_type
+from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
+
+__all__ = [
+    "Decoder",
+    "Experts",
+    "alike",
+    "attention_blocks",
+    "attention_weights",
+    "dense_prefix",
+    "mlp_blocks",
+    "mlp_weights",
+    "moe_weights",
+    "mtp_blocks",
+    "not_listed",
+    "not_sparse",
+    "sparse_layers",
+    "times",
+    "untied",
+    "width",
+]
+
+
+@frozen
+class Experts:
+    """A mixture of experts: the keys that count them, and what stands beside them."""
+
+    count: str = "num_experts"
+    per_token: str = "num_experts_per_tok"
+    width: str = "moe_intermediate_size"
+    path: str = "mlp"
+    router: str = "gate"
+    shared: Callable[[Config], int] | None = None
+    """Width of the shared expert, 0 for none."""
+    shared_path: str = "shared_experts"
+    shared_bias: Switch = False
+    shared_gate: bool = False
+    router_bias: bool = False
+    expert_bias: Switch = False
+    dense: Callable[[Config, int], list[bool]] | None = None
+    """Which layers have a plain MLP instead; ``None`` is no layer."""
+    extra: Callable[[Config], Weighed] | None = None
+    """More tensors of each of these layers."""
+
+
+@frozen
+class Decoder:
+    """A family of decoder-only models: what it adds to Llama, or leaves out.
+
+    It is a :class:`~hwcalc.parsers.reading.Family`: it reads the layers, and weighs the layers that it has read.
+    """
+
+    types: Rule | None = None
+    """Which layers are windowed where the file does not say; ``None`` is all of them if a window is set."""
+    dims: Callable[[Config], AttentionDims] = attention_dims
+    """Reads heads and widths of a layer."""
+    layers: Callable[[Config], Reading] | None = None
+    """Reads all layers, where ``types`` and ``dims`` do not describe them."""
+    weighed: Callable[[Config, Reading], Sequence[Layer]] | None = None
+    """What tells the weights of the layers apart, where what they cache does not."""
+    numbers: Callable[[Config, Reading], Sequence[int]] | None = None
+    """Of which layer that was read each layer of weights is, where that is not one to one."""
+    adapt: Callable[[Config, Decoder], Decoder | None] | None = None
+    """What the config changes in the fields below; ``None`` where the file does not say enough to count its weights."""
+
+    norm: str = "rms"
+    """``rms``, ``layer`` (scale and shift), ``scale`` (a layer norm without shift) or ``none``."""
+    norms: int = 2
+    """Norms of each layer that are as wide as the hidden size."""
+    final_norm: bool = True
+    qkv_bias: Switch = False
+    o_bias: Switch = False
+    mlp_bias: Switch = False
+    attn: str = "self_attn"
+    fused_qkv: str = ""
+    """Name of the tensor that holds queries, keys and values, where they are one."""
+    output: str = "o_proj"
+    mlp: str = "mlp"
+    gated: bool = True
+    fused_gate: str = ""
+    """Name of the tensor that holds gate and up, where they are one."""
+    names: tuple[str, str] = ("up_proj", "down_proj")
+    """Names in an MLP without gate."""
+    width: str | Callable[[Config], int] = "intermediate_size"
+    qk_norm: str = ""
+    """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), ``head_layer`` and
+    ``full_layer`` (the same with a shift), or nothing."""
+    qk_norm_if: Switch = True
+    gate: str = ""
+    """A gate on the attention's output: ``head`` (one number per head), ``full`` (one per channel), or nothing."""
+    sinks: bool = False
+    """One learned number per query head."""
+    experts: Experts | None = None
+    positions: int | None = None
+    """Learned positions: this many rows more than ``max_position_embeddings``."""
+    rows: Callable[[Config], int] | None = None
+    """Rows of the token embedding, where they are not the vocabulary."""
+    embed: str = "model.embed_tokens"
+    embedded: Callable[[Config], int] | None = None
+    """Width of the token embedding and the head, where it is not the hidden size."""
+    head_bias: Switch = False
+    tied: Callable[[Config, Config], bool] = tied_head
+    """Whether the head is the embedding: of the config, and of the whole document."""
+    extra: Callable[[Config, Layer], Weighed] | None = None
+    """More tensors of each layer."""
+    outer: Callable[[Config], Weighed] | None = None
+    """Tensors that the model has once, besides embeddings, last norm and head."""
+    attentions: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
+    """The attention of each layer, where it is not of the common kind, without norms and ``extra``:
+    :func:`attention_blocks` builds it."""
+    mlps: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
+    """The MLP of each layer, likewise: :func:`mlp_blocks`."""
+    mtp: str = ""
+    """Whether ``num_nextn_predict_layers`` more layers stand in the checkpoint, as DeepSeek-V3 lays them out: ``copies`` (with
+    embedding and head of their own), ``shared`` (with the model's), or nothing."""
+
+    def read(self, config: Config) -> Reading:
+        """The layers."""
+        if self.layers is not None:
+            return self.layers(config)
+        return Reading(layers=layers_by_type(config, self.types, self.dims), config=config)
+
+    def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
+        """All blocks of weights of these layers, and those around them."""
+        spec = self if self.adapt is None else self.adapt(config, self)
+        if spec is None:
+            return None
+        layers = reading.layers if spec.weighed is None else spec.weighed(config, reading)
+        numbers = range(len(layers)) if spec.numbers is None else spec.numbers(config, reading)
+        layers = [layers[number] for number in numbers]
+        hidden = config.integer("hidden_size")
+        out = _embeddings(config, spec)
+        embedded = out[0].weights[0].shape[1]
+        blocks = _layers(config, spec, layers)
+        out += blocks if spec.numbers is None else [_renumbered(block, numbers) for block in blocks]
+        if spec.final_norm:
+            out.append(Block(kind="norm", weights=norm(spec.norm, "model.norm", hidden)))
+        if spec.outer is not None:
+            out.append(Block(kind="extra", weights=spec.outer(config)))
+        out += head_block(config, tied=spec.tied(config, top), bias=switched(config, spec.head_bias), width=embedded)
+        if spec.mtp:
+            out += _mtp(config, spec, layers[0], blocks)
+        return [block for block in out if block.weights]
+
+
+def _embeddings(config: Config, spec: Decoder) -> list[Block]:
+    hidden = config.integer("hidden_size")
+    rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
+    embedded = hidden if spec.embedded is None else spec.embedded(config)
+    out = [Block(kind="embedding", weights=embedding(spec.embed, rows, embedded))]
+    if spec.positions is not None:
+        rows = config.integer("max_position_embeddings") + spec.positions
+        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
+    return out
+
+
+def _layers(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Attention, norms, ``extra`` and MLPs, in this order."""
+    out = [*_attentions(config, spec, layers), in_layers("norm", _scales(config, spec), len(layers))]
+    if spec.extra is not None:
+        extra = spec.extra
+        out += repeated(layers, lambda layer: (("extra", extra(config, layer)),))
+    return out + _mlps(config, spec, layers)
+
+
+def _scales(config: Config, spec: Decoder) -> Weighed:
+    hidden = config.integer("hidden_size")
+    return tuple(weight for i in range(spec.norms) for weight in norm(spec.norm, f"norm_{i}", hidden))
+
+
+def _renumbered(block: Block, numbers: Sequence[int]) -> Block:
+    places = range(block.count) if block.layers is None else block.layers
+    return replace(block, layers=tuple(numbers[place] for place in places))
+
+
+def _mtp(config: Config, spec: Decoder, first: Layer, blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Layers for multi-token prediction: the attention of the first layer, and its MLP or the experts."""
+    layer = blocks[0].weights + _scales(config, spec)
+    layer += () if spec.extra is None else spec.extra(config, first)
+    layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
+    return mtp_blocks(config, layer, copies=spec.mtp == "copies")
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def attention_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
+    """One attention in each layer; equal ones are weighed once. ``layers`` may be anything that tells them apart."""
+    return repeated(layers, lambda layer: (("attention", weigh(layer)),))
+
+
+def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
+    """One MLP or mixture of experts in each layer, likewise."""
+
+    def named(layer: K) -> tuple[tuple[str, Weighed]]:
+        weights = weigh(layer)
+        return (("moe" if any(weight.role is WeightRole.EXPERT for weight in weights) else "mlp", weights),)
+
+    return repeated(layers, named)
+
+
+def attention_weights(config: Config, spec: Decoder, dims: AttentionDims) -> Weighed:
+    """One attention layer: projections, norms of queries and keys, gate and sinks."""
+    hidden, heads, path = config.integer("hidden_size"), dims.num_attention_heads, spec.attn
+    weights = attention(
+        hidden,
+        heads,
+        dims.num_key_value_heads,
+        dims.head_dim,
+        dims.v_head_dim,
+        qkv_bias=switched(config, spec.qkv_bias),
+        o_bias=switched(config, spec.o_bias),
+        path=path,
+        fused=spec.fused_qkv,
+        output=spec.output,
+    )
+    if spec.qk_norm and switched(config, spec.qk_norm_if):
+        scales = (heads, dims.num_key_value_heads) if spec.qk_norm.startswith("full") else (1, 1)
+        kind = "layer" if spec.qk_norm.endswith("layer") else "rms"
+        weights += norm(kind, f"{path}.q_norm", scales[0] * dims.head_dim)
+        weights += norm(kind, f"{path}.k_norm", scales[1] * dims.head_dim)
+    if spec.gate:
+        weights += linear(f"{path}.gate_proj", hidden, heads * dims.head_dim if spec.gate == "full" else heads)
+    if spec.sinks:
+        weights += parameter(f"{path}.sinks", heads)
+    return weights
+
+
+def mlp_weights(config: Config, spec: Decoder, width: int | None = None) -> Weighed:
+    """One MLP without experts."""
+    if width is None:
+        width = config.integer(spec.width) if isinstance(spec.width, str) else spec.width(config)
+    hidden, bias = config.integer("hidden_size"), switched(config, spec.mlp_bias)
+    if not spec.gated:
+        return plain_mlp(hidden, width, bias=bias, path=spec.mlp, names=spec.names)
+    return gated_mlp(hidden, width, bias=bias, path=spec.mlp, fused=spec.fused_gate)
+
+
+def moe_weights(config: Config, spec: Experts) -> Weighed:
+    """One mixture of experts with its router and shared expert."""
+    hidden = config.integer("hidden_size")
+    count = config.integer(spec.count)
+    # A config class whose default is no number of experts in use builds the model all the same: all of them then.
+    active = config.maybe_integer(spec.per_token) or count
+    bias = switched(config, spec.expert_bias)
+    expert = gated_mlp(hidden, config.integer(spec.width), bias=bias, path=f"{spec.path}.experts")
+    weights = experts(expert, count, active)
+    weights += linear(f"{spec.path}.{spec.router}", hidden, count, bias=spec.router_bias, role=WeightRole.ROUTER)
+    shared = spec.shared(config) if spec.shared is not None else 0
+    if shared:
+        bias = switched(config, spec.shared_bias)
+        weights += gated_mlp(hidden, shared, bias=bias, path=f"{spec.path}.{spec.shared_path}")
+        if spec.shared_gate:
+            weights += linear(f"{spec.path}.shared_expert_gate", hidden, 1, role=WeightRole.ROUTER)
+    return weights if spec.extra is None else weights + spec.extra(config)
+
+
+def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    if spec.attentions is not None:
+        return spec.attentions(config, spec, layers)
+    return attention_blocks(map(dims_of, layers), lambda dims: attention_weights(config, spec, dims))
+
+
+def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """The MLPs, those with experts before the others."""
+    if spec.mlps is not None:
+        return spec.mlps(config, spec, layers)
+    mixture, count = spec.experts, len(layers)
+    if mixture is None:
+        return [in_layers("mlp", mlp_weights(config, spec), count)]
+    plain = [False] * count if mixture.dense is None else mixture.dense(config, count)
+    blocks = mlp_blocks(plain, lambda dense: mlp_weights(config, spec) if dense else moe_weights(config, mixture))
+    return sorted(blocks, key=lambda block: block.kind == "mlp")
+
+
+def mtp_blocks(config: Config, layer: Weighed, *, copies: bool) -> tuple[Block, ...]:
+    """Multi-token-prediction layers as DeepSeek-V3 has them.
+
+    Each is a whole layer between a projection, of the token's embedding beside the hidden state, and a norm; with ``copies``
+    the checkpoint stores the embedding and the head again with each.
+    """
+    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
+    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    weights = (
+        *rms_norm("enorm", hidden),
+        *rms_norm("hnorm", hidden),
+        *linear("eh_proj", 2 * hidden, hidden),
+        *layer,
+        *rms_norm("shared_head.norm", hidden),
+    )
+    if copies:
+        weights += embedding("embed_tokens", vocab, hidden)
+        weights += linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
+    return (Block(kind="mtp", weights=weights, part=Part.MTP, count=count),) if count else ()
+
+
+def alike(dims: Callable[[Config], AttentionDims] = attention_dims, *ignored: str) -> Callable[[Config], Reading]:
+    """Reads layers that are all full and of one shape. ``ignored`` are keys without effect on the cache."""
+
+    def read(config: Config) -> Reading:
+        config.ignore(*ignored)
+        count = config.number_of_layers()
+        return Reading(layers=((dims(config).full(),),) * count, config=config)
+
+    return read
+
+
+def untied(_config: Config, _top: Config) -> bool:
+    """For :attr:`Decoder.tied`: the head is a tensor of its own whatever the file says."""
+    return False
+
+
+def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
+    """Which layers have experts, by ``mlp_layer_types`` or the leading ones that have none: ``key`` or ``default`` of them."""
+    types = config.strings("mlp_layer_types")
+    if types is not None and len(types) >= count:
+        return [name == "sparse" for name in types[:count]]
+    dense = None if key is None else config.maybe_integer(key, minimum=0)
+    return [i >= (default if dense is None else dense) for i in range(count)]
+
+
+def dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
+    """The first ``key`` layers have no experts."""
+
+    def dense(config: Config, count: int) -> list[bool]:
+        prefix = config.maybe_integer(key, minimum=0) or 0
+        return [i < prefix for i in range(count)]
+
+    return dense
+
+
+def not_sparse(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
+    """The layers that :func:`sparse_layers` leaves out."""
+    return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default, key)]
+
+
+def not_listed(default: int) -> Callable[[Config, int], list[bool]]:
+    """Step's rule: the layers that ``moe_layers_enum`` (a list, or numbers between commas) leaves out.
+
+    ``mlp_layer_types`` goes before it; without either the first ``default`` have no experts.
+    """
+
+    def dense(config: Config, count: int) -> list[bool]:
+        listed = config.get("moe_layers_enum")
+        if listed is None or config.strings("mlp_layer_types") is not None:
+            return [not sparse for sparse in sparse_layers(config, count, default, None)]
+        if isinstance(listed, str):
+            items = [item.strip() for item in listed.split(",") if item.strip()]
+            if not all(item.isdecimal() and len(item) < 8 for item in items):
+                raise config.error("moe_layers_enum", listed, "layer numbers with commas between")
+            sparse = set(map(int, items))
+        else:
+            sparse = set(config.integers("moe_layers_enum") or [])
+        return [i not in sparse for i in range(count)]
+
+    return dense
+
+
+def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:
+    """A shared expert as wide as several: ``key`` experts of ``width``."""
+    return lambda config: (config.maybe_integer(key, minimum=0) or 0) * config.integer(width)
+
+
+def width(key: str) -> Callable[[Config], int]:
+    """A width that may be 0 or absent for none."""
+    return lambda config: config.maybe_integer(key, minimum=0) or 0

@@ -1,0 +1,350 @@
+"""Models in the manner of GPT: layer norms, biases, fused projections, learned positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from hwcalc.formulas import Layer
+from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, embedding, experts, gated_mlp, layer_norm, linear
+from hwcalc.parsers.blocks import norm
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, attention_weights, mlp_blocks, untied
+from hwcalc.parsers.decoder.layer_types import first_of
+from hwcalc.parsers.reading import AttentionDims, Reading, dims_of, equal_dims
+
+# Heads and widths.
+
+
+def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
+    """Heads make up the hidden size; each has its own keys and values unless ``kv_heads`` says otherwise."""
+    heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
+    head_dim = hidden // heads
+    if head_dim == 0:
+        raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
+    return equal_dims(heads, kv_heads, head_dim)
+
+
+def _own_heads(config: Config) -> AttentionDims:
+    """The classes of these models look at no other key."""
+    config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
+    return _equal(config)
+
+
+def _falcon_dims(config: Config) -> AttentionDims:
+    """``num_kv_heads``, unless ``multi_query`` (the default) makes it one; the new decoder architecture ignores that flag.
+
+    Falcon-7B has num_kv_heads 71 and multi_query true: one key/value head, not 71.
+    """
+    given = config.maybe_integer("num_kv_heads") or config.integer("num_attention_heads")
+    multi_query = config.flag("multi_query")
+    return _equal(config, given if config.flag("new_decoder_architecture") or not multi_query else 1)
+
+
+def _multi_query(config: Config) -> AttentionDims:
+    """``multi_query``, true by default, is one key/value head."""
+    return _equal(config, 1 if config.flag("multi_query") else None)
+
+
+def _nested_heads(config: Config) -> AttentionDims:
+    """DBRX and MPT keep ``kv_n_heads`` in ``attn_config``; absent or null there is all heads (DBRX: one)."""
+    nested = config.sub("attn_config")
+    if nested is not None:
+        nested.ignore("attn_type")
+    kv_heads = nested.maybe_integer("kv_n_heads") if nested is not None else None
+    return _equal(config, kv_heads or (1 if config.model_type == "dbrx" else None))
+
+
+def _falcon_layers(config: Config) -> Reading:
+    reading = alike(_falcon_dims)(config)
+    if not config.flag("new_decoder_architecture"):
+        return reading
+    # transformers repeats each key/value head for its query heads before it caches them (modeling_falcon.py).
+    dims = dims_of(reading.layers[0])
+    repeated = replace(dims, num_key_value_heads=dims.num_attention_heads)
+    other = ((repeated.full(),),) * len(reading.layers)
+    return Reading(layers=reading.layers, config=config, readings={"transformers": other})
+
+
+# What the config changes.
+
+
+def _falcon_norms(config: Config, spec: Decoder) -> Decoder:
+    """Two, but one where attention and MLP run in parallel on one normalised input."""
+    if not config.flag("parallel_attn"):
+        return spec
+    number = config.maybe_integer("num_ln_in_parallel_attn")
+    two = number == 2 or (number is None and config.flag("new_decoder_architecture"))
+    return spec if two else replace(spec, norms=1)
+
+
+def _stablelm_norms(config: Config, spec: Decoder) -> Decoder:
+    """With ``use_parallel_residual`` attention and MLP share a norm."""
+    return replace(spec, norms=1 if config.flag("use_parallel_residual") else 2)
+
+
+def _opt_norms(config: Config, spec: Decoder) -> Decoder:
+    """Norms may lack scales, and may stand after attention and MLP (350M), with none at the end."""
+    affine = config.flag("layer_norm_elementwise_affine", default=True)
+    after = not config.flag("do_layer_norm_before", default=True) or config.flag("_remove_final_layer_norm")
+    return replace(spec, norm="layer" if affine else "none", final_norm=not after)
+
+
+def _modernbert_norms(config: Config, spec: Decoder) -> Decoder:
+    return replace(spec, norm="layer" if config.flag("norm_bias") else "scale")
+
+
+def _moshi_alone(config: Config, spec: Decoder) -> Decoder | None:
+    """Moshi's language model on its own; the whole model, with codec and depth decoder, is not counted."""
+    names = config.get("architectures")
+    return spec if isinstance(names, list) and names[:1] == ["MoshiForCausalLM"] else None
+
+
+def _inner(key: str) -> Callable[[Config], int]:
+    """``key``, or four times the hidden size."""
+    return lambda config: config.maybe_integer(key) or 4 * config.integer("hidden_size")
+
+
+def _codebook_rows(config: Config) -> int:
+    """A row for each text token, each code of each codebook, and one for what is absent."""
+    codes = config.integer("num_codebooks") * config.integer("codebook_vocab_size")
+    return config.integer("vocab_size") + codes + 1
+
+
+# Tensors of their own.
+
+
+def _cross_attention(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+    """GPT-2 as the decoder of an encoder-decoder: attention to the encoder, with a norm of its own."""
+    if not config.flag("add_cross_attention"):
+        return ()
+    hidden = config.integer("hidden_size")
+    return (
+        *layer_norm("ln_cross_attn", hidden),
+        *linear("crossattention.q_attn", hidden, hidden, bias=True),
+        *linear("crossattention.c_attn", hidden, 2 * hidden, bias=True),
+        *linear("crossattention.c_proj", hidden, hidden, bias=True),
+    )
+
+
+def _encoder_attention(config: Config, layer: Layer) -> tuple[Weight, ...]:
+    """The same of the BART kind."""
+    if not config.flag("add_cross_attention"):
+        return ()
+    hidden, dims = config.integer("hidden_size"), dims_of(layer)
+    heads = dims.num_attention_heads
+    cross = attention(hidden, heads, heads, dims.head_dim, qkv_bias=True, o_bias=True, path="encoder_attn", output="out_proj")
+    return cross + layer_norm("encoder_attn_layer_norm", hidden)
+
+
+def _kosmos_norms(config: Config, layer: Layer) -> tuple[Weight, ...]:
+    """Kosmos: a norm in the middle of the MLP, and in Kosmos-2 one before the attention's output."""
+    inner = layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
+    if config.model_type == "kosmos_2_text_model":
+        inner += layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
+    return inner + _encoder_attention(config, layer)
+
+
+def _segments(config: Config) -> tuple[Weight, ...]:
+    return embedding("segment_emb", 2, config.integer("hidden_size"))
+
+
+def _embedding_norm(config: Config) -> tuple[Weight, ...]:
+    return layer_norm("word_embeddings_layernorm", config.integer("hidden_size"))
+
+
+def _last_bias(config: Config) -> tuple[Weight, ...]:
+    """Only the last layer of the Japanese GPT-NeoX adds a bias to its attention's output."""
+    return (Weight(path="attention.dense_bias", shape=(config.integer("hidden_size"),), role=WeightRole.BIAS),)
+
+
+def _opt_width(config: Config) -> int:
+    """Embeddings may be narrower than the layers (350M)."""
+    return config.maybe_integer("word_embed_proj_dim") or config.integer("hidden_size")
+
+
+def _opt_projections(config: Config) -> tuple[Weight, ...]:
+    """Projections between narrow embeddings and the layers."""
+    hidden, embedded = config.integer("hidden_size"), _opt_width(config)
+    return () if embedded == hidden else linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
+
+
+def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """DBRX keeps the dimensions of its experts in ``ffn_config``, with defaults of 3,584, 4 and 1."""
+    ffn = config.sub("ffn_config") or Config({}, None, "ffn_config")
+    hidden = config.integer("hidden_size")
+    count, active = (ffn.maybe_integer("moe_num_experts") or 4, ffn.maybe_integer("moe_top_k") or 1)
+    expert = gated_mlp(hidden, ffn.maybe_integer("ffn_hidden_size") or 3584, path="ffn.experts.mlp")
+    router = linear("ffn.router.layer", hidden, count, role=WeightRole.ROUTER)
+    return mlp_blocks([None] * len(layers), lambda _: experts(expert, count, active) + router)
+
+
+def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """A norm before each attention but the first."""
+    scale = norm(spec.norm, "attn_norm", config.integer("hidden_size"))
+    places = [(dims_of(layer), index > 0) for index, layer in enumerate(layers)]
+    return attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
+
+
+def _modernbert_outer(config: Config) -> tuple[Weight, ...]:
+    """A norm after the embedding, and a head of two layers."""
+    hidden, kind = config.integer("hidden_size"), "layer" if config.flag("norm_bias") else "scale"
+    dense = linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))
+    return norm(kind, "embeddings.norm", hidden) + dense + norm(kind, "lm_head.norm", hidden)
+
+
+def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """``ffn_dim`` is the width of gate and value together: one matrix in, half of it out."""
+    hidden, both = config.integer("hidden_size"), config.integer("ffn_dim")
+    weights = linear("mlp.fc1", hidden, both) + linear("mlp.fc2", both // 2, hidden)
+    return mlp_blocks([None] * len(layers), lambda _: weights)
+
+
+_LAYER_NORM: Final = Decoder(dims=_own_heads, norm="layer")
+_BIASED: Final = replace(_LAYER_NORM, qkv_bias=True, o_bias=True, mlp_bias=True)
+
+GPT2: Final = replace(
+    _BIASED,
+    attn="attn",
+    fused_qkv="c_attn",
+    output="c_proj",
+    gated=False,
+    names=("c_fc", "c_proj"),
+    width=_inner("n_inner"),
+    positions=0,
+    extra=_cross_attention,
+)
+GPT_BIGCODE: Final = replace(GPT2, layers=alike(_multi_query, "num_key_value_heads"))
+GPT_NEO: Final = replace(
+    GPT2,
+    # Local layers mask, but keep every token: the cache is full on all layers.
+    layers=alike(_equal, "attention_types", "attention_layers", "window_size"),
+    attn="attn.attention",
+    fused_qkv="",
+    output="out_proj",
+    qkv_bias=False,
+    width=_inner("intermediate_size"),
+    extra=None,
+)
+CTRL: Final = replace(
+    GPT2, attn="multi_head_attention", output="dense", fused_qkv="", width="dff", positions=None, extra=None, head_bias=True
+)
+GPTJ: Final = replace(
+    _LAYER_NORM,
+    norms=1,
+    attn="attn",
+    output="out_proj",
+    mlp_bias=True,
+    gated=False,
+    names=("fc_in", "fc_out"),
+    width=_inner("n_inner"),
+    head_bias=True,
+)
+CODEGEN: Final = replace(GPTJ, fused_qkv="qkv_proj")
+
+GPT_NEOX: Final = replace(
+    _BIASED,
+    qkv_bias="attention_bias",
+    o_bias="attention_bias",
+    attn="attention",
+    fused_qkv="query_key_value",
+    output="dense",
+    gated=False,
+    names=("dense_h_to_4h", "dense_4h_to_h"),
+)
+GPT_NEOX_JAPANESE: Final = replace(
+    GPT_NEOX,
+    qkv_bias=False,
+    o_bias=False,
+    mlp_bias=False,
+    width=lambda config: config.integer("intermediate_multiple_size") * config.integer("hidden_size"),
+    outer=_last_bias,
+)
+BLOOM: Final = replace(
+    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"), outer=_embedding_norm
+)
+FALCON: Final = replace(
+    GPT_NEOX,
+    layers=_falcon_layers,
+    adapt=_falcon_norms,
+    attn="self_attention",
+    qkv_bias="bias",
+    o_bias="bias",
+    mlp_bias="bias",
+    width=_inner("ffn_hidden_size"),
+)
+PERSIMMON: Final = replace(
+    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attn", qk_norm="head_layer", qk_norm_if="qk_layernorm"
+)
+MPT: Final = replace(
+    GPT_NEOX_JAPANESE,
+    layers=alike(_nested_heads, "num_key_value_heads"),
+    norm="scale",
+    attn="attn",
+    fused_qkv="Wqkv",
+    output="out_proj",
+    mlp="ffn",
+    names=("up_proj", "down_proj"),
+    width=_inner("n_inner"),
+    outer=None,
+)
+
+BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
+XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
+KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=_segments)
+OPT: Final = replace(
+    BIOGPT,
+    adapt=_opt_norms,
+    qkv_bias="enable_bias",
+    o_bias="enable_bias",
+    mlp_bias="enable_bias",
+    width="ffn_dim",
+    embed="model.decoder.embed_tokens",
+    embedded=_opt_width,
+    outer=_opt_projections,
+)
+
+PHI: Final = Decoder(
+    norm="layer",
+    norms=1,
+    qkv_bias=True,
+    o_bias=True,
+    mlp_bias=True,
+    output="dense",
+    gated=False,
+    names=("fc1", "fc2"),
+    qk_norm="head_layer",
+    qk_norm_if="qk_layernorm",
+    head_bias=True,
+)
+STARCODER2: Final = Decoder(
+    norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
+)
+STABLELM: Final = Decoder(adapt=_stablelm_norms, norm="layer", qkv_bias="use_qkv_bias", qk_norm="full", qk_norm_if="qk_layernorm")
+DBRX: Final = Decoder(
+    layers=alike(_nested_heads, "num_key_value_heads"),
+    norm="scale",
+    attn="norm_attn_norm.attn",
+    fused_qkv="Wqkv",
+    output="out_proj",
+    mlps=_dbrx_experts,
+)
+MODERNBERT: Final = Decoder(
+    types=first_of(3, "global_attn_every_n_layers"),
+    dims=_own_heads,
+    adapt=_modernbert_norms,
+    norms=1,
+    attn="attn",
+    qkv_bias="attention_bias",
+    o_bias="attention_bias",
+    output="Wo",
+    mlp_bias="mlp_bias",
+    fused_gate="Wi",
+    head_bias="decoder_bias",
+    attentions=_modernbert_attentions,
+    outer=_modernbert_outer,
+)
+KYUTAI: Final = Decoder(tied=untied, rows=_codebook_rows, mlps=_gated_halves)
+MOSHI: Final = replace(KYUTAI, adapt=_moshi_alone, rows=lambda config: config.integer("vocab_size") + 1)

@@ -1,0 +1,128 @@
+"""Which layers of a decoder look back only so far, and what each layer keeps.
+
+``layer_types`` in the file decides. Where the file does not spell it out, the rule of the model's class does: each rule here
+mirrors the ``__post_init__`` of config classes in transformers 5.23. A family without a rule windows every layer if
+``sliding_window`` or ``attention_chunk_size`` is set, as transformers' ``get_layer_types_and_kwargs`` does, and none otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hwcalc.formulas import Layer
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.reading import AttentionDims, LayerReader, build_layers, every, read_layer_types, windowed
+
+__all__ = [
+    "CHUNKED",
+    "FULL",
+    "SLIDING",
+    "Rule",
+    "first_of",
+    "from_a_layer_on",
+    "full",
+    "last_of",
+    "layer_types",
+    "layers_by_type",
+    "nullable_window",
+    "with_last_full",
+]
+
+FULL: Final = "full_attention"
+SLIDING: Final = "sliding_attention"
+CHUNKED: Final = "chunked_attention"
+
+Rule = Callable[[Config, int], list[str]]
+"""Gives the type of each layer: the config and the number of layers."""
+
+
+def layer_types(config: Config, rule: Rule | None) -> list[str]:
+    """The type of every layer: spelled out, by the class's rule, or by the window that is set."""
+    count = config.number_of_layers()
+    # Query heads are never cached; the others are what a class makes of its own layer_types, or mask without forgetting.
+    config.ignore("num_attention_heads_per_layer", "_sliding_window_pattern", "keep_window_size", "full_attn_mod")
+    # The rule is asked first even where the file spells the types out, so that its keys count as read.
+    derived = None if rule is None else rule(config, count)
+    types = read_layer_types(config, count) or derived
+    if types is not None:
+        # A window that no layer of these types uses is known to have no effect.
+        config.ignore("sliding_window", "attention_chunk_size")
+        return types
+    if config.maybe_integer("sliding_window") is not None:
+        return [SLIDING] * count
+    if config.maybe_integer("attention_chunk_size") is not None:
+        return [CHUNKED] * count
+    return [FULL] * count
+
+
+def layers_by_type(config: Config, rule: Rule | None, dims: Callable[[Config], AttentionDims]) -> tuple[Layer, ...]:
+    """The layers of a decoder: full, sliding or chunked attention, with the heads and widths that ``dims`` reads."""
+
+    def chunked(level: Config) -> Layer:
+        own, chunk = dims(level), level.maybe_integer("attention_chunk_size")
+        return (own.full() if chunk is None else own.chunked(chunk),)
+
+    readers: dict[str, LayerReader] = {
+        FULL: lambda level, _: (dims(level).full(),),
+        SLIDING: lambda level, _: windowed(level, dims(level)),
+        CHUNKED: lambda level, _: chunked(level),
+    }
+    return build_layers(config, layer_types(config, rule), readers)
+
+
+def full(*ignored: str) -> Rule:
+    """Full attention everywhere unless ``layer_types`` says otherwise. ``ignored`` are keys without effect on the cache."""
+
+    def rule(config: Config, count: int) -> list[str]:
+        config.ignore(*ignored)
+        return [FULL] * count
+
+    return rule
+
+
+def last_of(period: int, key: str | None = None) -> Rule:
+    """Full attention on the last layer of every ``period``; ``key`` may set another period."""
+
+    def rule(config: Config, count: int) -> list[str]:
+        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING)
+
+    return rule
+
+
+def first_of(period: int, key: str | None = None) -> Rule:
+    """Full attention on the first layer of every ``period``; ``key`` may set another period."""
+
+    def rule(config: Config, count: int) -> list[str]:
+        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING, offset=0)
+
+    return rule
+
+
+def with_last_full(rule: Rule) -> Rule:
+    """A rule that also makes the last layer full."""
+    return lambda config, count: [*rule(config, count)[:-1], FULL]
+
+
+def from_a_layer_on(config: Config, count: int) -> list[str]:
+    """Sliding from ``max_window_layers`` on, if ``use_sliding_window``."""
+    first = config.maybe_integer("max_window_layers", minimum=0) or 0
+    window = config.maybe_integer("sliding_window", minimum=0)
+    if not window or not config.flag("use_sliding_window"):
+        return [FULL] * count
+    return [SLIDING if i >= first else FULL for i in range(count)]
+
+
+def nullable_window(config: Config, count: int) -> list[str]:
+    """Full attention on the last of every ``sliding_window_pattern`` layers; no window at all if ``sliding_window`` is null.
+
+    The pattern is a number, or letters that repeat: ``LLLG`` is three local layers and a global one.
+    """
+    pattern = config.get("sliding_window_pattern")
+    if isinstance(pattern, str):
+        if not pattern or set(pattern) - {"L", "G"}:
+            raise config.error("sliding_window_pattern", pattern, "a number, or letters L (local) and G (global)")
+        types = [SLIDING if pattern[i % len(pattern)] == "L" else FULL for i in range(count)]
+    else:
+        types = every(config.maybe_integer("sliding_window_pattern", minimum=0) or 4, count, FULL, SLIDING)
+    return [FULL] * count if config.maybe_integer("sliding_window") is None else types

@@ -1,0 +1,97 @@
+"""Decoders that are built of attention and MLPs in a way of their own: JetMoE and HRM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from hwcalc.formulas import Layer
+from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear, rms_norm
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, mlp_blocks
+from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, equal_dims
+
+
+def _jetmoe_dims(config: Config) -> AttentionDims:
+    """Each key/value head serves one query head of each expert in use; the experts share the keys and values."""
+    kv_heads = config.integer("num_key_value_heads")
+    head_dim = config.integer("head_dim")
+    per_token = config.integer("num_experts_per_tok")
+    return equal_dims(kv_heads * per_token, kv_heads, head_dim)
+
+
+def _mixture(config: Config, path: str, up: int, down: int) -> tuple[Weight, ...]:
+    """Experts of two matrices, their router, and one bias for all."""
+    hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
+    expert = linear(f"{path}.input_linear", hidden, up) + linear(f"{path}.output_linear", down, hidden)
+    return (
+        *experts(expert, count, config.integer("num_experts_per_tok")),
+        *linear(f"{path}.router.layer", hidden, count, role=WeightRole.ROUTER),
+        Weight(path=f"{path}.bias", shape=(hidden,), role=WeightRole.BIAS),
+    )
+
+
+def _jetmoe_attentions(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """The projections of queries and of the output are experts; keys and values are shared."""
+
+    def weigh(dims: AttentionDims) -> tuple[Weight, ...]:
+        inner = dims.head_dim * dims.num_key_value_heads
+        mixed = _mixture(config, "self_attention.experts", inner, inner)
+        return mixed + linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
+
+    return attention_blocks(map(dims_of, layers), weigh)
+
+
+def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    width = config.integer("intermediate_size")
+    return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
+
+
+JETMOE: Final = Decoder(layers=alike(_jetmoe_dims, "num_attention_heads"), attentions=_jetmoe_attentions, mlps=_jetmoe_mlps)
+
+
+def _hrm_layers(config: Config) -> Reading:
+    """Each layer runs several times on a token and keeps keys and values of its own each time.
+
+    HRM runs its stack H_cycles x (L_cycles + 1) times: 16 layers with 2 and 3 keep 128 caches. A file with
+    ``num_layers_per_stack`` has multiplied already. Every head has its own keys and values, whatever the file says.
+    """
+    count = config.number_of_layers()
+    config.ignore("L_bp_cycles", "H_cycles", "L_cycles")
+    dims = attention_dims(config)
+    passes = 1
+    if config.maybe_integer("num_layers_per_stack") is None:
+        cycles = config.integer("H_cycles", maximum=1000) * (config.integer("L_cycles", maximum=1000) + 1)
+        passes = config.checked_integer("H_cycles x (L_cycles + 1)", cycles, maximum=10_000)
+    kept = replace(dims, num_key_value_heads=dims.num_attention_heads).full()
+    return Reading(layers=((kept,) * passes,) * count, config=config)
+
+
+def _hrm_stacks(config: Config, reading: Reading) -> Sequence[int]:
+    """Two stacks of the same shape, spread over the layers that were read.
+
+    ``num_hidden_layers`` is the depth of one stack, or where ``num_layers_per_stack`` stands beside it the number of runs.
+    """
+    count = len(reading.layers)
+    depth = config.maybe_integer("num_layers_per_stack") or count
+    return [index * count // (2 * depth) for index in range(2 * depth)]
+
+
+def _hrm_gate(config: Config, layer: Layer) -> tuple[Weight, ...]:
+    dims, hidden = dims_of(layer), config.integer("hidden_size")
+    return linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
+
+
+HRM: Final = Decoder(
+    layers=_hrm_layers,
+    numbers=_hrm_stacks,
+    # No norm has weights.
+    norms=0,
+    final_norm=False,
+    qkv_bias="attention_bias",
+    o_bias="attention_bias",
+    mlp_bias="mlp_bias",
+    extra=_hrm_gate,
+    outer=lambda config: rms_norm("z_L_init", config.integer("hidden_size")),
+)

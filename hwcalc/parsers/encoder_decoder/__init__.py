@@ -1,0 +1,1 @@
+"""Documents of an encoder and a decoder."""

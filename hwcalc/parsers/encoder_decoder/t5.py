@@ -1,0 +1,185 @@
+"""T5 and its descendants: mT5, UMT5, LongT5, Switch, UDOP, Pop2Piano and Pix2Struct.
+
+Mirrors ``modeling_*.py`` of those names in transformers 5.23. Files of T5 1.1, Flan and mT5 say that the head is not tied:
+there the library ties it all the same, until it meets a checkpoint whose two tables differ, as theirs do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from hwcalc.formulas import Layer
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, linear, rms_norm
+from hwcalc.parsers.blocks import Named, Weighed, repeated, tied_head
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys
+from hwcalc.parsers.projections import cross_dims, output_head, own_dims, projections
+from hwcalc.parsers.reading import Reading
+from hwcalc.parsers.towers.build import linears, needed, patch_conv
+
+__all__ = ["LONGT5", "PIX2STRUCT", "PIX2STRUCT_TEXT", "POP2PIANO", "SWITCH", "T5", "UDOP", "UMT5"]
+
+_KEYS: Final = Keys(count=("num_decoder_layers", "num_layers"), heads="num_heads", head_dim="d_kv")
+_QKVO: Final = {letter: letter for letter in "qkvo"}
+
+
+@frozen
+class _T5(EncoderDecoder):
+    """What a model type adds to T5, or takes from it."""
+
+    keys: Keys = _KEYS
+    forms: tuple[str, ...] = ("both", "body", "encoder")
+    biases_everywhere: bool = False
+    """Whether each layer has a table of relative positions, not the first one alone."""
+    sparse: bool = False
+    spreads: bool = False
+    """Whether the encoder may attend to global tokens, each of which stands for a stretch of the input."""
+    headed: bool | None = None
+    """Whether the class has a head of its own, tied or not; ``None`` where the file decides."""
+    before: Callable[[Config, int], list[Block]] | None = None
+    after: Callable[[Config, int], list[Block]] | None = None
+    """What stands beside the two sides, listed before them or after."""
+
+    def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+        """All blocks of one form of this model."""
+        width, vocab = config.integer("d_model"), config.integer("vocab_size")
+        out = [Block(kind="embedding", weights=embedding("shared", vocab, width))]
+        untied = not tied_head(config, top) if self.sparse else config.get("tie_word_embeddings") is False
+        if self.sparse and untied:
+            sides = ("encoder",) if kind == "encoder" else ("encoder", "decoder")
+            out += [Block(kind="embedding", weights=embedding(f"{side}.embed_tokens", vocab, width)) for side in sides]
+        if kind == "both" and (untied if self.headed is None else self.headed):
+            out += output_head("lm_head", width, vocab)
+        encoder: tuple[Layer, ...] = ((_KEYS.dims(config).full(),),) * config.number_of_layers("num_layers")
+        if self.before is not None:
+            out += self.before(config, width)
+        out += self._side(config, width, "encoder", encoder)
+        if kind != "encoder":
+            out += self._side(config, width, "decoder", reading.layers)
+        return out + (self.after(config, width) if self.after is not None else [])
+
+    def _side(self, config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> list[Block]:
+        """Layers and final norm of one side."""
+        part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
+        step = _sparse_step(config, len(layers), side) if self.sparse else 0
+        sparse = [step > 0 and (step == 1 or i % step == 1) for i in range(len(layers))]
+        places = [(layer, i == 0 or self.biases_everywhere, sparse[i]) for i, layer in enumerate(layers)]
+        out = repeated(places, lambda place: self._layer(config, width, side, *place), part)
+        return [*out, Block(kind="norm", weights=rms_norm(f"{side}.final_layer_norm", width), part=part)]
+
+    def _layer(self, config: Config, width: int, side: str, layer: Layer, biased: bool, routed: bool) -> Iterator[Named]:
+        encoder, dims, path = side == "encoder", own_dims(layer, width), "layer.0.SelfAttention"
+        spread = encoder and self.spreads and config.text("encoder_attention_type") == "transient-global"
+        own = projections(path, width, dims, _QKVO)
+        if spread:
+            own += rms_norm(f"{path}.global_input_layer_norm", width)
+        yield "attention", own + rms_norm("layer.0.layer_norm", width)
+        if biased:
+            names = ("relative_attention_bias", "global_relative_attention_bias") if spread else ("relative_attention_bias",)
+            heads = dims.num_attention_heads
+            yield "positions", tuple(weight for name in names for weight in _biases(config, f"{path}.{name}", heads))
+        if not encoder:
+            cross = projections("layer.1.EncDecAttention", width, cross_dims(layer, width), _QKVO)
+            yield "cross_attention", cross + rms_norm("layer.1.layer_norm", width)
+        yield ("moe", self._experts(config, width)) if routed else ("mlp", self._mlp(config, width, "layer.2.DenseReluDense"))
+        yield "norm", rms_norm("layer.2.layer_norm", width)
+
+    def _mlp(self, config: Config, width: int, path: str) -> Weighed:
+        """One matrix up and one down, or gate, up and down where ``feed_forward_proj`` says gated."""
+        inner = config.integer("d_ff")
+        if not self.sparse and (config.text("feed_forward_proj") or "").startswith("gated"):
+            return _gated(width, inner, path)
+        return linear(f"{path}.wi", width, inner) + linear(f"{path}.wo", inner, width)
+
+    def _experts(self, config: Config, width: int) -> Weighed:
+        count, bias = config.integer("num_experts"), config.flag("router_bias")
+        router = linear("layer.2.mlp.router.classifier", width, count, bias=bias, role=WeightRole.ROUTER)
+        return experts(self._mlp(config, width, "layer.2.mlp.experts"), count, 1) + router
+
+
+def _gated(width: int, inner: int, path: str) -> Weighed:
+    return linear(f"{path}.wi_0", width, inner) + linear(f"{path}.wi_1", width, inner) + linear(f"{path}.wo", inner, width)
+
+
+def _biases(config: Config, path: str, heads: int) -> Weighed:
+    return embedding(path, config.integer("relative_attention_num_buckets"), heads)
+
+
+def _sparse_step(config: Config, count: int, side: str) -> int:
+    """Every how many layers experts stand; a class that is told of none puts them nowhere but on its second layer's multiple."""
+    sparse = config.maybe_integer(f"num_sparse_{side}_layers", minimum=0) or 0
+    return count // sparse if sparse > 0 else count
+
+
+def _composers(config: Config, width: int) -> list[Block]:
+    """Pop2Piano: who is to have written the piece."""
+    table = embedding("mel_conditioner.embedding", config.integer("composer_vocab_size"), width)
+    return [Block(kind="embedding", weights=table, part=Part.AUDIO)]
+
+
+def _udop(config: Config, width: int) -> list[Block]:
+    """UDOP: patches of the page for each side, where on the page a word stands, and biases by distance on the page."""
+    args = config.sequence("relative_bias_args")
+    types = ["1d", "horizontal", "vertical"] if args is None else [arg.get("type") for arg in args if isinstance(arg, dict)]
+    cells, heads = config.integer("max_2d_position_embeddings"), config.integer("num_heads")
+    places: Weighed = ()
+    for axis in "xy":
+        places += embedding(f"encoder.cell_2d_embedding.{axis}_position_embeddings", cells, width)
+    out = [Block(kind="embedding", weights=places, part=Part.ENCODER)]
+    for side, path in (("encoder", "patch_embed.proj"), ("decoder", "decoder.embed_patches.proj")):
+        biases: Weighed = ()
+        for i, name in enumerate(types):
+            if name != "1d":  # That one is the layers' own.
+                biases += _biases(config, f"{side}.relative_bias.biases.{i}.relative_attention_bias", heads)
+        part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
+        out.append(Block(kind="positions", weights=biases, part=part))
+        out.append(Block(kind="patches", weights=patch_conv(config, path, width), part=Part.VISION))
+    return out
+
+
+def _pix2struct(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """A T5 decoder over an encoder of image patches, which numbers rows and columns."""
+    vision = needed(config, "vision_config")
+    width, inner = vision.integer("hidden_size"), vision.integer("num_attention_heads") * vision.integer("d_kv")
+    path = "encoder.encoder.layer"
+    layer = linears(f"{path}.attention", ("query", "key", "value"), width, inner)
+    layer += linear(f"{path}.attention.output", inner, width) + _gated(width, vision.integer("d_ff"), f"{path}.mlp")
+    layer += rms_norm(f"{path}.pre_mlp_layer_norm", width) + rms_norm(f"{path}.pre_attention_layer_norm", width)
+    patches = linear("encoder.embeddings.patch_projection", vision.integer("patch_embed_hidden_size"), width, bias=True)
+    for name in ("row", "column"):
+        patches += embedding(f"encoder.embeddings.{name}_embedder", vision.integer("seq_len"), width)
+    return [
+        Block(kind="patches", weights=patches + rms_norm("encoder.layernorm", width), part=Part.VISION),
+        Block(kind="vision_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers()),
+        *_pix2struct_decoder(reading, top),
+    ]
+
+
+def _pix2struct_decoder(reading: Reading, top: Config) -> list[Block]:
+    text = reading.config
+    width, vocab = text.integer("hidden_size"), text.integer("vocab_size")
+    names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "attention.output"}
+
+    def layer(kinds: Layer) -> Iterator[Named]:
+        both: Weighed = ()
+        for place, dims in (("self_attention", own_dims(kinds, width)), ("encoder_decoder_attention", cross_dims(kinds, width))):
+            both += projections(place, width, dims, names) + rms_norm(f"{place}.layer_norm", width)
+        yield "attention", both
+        yield "mlp", _gated(width, text.integer("d_ff"), "mlp.DenseReluDense") + rms_norm("mlp.layer_norm", width)
+
+    outside = embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.final_layer_norm", width)
+    outside += _biases(text, "layer.0.self_attention.attention.relative_attention_bias", text.integer("num_heads"))
+    out = [Block(kind="embedding", weights=outside), *repeated(reading.layers, layer)]
+    return out if tied_head(text, top) else out + output_head("decoder.lm_head", width, vocab)
+
+
+T5: Final = _T5()
+LONGT5: Final = _T5(spreads=True)
+POP2PIANO: Final = _T5(headed=True, before=_composers)
+SWITCH: Final = _T5(sparse=True)
+UDOP: Final = _T5(headed=False, forms=("both",), after=_udop)
+UMT5: Final = _T5(biases_everywhere=True)
+PIX2STRUCT_TEXT: Final = EncoderDecoder(keys=Keys(count=("num_layers",), heads="num_heads", head_dim="d_kv"))
+PIX2STRUCT: Final = EncoderDecoder(keys=PIX2STRUCT_TEXT.keys, weights=_pix2struct, part="text_config")

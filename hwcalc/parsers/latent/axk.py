@@ -1,0 +1,70 @@
+"""A.X K1 and K2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from hwcalc.formulas import LatentAttention, Layer
+from hwcalc.formulas.weights import Block, linear, rms_norm
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.build import Decoder, attention_blocks, mlp_blocks, mlp_weights, moe_weights, sparse_layers
+from hwcalc.parsers.latent.deepseek import ROUTED, attentions
+from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
+
+__all__ = ["AXK1", "AXK2"]
+
+
+def _dense(config: Config, count: int) -> list[bool]:
+    """``mlp_layer_types``, or leading dense layers and then experts on every ``moe_layer_freq``-th."""
+    if config.strings("mlp_layer_types") is not None:
+        return [not sparse for sparse in sparse_layers(config, count)]
+    prefix = config.maybe_integer("first_k_dense_replace", minimum=0)
+    first, every_nth = 1 if prefix is None else prefix, config.maybe_integer("moe_layer_freq") or 1
+    return [i < first or i % every_nth != 0 for i in range(count)]
+
+
+def _k2_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """Queries and gate are one projection, of the query latent and as much again."""
+    del spec
+    rank = config.integer("q_lora_rank")
+
+    def weigh(layer: Layer) -> Weighed:
+        latent = layer[0]
+        assert isinstance(latent, LatentAttention)
+        widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
+        own = attention_weights(config, layer[:1])
+        return (
+            *(weight for weight in own if not weight.path.endswith("q_b_proj.weight")),
+            *linear("self_attn.q_gate_proj", 2 * rank, latent.num_attention_heads * widths),
+            *attention_weights(config, layer[1:]),
+        )
+
+    return attention_blocks(layers, weigh)
+
+
+def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+    """With the norms around them: those of experts and of attention pass a gate of low rank."""
+    hidden, rank = config.integer("hidden_size"), config.integer("gated_norm_rank")
+
+    def gated(path: str) -> Weighed:
+        return (
+            *rms_norm(f"{path}.norm", hidden),
+            *linear(f"{path}.mlp.fc1", hidden, rank),
+            *linear(f"{path}.mlp.fc2", rank, hidden),
+        )
+
+    before = gated("input_layernorm")
+    sparse = moe_weights(config, ROUTED) + before + gated("post_attention_layernorm")
+    dense = mlp_weights(config, spec) + before + rms_norm("post_attention_layernorm", hidden)
+    return mlp_blocks(_dense(config, len(layers)), lambda plain: dense if plain else sparse)
+
+
+def _post_norm(config: Config) -> Weighed:
+    return rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
+
+
+AXK1: Final = Decoder(layers=LatentLayers().read, attentions=attentions, experts=replace(ROUTED, dense=_dense, extra=_post_norm))
+AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attentions=_k2_attentions, mlps=_k2_mlps)

@@ -1,0 +1,295 @@
+"""What encoders beside a language model are built of: layers, patches, convolutions, and a tower of equal layers.
+
+Paths begin with the tower's name in the model (``visual.blocks.attn.qkv.weight``, without a layer's number), since
+quantisations leave whole towers alone by that name. Every room mirrors the towers' ``modeling_*.py`` in transformers 5.23.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, linear, parameter
+from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.registry import find_tower
+
+__all__ = [
+    "GATED", "LLAMA", "LLAMA_NAMES", "Encoder", "Style", "UnknownTowerError", "Weigh", "block", "conv", "copied",
+    "encoder_layer", "grid", "integers", "linears", "mlp_chain", "needed", "norms", "pair", "patch_conv", "patch_linear",
+    "patches", "ratio_width", "split_width", "stages", "tower",
+]  # fmt: skip
+
+Weigh = Callable[[Config, str, int], Weighed]
+"""Weighs one piece of a tower: its config, its path and its width."""
+
+LLAMA_NAMES: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
+GATED: Final = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_MOST_STAGES: Final = 32
+
+
+class UnknownTowerError(Exception):
+    """A tower of a type that nobody weighs, or of a shape that cannot be counted."""
+
+
+def tower(config: Config, path: str) -> tuple[Block, ...]:
+    """All blocks of one tower, by the model type of its own config.
+
+    Raises :class:`UnknownTowerError` for a type that nobody weighs, and :class:`~hwcalc.errors.ConfigError` if a value makes
+    no sense.
+    """
+    weigh = find_tower(config.model_type)
+    if weigh is None:
+        raise UnknownTowerError(config.model_type)
+    return weigh(config, path)
+
+
+@frozen
+class Style:
+    """How a family of encoders builds a layer, and what it calls the tensors."""
+
+    attention: str = "self_attn"
+    names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "out_proj")
+    """Query, key, value and output, or the three in one and output."""
+    bias: tuple[Switch, ...] = (True, True, True, True)
+    """Of query, key, value and output; of the three in one, the first counts."""
+    mlp: tuple[str, ...] = ("mlp.fc1", "mlp.fc2")
+    """Up and down, or gate, up and down."""
+    mlp_bias: tuple[Switch, Switch] = (True, True)
+    """Of all but the last matrix, and of the last."""
+    norms: tuple[str, ...] = ("layer_norm1", "layer_norm2")
+    norm: str = "layer"
+    """The kind of norms: ``layer`` or ``rms``."""
+    heads: str = ""
+    """``split`` where heads share the width, ``own`` where they have a width of their own (``head_dim``); else nobody asks."""
+    kv_heads: bool = False
+    """Whether keys and values have heads of their own number."""
+    qk_norm: str = ""
+    """``head`` (of one head's width), ``full`` (of all heads'), or none."""
+    qk_norm_if: Switch = True
+    qk_norm_kind: str = "rms"
+    scales: tuple[str, ...] = ()
+    """One number per channel, by which a branch is multiplied."""
+
+
+LLAMA: Final = Style(names=LLAMA_NAMES, norms=("input_layernorm", "post_attention_layernorm"))
+
+
+def split_width(config: Config, width: int, heads: int) -> int:
+    """The width of a head where all heads share the tower's."""
+    if heads > width:
+        raise config.error("num_attention_heads", heads, f"at most hidden_size ({width})")
+    return width // heads
+
+
+def _dims(config: Config, style: Style, width: int, heads: int | None) -> tuple[int, int, int]:
+    """Widths of all queries, of all keys, and of one head."""
+    if not style.heads:
+        return width, width, 0
+    heads = heads or config.integer("num_attention_heads")
+    kv_heads = (config.maybe_integer("num_key_value_heads") or heads) if style.kv_heads else heads
+    given = config.maybe_integer("head_dim") if style.heads == "own" else None
+    size = given or split_width(config, width, heads)
+    if style.heads == "split" and not style.kv_heads:
+        return width, width, size
+    return heads * size, kv_heads * size, size
+
+
+def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width: int, *, heads: int | None = None) -> Weighed:
+    """The tensors of one layer. ``heads`` is for a config that does not call them ``num_attention_heads``.
+
+    A layer of width 4 with an MLP of 8 and biases: 4 x (16 + 4) + (32 + 8) + (32 + 4) + 2 x 8 = 172.
+    """
+    query, key, head = _dims(config, style, width, heads)
+    bias = [switched(config, switch) for switch in style.bias]
+    base = f"{path}.{style.attention}" if style.attention else path
+    if len(style.names) == 2:
+        weights = linear(f"{base}.{style.names[0]}", width, query + 2 * key, bias=bias[0])
+    else:
+        weights = linear(f"{base}.{style.names[0]}", width, query, bias=bias[0])
+        for name, biased in zip(style.names[1:3], bias[1:3], strict=True):
+            weights += linear(f"{base}.{name}", width, key, bias=biased)
+    weights += linear(f"{base}.{style.names[-1]}", query, width, bias=bias[3])
+    if style.qk_norm and switched(config, style.qk_norm_if):
+        sizes = (query, key) if style.qk_norm == "full" else (head, head)
+        for name, size in zip(("q_norm", "k_norm"), sizes, strict=True):
+            weights += norm(style.qk_norm_kind, f"{base}.{name}", size)
+    weights += norms(style.norm, path, style.norms, width)
+    if mlp_width:
+        biases = [switched(config, switch) for switch in style.mlp_bias]
+        weights += linears(path, style.mlp[:-1], width, mlp_width, bias=biases[0])
+        weights += linear(f"{path}.{style.mlp[-1]}", mlp_width, width, bias=biases[1])
+    for name in style.scales:
+        weights += parameter(f"{path}.{name}", width)
+    return weights
+
+
+@frozen
+class Encoder:
+    """A family of encoders: what comes before equal layers, the layers, and what comes after them. Calling it weighs one."""
+
+    style: Style = Style()
+    stem: Weigh | None = None
+    layers: str = "layers"
+    width: str = "hidden_size"
+    """The key for the tower's width."""
+    mlp_width: str | Callable[[Config, int], int] = "intermediate_size"
+    """The key for the MLP's width, or what it is by the config and the tower's width."""
+    norms: tuple[str, ...] = ()
+    """Norms before and after the layers."""
+    extra: Weigh | None = None
+    """Tensors of the tower that stand elsewhere."""
+    joint: Weigh | None = None
+    """The tower's own projector."""
+    joint_kind: str = "projector"
+    part: Part = Part.VISION
+
+    def __call__(self, config: Config, path: str) -> tuple[Block, ...]:
+        """All blocks of one tower."""
+        if config.flag("use_swiglu_ffn"):
+            # A gated MLP instead, of a width of its own, that no model in the index has.
+            raise UnknownTowerError(config.model_type)
+        width = config.integer(self.width)
+
+        def weighed(piece: Weigh | None) -> Weighed:
+            return () if piece is None else piece(config, path, width)
+
+        stem = weighed(self.stem)
+        inner = config.integer(self.mlp_width) if isinstance(self.mlp_width, str) else self.mlp_width(config, width)
+        layer = encoder_layer(config, self.style, f"{path}.{self.layers}", width, inner)
+        return (
+            *block("embedding", stem, self.part),
+            *block("layer", layer, self.part, config.number_of_layers()),
+            *block("norm", norms(self.style.norm, path, self.norms, width), self.part),
+            *block("extra", weighed(self.extra), self.part),
+            *block(self.joint_kind, weighed(self.joint), Part.PROJECTOR),
+        )
+
+
+def block(kind: str, weights: Weighed, part: Part = Part.VISION, count: int = 1) -> tuple[Block, ...]:
+    """One block, or none where it would be empty."""
+    return (Block(kind=kind, weights=weights, part=part, count=count),) if weights and count else ()
+
+
+def copied(weights: Iterable[Weight], count: int) -> Weighed:
+    """``count`` equal ones of each tensor."""
+    return tuple(replace(weight, copies=count) for weight in weights) if count else ()
+
+
+def conv(path: str, out_channels: int, *shape: int, bias: bool = True, transposed: bool = False) -> Weighed:
+    """A convolution: ``shape`` is the channels that one filter sees, then its extent in each direction.
+
+    A transposed one stores its inputs first, so that ``out_channels`` and the first of ``shape`` change places.
+    """
+    weights = parameter(f"{path}.weight", out_channels, *shape, role=WeightRole.CONV)
+    width = shape[0] if transposed else out_channels
+    return (*weights, *parameter(f"{path}.bias", width, role=WeightRole.BIAS)) if bias else weights
+
+
+def linears(path: str, names: Iterable[str], source: int, out: int, *, bias: bool = False) -> Weighed:
+    """Linear layers of one shape, side by side."""
+    return tuple(weight for name in names for weight in linear(f"{path}.{name}", source, out, bias=bias))
+
+
+def norms(kind: str, path: str, names: Iterable[str], width: int) -> Weighed:
+    """Norms of one kind and width."""
+    return tuple(weight for name in names for weight in norm(kind, f"{path}.{name}", width))
+
+
+def mlp_chain(path: str, sizes: tuple[int, ...], names: tuple[str, ...], *, bias: bool = True) -> Weighed:
+    """Linear layers one after another: ``names[i]`` from ``sizes[i]`` to ``sizes[i + 1]``."""
+    weights: Weighed = ()
+    for i, name in enumerate(names):
+        weights += linear(f"{path}.{name}", sizes[i], sizes[i + 1], bias=bias)
+    return weights
+
+
+def integers(config: Config, *keys: str) -> tuple[int, ...]:
+    """Whole numbers that must be there, one for each key."""
+    return tuple(config.integer(key) for key in keys)
+
+
+def needed(config: Config, key: str, **set_by_parent: int) -> Config:
+    """A part's config that must be there."""
+    part = config.part(key, **set_by_parent)
+    if part is None:
+        raise config.missing(key)
+    return part
+
+
+def stages(config: Config, key: str, length: int | None = None, default: tuple[int, ...] = ()) -> list[int]:
+    """Whole numbers, one for each stage of a tower."""
+    values = config.integers(key, length=length, minimum=1) or list(default)
+    if not values:
+        raise config.missing(key)
+    if len(values) > _MOST_STAGES:
+        raise config.error(key, f"{len(values)} items long", f"a list of at most {_MOST_STAGES}")
+    return values
+
+
+def pair(config: Config, key: str) -> tuple[int, int]:
+    """A height and a width, given as two numbers or as one for both."""
+    value = config.get(key)
+    if isinstance(value, (list, tuple)):
+        if len(value) != 2:
+            raise config.error(key, value, "one number, or a height and a width")
+        return config.checked_integer(key, value[0]), config.checked_integer(key, value[1])
+    side = config.integer(key)
+    return side, side
+
+
+def grid(config: Config, extra: int = 0) -> int:
+    """Patches of an image of the trained size, and ``extra`` positions more."""
+    (height, width), (down, across) = pair(config, "image_size"), pair(config, "patch_size")
+    return (height // down) * (width // across) + extra
+
+
+def _channels(config: Config) -> int:
+    """Channels of an image, by either name; three where a class does not ask."""
+    return config.maybe_integer("num_channels") or config.maybe_integer("in_channels") or 3
+
+
+def patch_conv(config: Config, path: str, width: int, *, bias: bool = True, frames: str = "") -> Weighed:
+    """Patches to vectors by a convolution; ``frames`` is the key for how many images it takes at once."""
+    down, across = pair(config, "patch_size")
+    depth = (config.integer(frames),) if frames else ()
+    return conv(path, width, _channels(config), *depth, down, across, bias=bias)
+
+
+def patch_linear(config: Config, path: str, width: int, *, bias: bool = True, frames: str = "") -> Weighed:
+    """The same by a linear layer."""
+    down, across = pair(config, "patch_size")
+    depth = config.integer(frames) if frames else 1
+    return linear(path, _channels(config) * depth * down * across, width, bias=bias)
+
+
+def patches(
+    name: str = "patch_embedding",
+    *,
+    embed: Callable[..., Weighed] | None = patch_conv,
+    bias: bool = True,
+    frames: str = "",
+    table: str = "position_embedding",
+    positions: str | Callable[[Config], int] = "",
+    vectors: int = 0,
+) -> Weigh:
+    """A stem: patches, a table of positions (their number, or the key for it), and learned vectors in front of the patches."""
+
+    def stem(config: Config, path: str, width: int) -> Weighed:
+        weights = () if embed is None else embed(config, f"{path}.{name}", width, bias=bias, frames=frames)
+        if positions:
+            rows = config.integer(positions) if isinstance(positions, str) else positions(config)
+            weights += embedding(f"{path}.{table}", rows, width)
+        return weights + parameter(f"{path}.class_embedding", vectors, width) if vectors else weights
+
+    return stem
+
+
+def ratio_width(config: Config, width: int, key: str = "mlp_ratio") -> int:
+    """A width that is a multiple of another, cut to a whole number."""
+    size = int(width * config.number(key, 4.0))
+    if size < 1:
+        raise config.error(key, config.get(key), "a positive number")
+    return size

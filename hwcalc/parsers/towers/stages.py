@@ -1,0 +1,204 @@
+"""Towers whose layers are unlike: with experts, with convolutions between attention, or folding stage by stage."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, layer_norm, linear, rms_norm
+from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.towers.build import (
+    Style,
+    UnknownTowerError,
+    block,
+    conv,
+    encoder_layer,
+    mlp_chain,
+    norms,
+    patch_conv,
+    patch_linear,
+    ratio_width,
+)
+
+__all__ = ["dots", "inkling", "inkling_audio", "lfm3", "muse_spark_audio", "nothing"]
+
+
+def dots(config: Config, path: str) -> tuple[Block, ...]:
+    """dots3.note: later layers have experts, more of them the deeper."""
+    width = config.maybe_integer("embed_dim") or config.integer("hidden_size")
+    heads = config.maybe_integer("num_heads") or config.integer("num_attention_heads")
+    count = config.number_of_layers()
+    bias = config.flag("use_bias" if config.has("use_bias") else "attention_bias")
+    style = Style(
+        attention="attn",
+        names=("qkv", "proj"),
+        bias=4 * (bias,),
+        norms=("norm1", "norm2"),
+        norm="rms",
+        heads="split",
+        qk_norm="head",
+    )
+    base = f"{path}.blocks"
+    own = encoder_layer(config, style, base, width, 0, heads=heads)
+    dense = gated_mlp(width, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path=f"{base}.mlp")
+    expert = gated_mlp(width, config.integer("moe_intermediate_size"), path=f"{base}.mlp.experts")
+    active = config.maybe_integer("num_experts_per_tok") or config.maybe_integer("capacity_factor") or 2
+    embeddings = patch_conv(config, f"{path}.patch_embed.proj", width) + rms_norm(f"{path}.patch_embed.norm", width)
+    out = (*block("embedding", embeddings), *block("attention", own, count=count))
+    for number, layers in sorted(Counter(_dots_experts(config, count)).items()):
+        if number == 0:
+            out += block("mlp", dense, count=layers)
+            continue
+        router = linear(f"{base}.mlp.gate", width, number, role=WeightRole.ROUTER)
+        out += block("moe", (*experts(expert, number, min(active, number)), *router), count=layers)
+    source = config.integer("adapter_in_dim")
+    merged = source * config.integer("adapter_merge_size") ** 2
+    merger = layer_norm(f"{path}.merger.ln_q", source)
+    merger += mlp_chain(f"{path}.merger", (merged, merged, config.integer("adapter_out_dim")), ("mlp.0", "mlp.2"))
+    return (*out, *block("norm", rms_norm(f"{path}.norm", width)), *block("merger", merger, Part.PROJECTOR))
+
+
+def _dots_experts(config: Config, count: int) -> list[int]:
+    """Experts of each layer, 0 for a plain MLP; left out, a pyramid from the 26th of 42 layers on."""
+    types = config.strings("mlp_layer_types", length=count)
+    if types is not None and not config.has("pyramid_num_routed"):
+        layers = (config.layer(i) for i in range(count))
+        return [layer.integer("num_local_experts") if kind == "sparse" else 0 for layer, kind in zip(layers, types, strict=True)]
+    pyramid = config.sequence("pyramid_num_routed") or [*[-1] * 25, *range(4, 65, 4), 64]
+    if len(pyramid) != count:
+        raise config.error("pyramid_num_routed", f"{len(pyramid)} items long", f"a list of {count} items, one for each layer")
+    return [max(0, config.checked_integer("pyramid_num_routed", number, minimum=-1)) for number in pyramid]
+
+
+def lfm3(config: Config, path: str) -> tuple[Block, ...]:
+    """LFM3-VL: gated short convolutions over the image, and attention in every other layer."""
+    width, count = config.integer("hidden_size"), config.number_of_layers()
+    kernel, base = config.integer("conv_kernel_size"), f"{path}.layers"
+    types = config.strings("layer_types", length=count)
+    if types is None:
+        types = ["conv" if i < 2 or i % 2 else "full_attention" for i in range(count)]
+    convolutions = types.count("conv")
+    style = Style(bias=4 * (False,), norms=(), heads="split", kv_heads=True, qk_norm="head")
+    short = (
+        *linear(f"{base}.conv.in_proj", width, 3 * width),
+        *conv(f"{base}.conv.spatial_conv", width, 1, kernel, kernel, bias=False),
+        *linear(f"{base}.conv.out_proj", width, width),
+    )
+    inner = config.integer("intermediate_size")
+    common = (
+        *mlp_chain(f"{base}.feed_forward", (width, inner, width), ("w1", "w2"), bias=False),
+        *linear(f"{base}.feed_forward.w3", width, inner),
+        *norms("rms", base, ("operator_norm", "ffn_norm"), width),
+    )
+    embeddings = patch_linear(config, f"{path}.patch_embed", width, bias=False, frames="temporal_patch_size")
+    return (
+        *block("embedding", (*embeddings, *rms_norm(f"{path}.embedding_norm", width))),
+        *block("convolution", short, count=convolutions),
+        *block("attention", encoder_layer(config, style, base, width, 0), count=count - convolutions),
+        *block("mlp", common, count=count),
+    )
+
+
+def inkling(config: Config, path: str) -> tuple[Block, ...]:
+    """Inkling: linear layers that fold neighbouring pixels, then frames, into channels until one vector is left."""
+    out = config.integer("text_hidden_size")
+    weights: Weighed = ()
+    scales = _inkling_scales(config)
+    for i, (start, end) in enumerate(pairwise(scales)):
+        last = i == len(scales) - 2
+        folded = start[2] * (end[0] // start[0]) * (end[1] // start[1]) ** 2
+        width = out if last else end[2]
+        weights += linear(f"{path}.encoder_layers.projection", folded, width)
+        if not last:
+            weights += rms_norm(f"{path}.encoder_layers.layer_norm", width)
+    return block("folding", (*weights, *rms_norm(f"{path}.final_norm", out)))
+
+
+def _inkling_scales(config: Config) -> list[tuple[int, int, int]]:
+    """Frames, side and channels after each layer.
+
+    One step for each prime factor of the side, the largest first, then of the frames; channels are the values that were
+    folded, up to a multiple of 64. Layers are spread evenly over the logarithm of the patch, each at the nearest step.
+    Side 4 with 2 frames, 3 channels: (1, 1, 3), (1, 2, 64), (1, 4, 64), (2, 4, 128).
+
+    This is what transformers documents. Its 5.23 rounds up for frames without dividing by 64 first, which makes 614,400
+    channels of 9,600 and a tower of 765 billion parameters: not followed, as all of Inkling was published with 952 billion.
+    """
+    layers, side, frames = config.number_of_layers(), config.integer("patch_size"), config.integer("temporal_patch_size")
+    colours = config.integer("num_channels")
+    steps = [(1, 1, colours)]
+    edge = depth = 1
+    for factor in _primes(side):
+        edge *= factor
+        steps.append((1, edge, -(-(edge**2) * colours // 64) * 64))
+    for factor in _primes(frames):
+        depth *= factor
+        steps.append((depth, edge, -(-(edge**2) * colours * depth // 64) * 64))
+    if layers < len(steps):
+        # An optimal assignment of steps to layers would be needed, and no model asks for one.
+        raise UnknownTowerError(config.model_type)
+    total = math.log(side**2 * frames * colours)
+    sizes = [math.log(depth * edge**2) for depth, edge, _ in steps]
+    nearest = [min(range(len(steps)), key=lambda k: abs(total * i / layers - sizes[k])) for i in range(layers + 1)]
+    nearest[0], nearest[-1] = 0, len(steps) - 1
+    return [steps[k] for k in nearest]
+
+
+def _primes(number: int) -> list[int]:
+    """Prime factors, the largest first.
+
+    >>> _primes(40)
+    [5, 2, 2, 2]
+    """
+    factors, divisor = [], 2
+    while divisor * divisor <= number:
+        while number % divisor == 0:
+            factors.append(divisor)
+            number //= divisor
+        divisor += 1
+        if divisor > 100_000:
+            break
+    return sorted([*factors, number] if number > 1 else factors, reverse=True)
+
+
+def muse_spark_audio(config: Config, path: str) -> tuple[Block, ...]:
+    """Muse Spark: four stages that fold the waveform, each with depthwise convolutions and MLPs."""
+    count = config.number_of_layers()
+    widths = config.integers("hidden_sizes", length=count, minimum=1) or []
+    patches = config.integers("patch_sizes", length=count, minimum=1) or []
+    depths = config.integers("depths", length=count) or []
+    if not (widths and patches and depths):
+        raise config.missing("hidden_sizes")
+    kernel, out, source = config.integer("conv_kernel_size"), config.integer("out_hidden_size"), 1
+    blocks: tuple[Block, ...] = ()
+    embedder, base = f"{path}.layers.patch_embedder", f"{path}.layers.conv_blocks"
+    for width, patch, depth in zip(widths, patches, depths, strict=True):
+        folded = linear(f"{embedder}.proj", source * patch, width, bias=True) + rms_norm(f"{embedder}.norm", width)
+        layer = (
+            *conv(f"{base}.conv", width, 1, kernel),
+            *rms_norm(f"{base}.norm", width),
+            *mlp_chain(f"{base}.mlp", (width, ratio_width(config, width), width), ("fc1", "fc2")),
+        )
+        blocks += (*block("embedding", folded, Part.AUDIO), *block("layer", layer, Part.AUDIO, depth))
+        source = width
+    ends = (
+        *rms_norm(f"{path}.norm", source),
+        *linear(f"{path}.proj", source, out, bias=True),
+        *rms_norm(f"{path}.post_proj_norm", out),
+    )
+    return (*blocks, *block("projector", ends, Part.PROJECTOR))
+
+
+def inkling_audio(config: Config, path: str) -> tuple[Block, ...]:
+    """Inkling: each mel bin of a frame is a token of a codebook of its own."""
+    width = config.integer("text_hidden_size")
+    rows = config.integer("n_mel_bins") * config.integer("mel_vocab_size")
+    weights = (*embedding(f"{path}.embed_audio_tokens", rows, width), *rms_norm(f"{path}.norm", width))
+    return block("embedding", weights, Part.AUDIO)
+
+
+def nothing(config: Config, path: str) -> tuple[Block, ...]:
+    """Audio that goes to the language model through its projector alone."""
+    return ()

@@ -1,0 +1,213 @@
+"""Documents with more than towers and a projector: second towers, heads that draw or speak, and a second language model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, gated_mlp, linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed, tied_head
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.registry import find_family
+from hwcalc.parsers.towers.build import block, conv, copied, integers, mlp_chain, needed, tower
+from hwcalc.parsers.towers.sam import neck
+from hwcalc.parsers.wrappers.build import JOINT, PATH, Joined, audio, beside, matrix, vision, wrapper
+from hwcalc.parsers.wrappers.projected import PALIGEMMA
+
+
+def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
+    """DeepSeek-VL: a SigLIP tower for the picture, a SAM one for its details, and a neck for the latter."""
+    plain, detail = joined.towers
+    text, channels = joined.out, detail.integer("output_channels")
+    weights = (
+        *neck("high_res_vision_neck", detail.integer("hidden_size"), channels),
+        *conv("high_res_vision_proj.conv1", 2 * channels, channels, 3, 3, bias=False),
+        *conv("high_res_vision_proj.conv2", 4 * channels, 2 * channels, 3, 3, bias=False),
+        *parameter("high_res_vision_alpha", 1),
+    )
+    aligner = (
+        *linear("aligner.vision_proj", plain.integer("hidden_size"), text // 2, bias=True),
+        *linear("aligner.high_res_vision_proj", 4 * channels, text // 2, bias=True),
+        *linear("aligner.proj", text, text, bias=True),
+    )
+    return (*block("neck", weights), *block("projector", aligner, JOINT))
+
+
+DEEPSEEK_HYBRID: Final = wrapper(
+    vision(path="vision_model"), beside("high_res_vision_config", "high_res_vision_model", then=_deepseek_hybrid)
+)
+
+
+# Phi-4 multimodal: a SigLIP tower and a conformer, the latter with one projector for sound and one beside pictures.
+
+_IMAGE: Final = "embed_tokens_extend.image_embed"
+_SOUND: Final = "embed_tokens_extend.audio_embed"
+
+
+def _phi4(joined: Joined) -> Weighed:
+    seen, heard = joined.towers
+    width, text = seen.integer("hidden_size"), joined.out
+    weights = (
+        *parameter(f"{_IMAGE}.global_img_feature_extensor", width),
+        *parameter(f"{_IMAGE}.sub_img_feature_extensor", width),
+        *mlp_chain(_IMAGE, (width, text, text), ("img_projection_up", "img_projection_down")),
+    )
+    source = heard.integer("hidden_size") * heard.integer("downsample_rate")
+    for name in ("speech", "vision_speech"):
+        weights += mlp_chain(_SOUND, (source, text, text), (f"up_proj_for_{name}", f"down_proj_for_{name}"))
+    return weights
+
+
+PHI4: Final = wrapper(vision(path=f"{_IMAGE}.img_processor"), audio(_phi4, path=f"{_SOUND}.encoder"))
+
+
+# Janus: a tower to see with, and a tokeniser, embeddings and a head to draw with.
+
+
+def _aligner(path: str, source: int, width: int, count: int) -> Weighed:
+    """One linear layer, and ``count - 1`` more of the same width."""
+    more = linear(f"{path}.hidden_layers", width, width, bias=True)
+    return linear(f"{path}.fc1", source, width, bias=True) + copied(more, count - 1)
+
+
+def _seeing(joined: Joined) -> Weighed:
+    return _aligner("aligner", joined.width, joined.tower.integer("projection_dim"), joined.tower.number_of_layers("depth"))
+
+
+def _drawing(joined: Joined) -> tuple[Block, ...]:
+    vq = joined.tower
+    words, code, width = integers(vq, "num_embeddings", "embed_dim", "projection_dim")
+    weights = (
+        *embedding("generation_embeddings", words, code),
+        *_aligner("generation_aligner", code, width, vq.number_of_layers()),
+        *linear("generation_head.proj_out", vq.integer("image_token_embed_dim"), width, bias=True),
+        *linear("generation_head.vision_head", width, words, bias=True),
+    )
+    return block("drawing", weights, JOINT)
+
+
+JANUS: Final = wrapper(vision(_seeing, path="vision_model"), beside("vq_config", "vqmodel", then=_drawing))
+
+
+# VibeVoice: two tokenisers of sound, and in the model that speaks a diffusion head for the next latent.
+
+
+def _connector(path: str, tokeniser: Config, out: int, names: tuple[str, str, str]) -> Weighed:
+    first, middle, last = names
+    return (
+        *linear(f"{path}.{first}", tokeniser.integer("hidden_size"), out, bias=True),
+        *rms_norm(f"{path}.{middle}", out),
+        *linear(f"{path}.{last}", out, out, bias=True),
+    )
+
+
+def _speaking(joined: Joined) -> tuple[Block, ...]:
+    acoustic, semantic = joined.towers
+    text, names = joined.out, ("linear_1", "act", "linear_2")
+    weights = (
+        *_connector(PATH, acoustic, text, names),
+        *_connector("semantic_connector", semantic, text, names),
+        *parameter("latent_factors", 2),
+    )
+    sizes = {"hidden_size": text, "latent_size": acoustic.integer("hidden_size")}
+    head = needed(joined.top, "diffusion_head_config", **sizes)
+    return (*block("projector", weights, JOINT), *_diffusion_head(head, "diffusion_head"))
+
+
+def _diffusion_head(config: Config, base: str) -> tuple[Block, ...]:
+    width, latent, middle = integers(config, "hidden_size", "latent_size", "intermediate_size")
+    layer = (
+        *gated_mlp(width, middle, bias=config.flag("mlp_bias"), path=f"{base}.layers.ffn"),
+        *rms_norm(f"{base}.layers.norm", width),
+        *linear(f"{base}.layers.linear", width, 3 * width),
+    )
+    ends = (
+        *linear(f"{base}.noisy_images_proj", latent, width),
+        *linear(f"{base}.cond_proj", width, width),
+        *linear(f"{base}.timestep_proj.fc1", config.integer("frequency_embedding_size"), width),
+        *linear(f"{base}.timestep_proj.fc2", width, width),
+        *linear(f"{base}.final_layer.linear_1", width, 2 * width),
+        *linear(f"{base}.final_layer.linear_2", width, latent),
+    )
+    return (*block("diffusion layer", layer, JOINT, config.number_of_layers()), *block("diffusion ends", ends, JOINT))
+
+
+VIBEVOICE: Final = wrapper(
+    beside("audio_config", "audio_tower"), beside("semantic_model_config", "semantic_tokenizer_encoder", then=_speaking)
+)
+
+
+def _hearing(joined: Joined) -> Weighed:
+    weights: Weighed = ()
+    for kind, tokeniser in zip(("acoustic", "semantic"), joined.towers, strict=True):
+        weights += _connector(PATH, tokeniser, joined.out, (f"{kind}_linear_1", f"{kind}_norm", f"{kind}_linear_2"))
+    return weights
+
+
+VIBEVOICE_ASR: Final = wrapper(
+    beside("acoustic_tokenizer_encoder_config", "acoustic_tokenizer_encoder"),
+    beside("semantic_tokenizer_encoder_config", "semantic_tokenizer_encoder", _hearing),
+)
+
+
+# Qwen2.5-Omni: towers, and unless audio is off a talker with its vocoder.
+
+
+def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
+    """Qwen2.5-Omni's parts beside the thinker's language model."""
+    thinker = top.sub("thinker_config") or top.retyped("qwen2_5_omni_thinker")
+    out = tower(needed(thinker, "audio_config"), "thinker.audio_tower")
+    out += tower(needed(thinker, "vision_config"), "thinker.visual")
+    if tied_head(language, top) and not tied_head(language, thinker):
+        # The thinker's own word counts, not that of the whole.
+        width = language.integer("hidden_size")
+        head = linear("thinker.lm_head", width, language.integer("vocab_size"), role=WeightRole.HEAD)
+        out += block("head", head, Part.LANGUAGE)
+    if not top.flag("enable_audio_output"):
+        return out
+    vocoder = needed(top, "token2wav_config")
+    out += tower(needed(top, "talker_config"), "talker")
+    for key in ("dit", "bigvgan"):
+        out += tower(needed(vocoder, f"{key}_config"), f"token2wav.code2wav_{key}_model")
+    return out
+
+
+# π0: PaliGemma, and beside it a smaller Gemma that turns noise into actions.
+
+
+def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """All but the language model of its PaliGemma."""
+    vlm = top.sub("vlm_config") or top.retyped("paligemma")
+    expert = needed(top, "dit_config", vocab_size=language.integer("vocab_size"))
+    family = find_family("gemma")
+    around = PALIGEMMA(vlm, language) if vlm.model_type == "paligemma" else None
+    if around is None or expert.model_type != "gemma" or family is None:
+        return None
+    actor = family.weigh(expert, expert, family.read(expert)) or ()
+    width, (actions, states) = expert.integer("hidden_size"), integers(top, "max_action_dim", "max_state_dim")
+    base = "embed_action_time"
+    ends = (
+        *linear(f"{base}.action_in_proj", actions, width, bias=True),
+        *linear(f"{base}.state_proj", states, width, bias=True),
+        *linear(f"{base}.action_time_mlp_in", 2 * width, width, bias=True),
+        *linear(f"{base}.action_time_mlp_out", width, width, bias=True),
+        *linear("action_out_proj", width, actions, bias=True),
+    )
+    for piece in actor:
+        if piece.kind != "head":
+            around += block(f"action {piece.kind}", piece.weights, JOINT, piece.count)
+    return (*around, *block("actions", ends, JOINT))
+
+
+# Nemotron Transcribe: a speech encoder, a linear layer, and an encoder with a head for the times of words.
+
+
+def _word_times(joined: Joined) -> tuple[Block, ...]:
+    width, words, factor = integers(joined.tower, "hidden_size", "vocab_size", "upsampling_factor")
+    weights = conv("word_timestamp_encoder.upsampler", width, width, factor) + conv("word_timestamp_head", words, width, 1)
+    return block("word times", weights, JOINT)
+
+
+NEMOTRON: Final = wrapper(
+    audio(matrix(lambda joined: needed(joined.tower, "asr_config").integer("hidden_size"))),
+    beside("word_timestamp_config", "word_timestamp_encoder", then=_word_times),
+)
