@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
@@ -72,7 +69,7 @@ _FIRST: Final = frozenset({"colwise", "colwise_gather_output", "packed_colwise"}
 _LAST: Final = frozenset({"rowwise", "rowwise_split_input", "packed_rowwise"})
 
 
-def share(name: str, shape: torch.Size, style: str | None, ranks: int) -> int:
+def share(name: str, shape: tuple[int, ...], style: str | None, ranks: int) -> int:
     """Numbers that the first rank has of a parameter by a word of the plan (docstrings of distributed/tensor_parallel.py)."""
     sizes = list(shape)
     if style == "embedding_rowwise":
@@ -92,6 +89,10 @@ def share(name: str, shape: torch.Size, style: str | None, ranks: int) -> int:
 @pytest.mark.parametrize("model_type", sorted(CONFIGS))
 def test_the_plans_own_words(model_type: str, ranks: int) -> None:
     """The model on the meta device, its plan spelled out for every parameter, and the words read without our rules."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     keys = dict(CONFIGS[model_type])
     config = CONFIG_MAPPING[keys.pop("model_type")](**keys)
     with torch.device("meta"):
