@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,8 +12,9 @@ from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UnsupportedError
+from tests.paths import GOLDEN as ROWS
 
-GOLDEN: Final = json.loads((Path(__file__).parents[2] / "golden" / "transformers_ranks.json").read_text(encoding="utf-8"))
+GOLDEN: Final = json.loads((ROWS / "transformers_ranks.json").read_text(encoding="utf-8"))
 CONFIGS: Final[Mapping[str, dict[str, Any]]] = GOLDEN["configs"]
 LOADED: Final = [case for case in GOLDEN["cases"] if "parameters" in case]
 REFUSED: Final = [case for case in GOLDEN["cases"] if "error" in case]
