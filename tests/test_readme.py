@@ -15,8 +15,8 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS
-from tests.hwcalc import test_golden_transformers as golden
-from tests.hwcalc.weights import test_golden_parameters as parameters
+from tests.hwcalc.engines import test_golden_transformers as golden
+from tests.hwcalc.parsers.weights import test_golden_parameters as parameters
 from tests.paths import ROOT
 
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")

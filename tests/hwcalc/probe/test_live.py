@@ -14,7 +14,7 @@ from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.probe import live, live_model
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN, run_live
-from tests.hwcalc.test_live_transformers import CASES, Case
+from tests.hwcalc.engines.test_live_transformers import CASES, Case
 
 CHOSEN: Final = {case.model_type: case for case in CASES}
 FULL_SIZE: Final = ("google/gemma-3-1b-it", "Qwen/Qwen3-1.7B", "state-spaces/mamba-1.4b-hf", "tiiuae/Falcon-H1-1.5B-Base")
