@@ -44,8 +44,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (packages / name).mkdir()
         (packages / name / "__init__.py").write_text(RAISES, encoding="utf-8")
     # What kvplan depends on lies where the tests have it.
-    (typer,) = find_spec("typer").submodule_search_locations or ()  # type: ignore[union-attr]
-    (packages / "dependencies.pth").write_text(f"{Path(typer).parent}\n", encoding="utf-8")
+    typer = find_spec("typer")
+    assert typer is not None
+    (packages / "dependencies.pth").write_text(f"{Path(str(typer.origin)).parents[1]}\n", encoding="utf-8")
     return home
 
 
