@@ -23,7 +23,7 @@ from pathlib import Path
 
 from hwcalc.profiles.catalog import find_model
 
-LIMIT = 8
+LIMIT = 6
 """What one plan of a catalog model may take, in times of ``python -c pass``."""
 
 

@@ -34,15 +34,15 @@ def frozen(cls: type[T]) -> type[T]:
 
 
 def _values(record: object) -> tuple[object, ...]:
-    attributes = vars(record)
-    return tuple(attributes[name] for name in type(record).__compared__)  # type: ignore[attr-defined]
+    return tuple(map(record.__dict__.__getitem__, type(record).__compared__))  # type: ignore[attr-defined]
 
 
 def _set(self: object, name: str, value: object) -> None:
     # Each field is written once, by __init__; a cached property too.
-    if name in vars(self):
+    attributes = self.__dict__
+    if name in attributes:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")
-    vars(self)[name] = value
+    attributes[name] = value
 
 
 def _delete(self: object, name: str) -> None:
@@ -50,6 +50,8 @@ def _delete(self: object, name: str) -> None:
 
 
 def _equal(self: object, other: object) -> bool:
+    if self is other:
+        return True
     return _values(self) == _values(other) if type(self) is type(other) else NotImplemented
 
 

@@ -157,6 +157,7 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     return tuple(sorted(best, key=lambda gpu_id: (-best[gpu_id], gpu_id))[:count])
 
 
+@lru_cache(maxsize=4096)
 def _squashed(text: str) -> str:
     """``NVIDIA RTX 4090`` and ``rtx-4090`` as one name."""
     low = "".join(letter for letter in text.lower() if letter.isascii() and letter.isalnum())
@@ -165,9 +166,14 @@ def _squashed(text: str) -> str:
     return low
 
 
+@lru_cache(maxsize=1)
+def _built_in() -> tuple[Path, ...]:
+    return tuple(BUILT_IN.glob("*.yaml"))
+
+
 def _paths() -> dict[str, tuple[Path, bool]]:
     """Id -> its file, and whether it is the user's own."""
-    found = {path.stem: (path, False) for path in BUILT_IN.glob("*.yaml")}
+    found = {path.stem: (path, False) for path in _built_in()}
     own = user_folder()
     if own is None or not os.path.isdir(own):
         return found

@@ -137,11 +137,9 @@ def parts(cls: Any) -> dict[str, Any]:
     return out
 
 
-def collect() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The whole table, and the towers' one."""
-    import transformers
+def claimed() -> tuple[list[str], dict[str, set[str]]]:
+    """The model types that have a model with a head for text, in the library's order, and the types that claim each architecture."""
     from transformers.models.auto import modeling_auto as auto
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     wanted: list[str] = []
     claims: dict[str, set[str]] = {}
@@ -156,54 +154,84 @@ def collect() -> tuple[dict[str, Any], dict[str, Any]]:
         for model_type, names in mapping.items():
             for name in [names] if isinstance(names, str) else names:
                 claims.setdefault(name, set()).add(model_type)
-    by_type = {cls.model_type: cls for cls in (CONFIG_MAPPING[t] for t in CONFIG_MAPPING)}
-    # Nested classes are often reachable only through their parent.
+    return wanted, claims
+
+
+class Classes:
+    """The library's config classes by model type. A nested class is often reachable only through its parent."""
+
+    def __init__(self) -> None:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+        self.mapping = CONFIG_MAPPING
+        self.by_type = {cls.model_type: cls for cls in (CONFIG_MAPPING[t] for t in CONFIG_MAPPING)}
+
+    def find(self, model_type: str) -> Any:
+        """The class, or ``None``."""
+        # The lazy mapping loads a class on [], never on get().
+        return self.by_type.get(model_type) or (self.mapping[model_type] if model_type in self.mapping else None)  # noqa: SIM401
+
+    def add_nested(self, cls: Any) -> dict[str, Any]:
+        """Make a class's inner classes known, and give them by their keys."""
+        nested = dict(getattr(cls, "sub_configs", None) or {})
+        for sub in nested.values():
+            if isinstance(getattr(sub, "model_type", None), str):
+                self.by_type.setdefault(sub.model_type, sub)
+        return nested
+
+
+def language_types(classes: Classes, wanted: list[str]) -> dict[str, Any]:
+    """The defaults of each wanted type and of the language models inside them."""
     queue, types = list(dict.fromkeys(wanted)), {}
     while queue:
         model_type = queue.pop(0)
-        if model_type in types:
-            continue
-        # The lazy mapping loads a class on [], never on get().
-        cls = by_type.get(model_type) or (CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None)  # noqa: SIM401
+        cls = None if model_type in types else classes.find(model_type)
         if cls is None:
             continue
         entry = describe(cls)
         nested = entry.get("nested", {})
-        for key, sub in (getattr(cls, "sub_configs", None) or {}).items():
-            if isinstance(getattr(sub, "model_type", None), str):
-                by_type.setdefault(sub.model_type, sub)
-            if key in LANGUAGE_KEYS and key in nested:
-                queue.append(nested[key])
+        queue.extend(nested[key] for key in classes.add_nested(cls) if key in LANGUAGE_KEYS and key in nested)
         types[model_type] = entry
+    return types
+
+
+def tower_types(classes: Classes, types: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The defaults of every other inner type, and the parts of each type that has any."""
     towers: dict[str, Any] = {}
-    parents = {name: found for name in types if (found := parts(by_type.get(name) or CONFIG_MAPPING[name]))}
+    parents = {name: found for name in types if (found := parts(classes.find(name)))}
     queue = [*MORE_TOWERS, *(name for entry in types.values() for name in entry.get("nested", {}).values())]
     while queue:
         model_type = queue.pop(0)
-        if model_type in types or model_type in towers:
-            continue
-        cls = by_type.get(model_type) or (CONFIG_MAPPING[model_type] if model_type in CONFIG_MAPPING else None)  # noqa: SIM401
+        cls = None if model_type in types or model_type in towers else classes.find(model_type)
         if cls is None:
             continue
-        for sub in (getattr(cls, "sub_configs", None) or {}).values():
-            if isinstance(getattr(sub, "model_type", None), str):
-                by_type.setdefault(sub.model_type, sub)
+        classes.add_nested(cls)
         towers[model_type] = describe(cls, tower=True)
         queue.extend(towers[model_type].get("nested", {}).values())
         if found := parts(cls):
             parents[model_type] = found
+    # Some nested classes have no model type: they go by their place.
+    for name in list(parents):
+        for key, spec in classes.find(name).sub_configs_defaults.items():
+            if key in parents[name] and not spec.model_type:
+                towers[parents[name][key]["type"]] = describe(spec.config_class, tower=True)
+    return towers, parents
+
+
+def collect() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The whole table, and the towers' one."""
+    import transformers
+
+    wanted, claims = claimed()
+    classes = Classes()
+    types = language_types(classes, wanted)
+    towers, parents = tower_types(classes, types)
     main = {
         "source": f"transformers {transformers.__version__} config classes, by scripts/class_defaults.py",
         "version": transformers.__version__,
-        "architectures": {name: owner for name, types in sorted(claims.items()) if (owner := own_type(name, types))},
+        "architectures": {name: owner for name, own in sorted(claims.items()) if (owner := own_type(name, own))},
         "model_types": dict(sorted(types.items())),
     }
-    # Some nested classes have no model type: they go by their place.
-    for name in list(parents):
-        cls = by_type.get(name) or CONFIG_MAPPING[name]
-        for key, spec in cls.sub_configs_defaults.items():
-            if key in parents[name] and not spec.model_type:
-                towers[parents[name][key]["type"]] = describe(spec.config_class, tower=True)
     return main, {
         "source": main["source"],
         "version": main["version"],

@@ -17,6 +17,8 @@ os.environ |= {
     "TRANSFORMERS_VERBOSITY": "error",
     "TOKENIZERS_PARALLELISM": "false",
     "NO_COLOR": "1",
+    # The processors are busy with other tests: threads that wait for each other take longer than one.
+    "OMP_NUM_THREADS": "1",
 }
 
 # Examples are the same on every run; HYPOTHESIS_PROFILE=deep looks for new ones.

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import doctest
-import pkgutil
 from importlib import import_module
-from pathlib import Path
-from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = {"hwcalc.": "hwcalc", "hwcalc.formulas.": "formulas", "hwcalc.profiles.": "profiles"}
+from tests.paths import sources
 
 
 def _examples() -> list[doctest.DocTest]:
     finder = doctest.DocTestFinder()
-    names = [
-        found.name
-        for prefix, folder in FOLDERS.items()
-        for found in pkgutil.walk_packages([str(ROOT / folder)], prefix)
-        if not found.name.endswith("__main__")
-    ]
-    return [test for name in sorted(names) for test in finder.find(import_module(name)) if test.examples]
+    names = sorted(name for name in sources() if not name.endswith("__main__"))
+    return [test for name in names for test in finder.find(import_module(name)) if test.examples]
 
 
 @pytest.mark.parametrize("test", _examples(), ids=lambda test: test.name)

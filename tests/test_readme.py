@@ -9,17 +9,16 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.cli.options import COMMANDS
-from tests.hwcalc import test_golden_transformers as golden
-from tests.hwcalc.weights import test_golden_parameters as parameters
+from tests.hwcalc.engines import test_golden_transformers as golden
+from tests.hwcalc.parsers.weights import test_golden_parameters as parameters
+from tests.paths import ROOT
 
-ROOT: Final = Path(__file__).parents[1]
 README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES: Final = re.findall(r"```console\n\$ (kvplan[^\n]*)\n(.*?)```", README, re.DOTALL)
 TOKENS: Final = 32_768

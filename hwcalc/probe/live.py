@@ -165,7 +165,7 @@ def _run(
 ) -> LiveResult:
     import torch
 
-    from hwcalc.probe.live_model import NotRun, cache_layers, feed, full_config, make, tensor_bytes
+    from hwcalc.probe.live_model import NotRun, feed, full_config, make
 
     torch_dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[common["dtype"]]
     full = full_config(model)
@@ -198,10 +198,6 @@ def _run(
             raise
         except Exception as error:
             raise NotRun(f"it does not run on {common['device']}: {type(error).__name__}: {str(error)[:160]}") from error
-        held = [size for size in cache_layers(fed.cache) or () if size]
-        counted = [layer for layer in layers if layer.predicted_bytes]
-        paired = len(held) == len(counted)
-        scale = float(fed.anew.abs().max())
         result = LiveResult(
             status=AGREES,
             reason="",
@@ -214,19 +210,32 @@ def _run(
             weight_bytes=weight_bytes,
             factor=factor,
             changes=small.changes,
-            layers=tuple(_with(layer, size) for layer, size in zip(counted, held, strict=True)) if paired else (),
             predicted_bytes=predicted,
-            measured_bytes=tensor_bytes(fed.cache, set()),
-            storage_bytes=tensor_bytes(fed.cache, set(), storage=True),
-            logits_difference=_share(fed.cached - fed.anew, scale),
-            control_difference=_share(fed.alone - fed.anew[:, -1:], scale),
             tolerance=_TOLERANCE[common["dtype"]],
+            **_measured(fed, layers),
         )
     finally:
         # Nothing of it may stay on the device, whatever went wrong.
         built = fed = None
         _empty(common["device"])
     return _judged(result)
+
+
+def _measured(fed: Any, layers: list[LiveLayer]) -> dict[str, Any]:
+    """What the run says of the bytes of each layer and of the whole cache, and of the logits."""
+    from hwcalc.probe.live_model import cache_layers, tensor_bytes
+
+    held = [size for size in cache_layers(fed.cache) or () if size]
+    counted = [layer for layer in layers if layer.predicted_bytes]
+    paired = len(held) == len(counted)
+    scale = float(fed.anew.abs().max())
+    return {
+        "layers": tuple(_with(layer, size) for layer, size in zip(counted, held, strict=True)) if paired else (),
+        "measured_bytes": tensor_bytes(fed.cache, set()),
+        "storage_bytes": tensor_bytes(fed.cache, set(), storage=True),
+        "logits_difference": _share(fed.cached - fed.anew, scale),
+        "control_difference": _share(fed.alone - fed.anew[:, -1:], scale),
+    }
 
 
 def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> Opened:

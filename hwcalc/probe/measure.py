@@ -116,31 +116,13 @@ def measure(
     if refusal:
         tensors = tuple(_result(one, None) for one in asked)
         return RankResult(**common, outcome=REFUSED, message=refusal, filled=None, tensors=tensors, comparisons=(), agrees=False)
-    measured: list[int] = []
-    filled: bool | None = None
-    message = ""
     with holding(device) as held:
         before = device.counters()
-        try:
-            for one in asked:
-                # No name but the list's: whatever comes in between, the list is all that has to be emptied.
-                held.append(device.empty(one.shape, one.dtype))
-                measured.append(int(held[-1].untyped_storage().nbytes()))
-        except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error, device.torch):
-                raise
-            message = (
-                f"out of memory after {len(held):,} of {len(asked):,} tensors, "
-                f"{human_bytes(sum(measured))} of {human_bytes(total)}."
-            )
+        measured, message = _allocate(asked, device, held)
         after = device.counters()
+        filled: bool | None = None
         if fill and not message:
-            try:
-                filled = _fill(held, device)
-            except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error, device.torch):
-                    raise
-                message = f"out of memory while {human_bytes(total)} were read back; leave more free: --reserve 1GiB"
+            filled, message = _read_back(held, device, total)
             if device.kind == "cpu":
                 after = replace(after, resident=device.counters().resident)
     comparisons = _comparisons(asked, measured, before, after, settings, filled=filled is not None, notes=notes)
@@ -156,6 +138,33 @@ def measure(
         comparisons=() if message else comparisons,
         agrees=agrees,
     )
+
+
+def _allocate(asked: Sequence[Allocation], device: Device, held: list[Any]) -> tuple[list[int], str]:
+    """The measured bytes of each tensor, and a message if there was not memory enough for all. The tensors go into ``held``."""
+    measured: list[int] = []
+    try:
+        for one in asked:
+            # No name but the list's: whatever comes in between, the list is all that has to be emptied.
+            held.append(device.empty(one.shape, one.dtype))
+            measured.append(int(held[-1].untyped_storage().nbytes()))
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error, device.torch):
+            raise
+        total = sum(one.bytes for one in asked)
+        tensors = f"{len(held):,} of {len(asked):,} tensors"
+        return measured, f"out of memory after {tensors}, {human_bytes(sum(measured))} of {human_bytes(total)}."
+    return measured, ""
+
+
+def _read_back(held: list[Any], device: Device, total: int) -> tuple[bool | None, str]:
+    """Whether every tensor gives back what was written to it, and a message if there was not memory enough to find out."""
+    try:
+        return _fill(held, device), ""
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error, device.torch):
+            raise
+        return None, f"out of memory while {human_bytes(total)} were read back; leave more free: --reserve 1GiB"
 
 
 def _refusal(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwcalc.cli import main
+from tests.paths import ROOT as REPOSITORY
 
 __all__ = ["QWEN", "REPOSITORY", "Capture", "python", "run"]
 
-REPOSITORY = Path(__file__).parents[2]
 QWEN = "Qwen/Qwen3-8B"
 Capture = pytest.CaptureFixture[str]
 

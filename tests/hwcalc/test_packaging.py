@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 import zipfile
 from importlib import metadata
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from pathlib import PurePosixPath
+from typing import Any
 
 import pytest
 
 import hwcalc
-
-ROOT: Final = Path(__file__).parent.parent.parent
-INSIDE: Final = ("formulas", "profiles")
-"""Folders at the top of the repository that are parts of the package."""
+from tests.hwcalc.wheel import build
+from tests.paths import INSIDE, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -29,25 +24,15 @@ def project() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel of this checkout, built without network."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copy = tmp_path_factory.mktemp("checkout")
-    for name in ("hwcalc", *INSIDE):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy / name)
-    # setuptools writes beside what it builds: not into this checkout.
-    program = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", program, str(folder)], cwd=copy, check=True, capture_output=True)
-    (path,) = folder.glob("*.whl")
-    return zipfile.ZipFile(path)
+    """The wheel of this checkout."""
+    return zipfile.ZipFile(build(tmp_path_factory.mktemp("wheel")))
 
 
 def _sources() -> set[str]:
     """What git would ship, as the wheel names it: modules, the type marker and data."""
     return {
         f"{'' if package == 'hwcalc' else 'hwcalc/'}{path.relative_to(ROOT).as_posix()}"
-        for package in ("hwcalc", *INSIDE)
+        for package in INSIDE.values()
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.suffix not in {".md", ".pyc"}
     }

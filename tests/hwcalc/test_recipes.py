@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -20,8 +20,7 @@ from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
-
-ROOT: Final = Path(__file__).parent.parent.parent
+from tests.paths import ROOT
 
 Follow = Callable[[str, str], ModuleType]
 

@@ -27,8 +27,8 @@ from hwcalc.profiles.catalog import (
     search_models,
     user_folder,
 )
+from tests.paths import ROOT
 
-ROOT: Final = Path(__file__).parent.parent.parent
 FILES: Final = sorted(BUILT_IN.glob("*/*.json"))
 FIDELITIES: Final = {"published", "published keys, re-serialised", "reconstructed, geometry cross-checked"}
 

@@ -27,8 +27,8 @@ from hwcalc.profiles.gpus import (
     user_folder,
 )
 from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
+from tests.paths import ROOT
 
-ROOT: Final = Path(__file__).parent.parent.parent
 FILES: Final = sorted(BUILT_IN.glob("*.yaml"))
 IDS: Final = [path.stem for path in FILES]
 

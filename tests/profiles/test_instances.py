@@ -28,8 +28,8 @@ from hwcalc.profiles.instances import (
     user_folder,
 )
 from hwcalc.profiles.yaml_file import read_yaml
+from tests.paths import ROOT
 
-ROOT: Final = Path(__file__).parent.parent.parent
 FILES: Final = sorted(BUILT_IN.glob("*/*.yaml"))
 MIB: Final = 1024**2
 

@@ -21,6 +21,7 @@ from hwcalc.report.check import FORMATS
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
 from tests.hwcalc.command import Capture, python, run
+from tests.paths import ROOT
 
 CHECK = {"name": "one", "model": "./tiny", "seq": 1024, "max_cache": 1024 * PER_TOKEN}
 """Holds to the byte."""
@@ -198,7 +199,7 @@ def test_standard_input(tmp_path: Path) -> None:
     """A file from a pipe; paths start at the current folder, and there is no place for a lock."""
     text = Path(check_file(tmp_path, CHECK)).read_text(encoding="utf-8")
     command = [sys.executable, "-m", "hwcalc", "check", "-"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     lock = subprocess.run(
         [*command, "--lock"], input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -1,1 +1,1 @@
-"""Tests of the parameter counts."""
+"""Tests of what engines keep and need."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from hwcalc import load_model
 from hwcalc.engines.lora import Lora, parse_lora
@@ -60,6 +58,9 @@ def test_llama(targets: str, each: int, peft: int) -> None:
 
 def test_every_linear_layer_that_torch_builds() -> None:
     """The same from the modules of a small model on the meta device."""
+    import torch
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
     config = LlamaConfig(
         hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=2, vocab_size=130
     )

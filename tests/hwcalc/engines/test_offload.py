@@ -6,9 +6,6 @@ from contextlib import nullcontext
 from typing import Any, Final
 
 import pytest
-import torch
-from transformers import DynamicCache
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import load_model, plan
 from hwcalc.engines.request import Parallel
@@ -90,6 +87,10 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_an_offloaded_cache(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's own cache is fed layer by layer; where its layers are is followed by their offload and prefetch."""
+    import torch
+    from transformers import DynamicCache
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     monkeypatch.setattr(torch, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "default_stream", lambda _device: Stream())
     monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())

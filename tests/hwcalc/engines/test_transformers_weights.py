@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
 from hwcalc.errors import UnsupportedError
+from tests.paths import GOLDEN as ROWS
 
-GOLDEN: Final = json.loads((Path(__file__).parents[2] / "golden" / "transformers_ranks.json").read_text(encoding="utf-8"))
+GOLDEN: Final = json.loads((ROWS / "transformers_ranks.json").read_text(encoding="utf-8"))
 CONFIGS: Final[Mapping[str, dict[str, Any]]] = GOLDEN["configs"]
 LOADED: Final = [case for case in GOLDEN["cases"] if "parameters" in case]
 REFUSED: Final = [case for case in GOLDEN["cases"] if "error" in case]
@@ -73,7 +70,7 @@ _FIRST: Final = frozenset({"colwise", "colwise_gather_output", "packed_colwise"}
 _LAST: Final = frozenset({"rowwise", "rowwise_split_input", "packed_rowwise"})
 
 
-def share(name: str, shape: torch.Size, style: str | None, ranks: int) -> int:
+def share(name: str, shape: tuple[int, ...], style: str | None, ranks: int) -> int:
     """Numbers that the first rank has of a parameter by a word of the plan (docstrings of distributed/tensor_parallel.py)."""
     sizes = list(shape)
     if style == "embedding_rowwise":
@@ -93,6 +90,10 @@ def share(name: str, shape: torch.Size, style: str | None, ranks: int) -> int:
 @pytest.mark.parametrize("model_type", sorted(CONFIGS))
 def test_the_plans_own_words(model_type: str, ranks: int) -> None:
     """The model on the meta device, its plan spelled out for every parameter, and the words read without our rules."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     keys = dict(CONFIGS[model_type])
     config = CONFIG_MAPPING[keys.pop("model_type")](**keys)
     with torch.device("meta"):

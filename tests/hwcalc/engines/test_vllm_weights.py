@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,11 +17,10 @@ from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
 from hwcalc.quantization.scheme import uniform_scheme
 from tests.hwcalc.engines.vllm_rows import rows
+from tests.paths import GOLDEN as ROWS
 
 DTYPES: Final = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
-MORE: Final = json.loads((Path(__file__).parent.parent.parent / "golden" / "vllm_weights.json").read_text(encoding="utf-8"))[
-    "cases"
-]
+MORE: Final = json.loads((ROWS / "vllm_weights.json").read_text(encoding="utf-8"))["cases"]
 
 GOLDEN: Final = {name: row for name, row in rows().items() if "param_bytes_rank" in row["result"]}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc import load_model
@@ -14,8 +13,9 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.request import Request
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.sources import resolve
+from tests.paths import GOLDEN as ROWS
 
-GOLDEN: Final = Path(__file__).parent.parent.parent / "golden" / "vllm.json"
+GOLDEN: Final = ROWS / "vllm.json"
 CARDS: Final = {"H100": ("9.0", 81_559), "B200": ("10.0", 183_359), "A100": ("8.0", 81_920), "L4": ("8.9", 22_564)}
 """Compute capability and MiB."""
 

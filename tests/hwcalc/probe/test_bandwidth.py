@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from hwcalc import load_model
 from hwcalc.engines.base import Engine, Opened
@@ -40,6 +39,8 @@ def opened(config: Any = CONFIG, **wanted: Any) -> tuple[Engine, Opened]:
 
 def measured(*, config: Any = CONFIG, most_bytes: int | None = None, **wanted: Any) -> BandwidthResult:
     """On this machine's memory, twice."""
+    import torch
+
     return measure_bandwidth(*opened(config, **wanted), Device(torch, "cpu"), repeats=2, reserve_bytes=0, most_bytes=most_bytes)
 
 
@@ -142,6 +143,8 @@ def test_without_a_profile() -> None:
 
 def test_kept_for_later_plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The reading is in the user's file for that accelerator, with device, torch and date."""
+    import torch
+
     from hwcalc.profiles.calibration import BANDWIDTH, load_calibration
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -171,6 +174,8 @@ def test_only_for_a_named_accelerator() -> None:
 @pytest.mark.parametrize(("name", "value"), [("most_bytes", 1000), ("repeats", 0), ("reserve_bytes", 2**60)])
 def test_arguments_out_of_range(name: str, value: int) -> None:
     """Too little to be memory, no pass, or nothing left to measure with."""
+    import torch
+
     with pytest.raises(UsageError):
         measure_bandwidth(*opened(), Device(torch, "cpu"), **{name: value})  # type: ignore[arg-type]
 
@@ -215,6 +220,8 @@ def test_small_tensors_are_read_together(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that keeps nothing has nothing to time."""
+    import torch
+
     engine, context = opened()
     monkeypatch.setattr(type(engine), "allocation", lambda *_: ())
     with pytest.raises(UnsupportedError):
@@ -224,6 +231,8 @@ def test_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("error", "expected"), [(MemoryError(), UsageError), (KeyboardInterrupt(), KeyboardInterrupt)])
 def test_nothing_stays(monkeypatch: pytest.MonkeyPatch, error: BaseException, expected: type[BaseException]) -> None:
     """Out of memory is an error with a hint, Ctrl-C goes through, and no tensor is left of either."""
+    import torch
+
     given = opened()
     measure_bandwidth(*given, Device(torch, "cpu"), repeats=1, most_bytes=MIB)
     before = _tensors()
@@ -239,5 +248,7 @@ def test_nothing_stays(monkeypatch: pytest.MonkeyPatch, error: BaseException, ex
 
 
 def _tensors() -> int:
+    import torch
+
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from hwcalc import load_model
 from hwcalc.engines.base import Engine, Opened
@@ -33,6 +32,8 @@ class Counted(Device):
     """A device of ``capacity`` bytes that remembers what it gave out. Beyond it there is no memory, or what ``beyond`` raises."""
 
     def __init__(self, capacity: int | None = None, *, beyond: BaseException | None = None, kind: str = "cpu") -> None:
+        import torch
+
         super().__init__(torch, "cpu")
         self.kind = kind  # type: ignore[misc]
         self.capacity, self.beyond = capacity, beyond or MemoryError("DefaultCPUAllocator: can't allocate memory")
@@ -40,6 +41,8 @@ class Counted(Device):
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
         """A tensor without memory behind it."""
+        import torch
+
         tensor = torch.empty(shape, dtype=torch.uint8 if dtype == "uint8" else torch.bfloat16, device="meta")
         if dtype == "int8":
             tensor = torch.empty(shape, dtype=torch.int8, device="meta")
@@ -193,6 +196,8 @@ def test_nothing_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_real_memory() -> None:
     """On the CPU itself, under a limit of 64 MiB: 32 sequences of 1,024 tokens, 2 MiB each, allocate."""
+    import torch
+
     result = find_max(*opened(seq=1024), Device(torch, "cpu"), "batch", available_bytes=2**26, reserve_bytes=0)
 
     assert (32, 2**26, True) == (result.value, result.bytes, result.agrees)

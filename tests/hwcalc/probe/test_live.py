@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-import torch
 
 from hwcalc import load_model
 from hwcalc.errors import UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.probe import live, live_model
 from hwcalc.probe.live import AGREES, DIFFERS, NOT_RUN, run_live
-from tests.hwcalc.test_live_transformers import CASES, Case
+from tests.hwcalc.engines.test_live_transformers import CASES, Case
 
 CHOSEN: Final = {case.model_type: case for case in CASES}
 FULL_SIZE: Final = ("google/gemma-3-1b-it", "Qwen/Qwen3-1.7B", "state-spaces/mamba-1.4b-hf", "tiiuae/Falcon-H1-1.5B-Base")
@@ -25,6 +24,8 @@ FULL_SIZE: Final = ("google/gemma-3-1b-it", "Qwen/Qwen3-1.7B", "state-spaces/mam
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
     """Threads that wait for each other take longer than these models."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -40,6 +41,8 @@ def described(case: Case, **keys: Any) -> ModelSpec:
 
 def tensors_alive() -> int:
     """Tensors that the interpreter still has."""
+    import torch
+
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
@@ -133,6 +136,8 @@ def test_a_wrong_plan_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_lost_cache_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logits of a token with nothing before it are not those of the sequence."""
+    import torch
+
     right = live_model.feed
 
     def forgetful(*given: Any, **named: Any) -> live_model.Fed:
@@ -229,6 +234,8 @@ def test_arguments_out_of_range(wrong: dict[str, Any]) -> None:
 
 def test_nothing_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a run, and after an interrupted one, no tensor of it is left, and torch's random numbers go on as before."""
+    import torch
+
     model = described(CHOSEN["llama"])
     run_live(model)
     before, state = tensors_alive(), torch.random.get_rng_state()
@@ -265,6 +272,8 @@ def test_a_full_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_shorter_numbers_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU would round to TF32 in convolutions: not here, and afterwards as before."""
+    import torch
+
     seen: list[bool] = []
     plain, backends = live_model._scores, torch.backends
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 from hwcalc import load_model
 from hwcalc.formulas import FullAttention, Mamba2, SlidingAttention, Stack
@@ -77,6 +76,8 @@ def test_clean_goes_inside() -> None:
 
 def test_the_catalog_can_be_made_small() -> None:
     """Every type that the library has gets a config with all its kinds of layers, small enough to build. No weights are made."""
+    import torch
+
     types = {model.model_type: model for model in (load_model(name, offline=True) for name in list_models())}
     failed, built = {}, 0
     for model_type, model in types.items():

@@ -14,8 +14,9 @@ import pytest
 
 from hwcalc.cli import completion
 from tests.hwcalc.command import Capture, python, run
+from tests.paths import TESTS
 
-LOGS: Final = Path(__file__).parents[2] / "logs"
+LOGS: Final = TESTS / "logs"
 GOOD: Final = str(LOGS / "vllm/v0-0.7-llama-3.1-8b-20k.log")
 MODEL: Final = "meta-llama/Llama-3.1-8B-Instruct"
 

@@ -16,8 +16,9 @@ from hwcalc.errors import LogError
 from hwcalc.reconcile.dialects import DIALECTS, find_dialect
 from hwcalc.reconcile.facts import Facts, byte_range, number_after
 from hwcalc.reconcile.lines import LONGEST_LINE, Reader
+from tests.paths import TESTS
 
-LOGS: Final = Path(__file__).parents[2] / "logs"
+LOGS: Final = TESTS / "logs"
 CORPUS: Final = sorted(path.relative_to(LOGS).as_posix() for path in LOGS.rglob("*.*") if path.suffix in (".log", ".txt"))
 GIB: Final = 2**30
 

@@ -21,8 +21,9 @@ from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 from tests.hwcalc.engines.vllm_rows import Row as GoldenRow
 from tests.hwcalc.engines.vllm_rows import rows as golden_rows
+from tests.paths import TESTS
 
-LOGS: Final = Path(__file__).parents[2] / "logs"
+LOGS: Final = TESTS / "logs"
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 GIB: Final = 2**30
 SMALL: Final = {

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,10 +34,12 @@ class EveryOther(Span):
         return (tokens + 1) // 2 + encoder_tokens
 
 
-@pytest.mark.parametrize("kind", [np.int64, object])
+@pytest.mark.parametrize("kind", ["int64", "object"])
 @given(span=SPANS, lengths=LENGTHS)
-def test_an_array_is_its_numbers(kind: Any, span: Span, lengths: list[tuple[int, int]]) -> None:
+def test_an_array_is_its_numbers(kind: str, span: Span, lengths: list[tuple[int, int]]) -> None:
     """In 64 bits and in Python's own integers."""
+    import numpy as np
+
     tokens, encoder = (np.array(column, dtype=kind) for column in zip(*lengths, strict=True))
 
     found = positions(span, tokens, encoder)
@@ -51,6 +50,8 @@ def test_an_array_is_its_numbers(kind: Any, span: Span, lengths: list[tuple[int,
 
 def test_numbers_written_out() -> None:
     """Ten tokens by each rule."""
+    import numpy as np
+
     ten, encoder = np.array([0, 10]), np.array([7, 7])
     kept = {
         Full(): 10, Window(4): 4, Window(40): 10, Sink(1, 4): 5, Chunk(8): 8, Strided(4): 2, Remainder(4): 2, Once(): 1,
@@ -67,4 +68,6 @@ def test_every_span_has_a_rule() -> None:
 
 def test_a_span_without_a_rule_is_asked() -> None:
     """A new span is right before it is fast: (10 + 1) // 2 + 7."""
+    import numpy as np
+
     assert positions(EveryOther(), np.array([0, 10]), np.array([7, 7])).tolist() == [7, 12]

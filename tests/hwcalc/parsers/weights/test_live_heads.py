@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from hwcalc import load_model
 
@@ -53,6 +51,8 @@ WORDS: Final = (None, True, False)
 
 def built(config: Any, auto: Any) -> int:
     """Parameters of the model that transformers builds, tied ones once."""
+    import torch
+
     with torch.device("meta"):
         model = auto.from_config(config)
     model.tie_weights()
@@ -69,6 +69,8 @@ def counted(config: dict[str, Any]) -> int:
 @pytest.mark.parametrize("model_type", TYPES)
 def test_who_ties_the_head(model_type: str) -> None:
     """The whole model's key, the language model's, or either, as the class has it: every pair of words."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
     for top in WORDS:
         for own in WORDS:
             text = {**SMALL, **TEXTS.get(model_type, {})} | ({} if own is None else {"tie_word_embeddings": own})
@@ -81,6 +83,8 @@ def test_who_ties_the_head(model_type: str) -> None:
 @pytest.mark.parametrize("act", [None, "xielu", "silu"])
 def test_the_activation_of_apertus(act: str | None) -> None:
     """Two learned numbers in each layer with ``xielu``, which is also what its class takes by itself."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     keys = SMALL if act is None else {**SMALL, "hidden_act": act}
     assert counted({"model_type": "apertus", **keys}) == built(AutoConfig.for_model("apertus", **keys), AutoModelForCausalLM)
 
@@ -89,5 +93,7 @@ def test_the_activation_of_apertus(act: str | None) -> None:
 @pytest.mark.parametrize("number", [0, 4])
 def test_no_experts(model_type: str, number: int) -> None:
     """Without experts every layer is dense."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     keys = {**SMALL, "num_experts": number, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     assert counted({"model_type": model_type, **keys}) == built(AutoConfig.for_model(model_type, **keys), AutoModelForCausalLM)

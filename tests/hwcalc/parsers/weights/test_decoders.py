@@ -9,7 +9,7 @@ import pytest
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.weights import Weights
 from hwcalc.parsers.config import Config
-from tests.hwcalc.weights.counted import read_weights
+from tests.hwcalc.parsers.weights.counted import read_weights
 
 
 def weigh(**config: Any) -> Weights:

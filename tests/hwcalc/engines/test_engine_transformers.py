@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwcalc import plan
 from hwcalc.errors import UnsupportedError, UsageError
+from tests.paths import GOLDEN as ROWS
 
-GOLDEN: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[1] / "golden" / "transformers_quantized.json").read_text(encoding="utf-8")
-)["cases"]
+GOLDEN: list[dict[str, Any]] = json.loads((ROWS / "transformers_quantized.json").read_text(encoding="utf-8"))["cases"]
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "hidden_size": 512}
 MLA = {

@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
-import torch
-import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from hwcalc import plan
 
@@ -284,6 +281,8 @@ IDS: Final = [case.model_type for case in CASES]
 
 def cache_bytes(thing: Any, seen: set[int]) -> int:
     """Bytes of every tensor that a cache holds, each once, counters left out."""
+    import torch
+
     if id(thing) in seen:
         return 0
     seen.add(id(thing))
@@ -301,6 +300,10 @@ def cache_bytes(thing: Any, seen: set[int]) -> int:
 
 def build(case: Case) -> Any:
     """The model, without weights."""
+    import torch
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     config = CONFIG_MAPPING[case.model_type](**case.keys)
     with torch.device("meta"):
         model = getattr(transformers, case.architecture)._from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
@@ -309,11 +312,15 @@ def build(case: Case) -> Any:
 
 def ids(count: int) -> Any:
     """``count`` token ids."""
+    import torch
+
     return torch.zeros(1, count, dtype=torch.long, device="meta")
 
 
 def feed(model: Any, cache: Any = None) -> Any:
     """Prefill all but one token, decode one, and give back the cache."""
+    import torch
+
     given = {} if cache is None else {"past_key_values": cache}
     with torch.no_grad():
         if model.config.is_encoder_decoder:
@@ -350,6 +357,8 @@ def test_dynamic_cache(case: Case) -> None:
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.model_type) for case in CASES if case.static])
 def test_static_cache(case: Case) -> None:
     """A static cache of 48 positions takes the bytes planned for it, however few tokens are fed."""
+    import transformers
+
     model = build(case)
     cache: Any = transformers.StaticCache(config=model.config, max_cache_len=STATIC_LENGTH)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from hwcalc import KvplanError, plan
 from hwcalc.sources import resolve
+from tests.paths import GOLDEN as ROWS
 
-GOLDEN: Final = Path(__file__).parent.parent / "golden" / "transformers.json"
+GOLDEN: Final = ROWS / "transformers.json"
 ALLOWED_MISSES: Final = 0.05
 STATIC_PREFILL: Final = 16
 """Tokens fed before a static cache was measured; its cross attention is dynamic and as long as the encoder input."""

@@ -6,7 +6,6 @@ import json
 import re
 from fractions import Fraction
 from math import ceil
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -21,9 +20,10 @@ from hwcalc.profiles.gpus import find_gpu, visible_memory
 from hwcalc.report.markdown import plan_markdown
 from hwcalc.report.table import plan_table
 from hwcalc.units import GIB, MIB
+from tests.paths import GOLDEN as ROWS
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
-GOLDEN: Final = json.loads((Path(__file__).parents[1] / "golden" / "vllm.json").read_text(encoding="utf-8"))["cases"]
+GOLDEN: Final = json.loads((ROWS / "vllm.json").read_text(encoding="utf-8"))["cases"]
 L4_MIB: Final = 22_558
 WEIGHTS: Final = 16_060_522_496
 """Llama-3.1-8B in bf16: 8,030,261,248 parameters of two bytes."""

@@ -15,7 +15,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas.weights import Block, Part, WeightRole
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.registry import find_tower, find_wrapper
-from tests.hwcalc.weights.counted import read_weights
+from tests.hwcalc.parsers.weights.counted import read_weights
 
 INDEX = json.loads(files("hwcalc.parsers").joinpath("index.json").read_text(encoding="utf-8"))
 WRAPPED = sorted(model_type for types in INDEX["wrappers"].values() for model_type in types)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import takewhile
 from math import ceil, prod
 from typing import Any, Final
 
@@ -165,9 +167,9 @@ def on_the_way(opened: Opened, batch: int) -> bool:
     return all(fits(opened, batch=batch, seq=seq) for seq in range(max(1, opened.tokens - 3), opened.tokens + 1))
 
 
-def last(good: list[bool]) -> int:
+def last(good: Iterable[bool]) -> int:
     """How many cases from the first on are good: a sequence grows through every shorter one."""
-    return good.index(False) if False in good else len(good)
+    return sum(1 for _ in takewhile(bool, good))
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
@@ -182,10 +184,10 @@ def test_longest_and_most(engine: str, chunk: int) -> None:
         longest, most = solve.longest(opened), solve.most(opened)
         told = f"{opened.model.model_type} {opened.request}"
 
-        assert longest.value == last([fits(opened, seq=seq) for seq in range(1, length + 1)]), told
+        assert longest.value == last(fits(opened, seq=seq) for seq in range(1, length + 1)), told
         if most.value < solve.UNLIMITED:
             upper = min(most.value + 1, 4 * MOST)
-            assert min(most.value, upper) == last([on_the_way(opened, batch) for batch in range(1, upper + 1)]), told
+            assert min(most.value, upper) == last(on_the_way(opened, batch) for batch in range(1, upper + 1)), told
         else:
             assert fits(opened, batch=solve.UNLIMITED), told
         seen.add((longest.limiting, most.limiting))

@@ -11,7 +11,7 @@ import pytest
 
 from hwcalc import KvplanError, load_model
 from hwcalc.formulas.weights import Weights
-from tests.hwcalc.test_golden_transformers import GOLDEN, config_of
+from tests.hwcalc.engines.test_golden_transformers import GOLDEN, config_of
 
 ALLOWED_MISSES: Final = 0.07
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError
 from hwcalc.formulas import CompressedAttention, FullAttention, NoCache, SharedCache, SinkAttention, SlidingAttention, ranges
-from tests.hwcalc.remote_configs import (
+from tests.hwcalc.parsers.remote_configs import (
     ARCTIC,
     BAICHUAN_13B,
     BF16,

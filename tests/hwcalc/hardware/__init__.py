@@ -1,0 +1,1 @@
+"""Tests of the hardware that a plan is for."""

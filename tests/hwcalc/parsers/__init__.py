@@ -1,0 +1,1 @@
+"""Tests of how configs are read."""
