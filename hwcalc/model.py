@@ -119,8 +119,6 @@ class RawModel:
 class ModelFacts:
     """Single facts that some engine asks for beside the layers. Zero, ``None`` or an empty mapping: the description does not say."""
 
-    dense_layers: int = 0
-    """How many of the first layers have an MLP without experts (``first_k_dense_replace``)."""
     hash_routed_layers: int = 0
     """How many of the first layers route by a table from tokens to experts."""
     experts_per_token: int = 0

@@ -7,6 +7,7 @@ model classes build tables on other stages too say for which families in :class:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part
@@ -14,7 +15,9 @@ from hwcalc.model import ModelSpec
 
 __all__ = ["Tables", "count_on_stage", "layers_on_stage"]
 
-_FIRST = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
+_FIRST: Final = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
+_RUN_BY_LAYERS: Final = frozenset({"attention", "mlp", "moe"})
+"""Kinds of blocks that layers run. One without layer numbers is shared by many layers (Zamba): every stage has it."""
 
 
 @frozen
@@ -38,43 +41,29 @@ def count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[r
     first, last = stage == 0, stage == len(spans) - 1
     if block.part in _FIRST:
         return block.count if first else 0
-    mine, total = spans[stage], spans[-1].stop
-    if block.count == 1 and total > 1:
-        return _single(model, block, tables, first=first, last=last)
-    if block.count == total:
-        return len(mine)
-    return sum(layer in mine for layer in _layers(model, block, total))
+    if block.layers is not None:
+        return sum(layer in spans[stage] for layer in block.layers)
+    if block.kind in _RUN_BY_LAYERS:
+        return block.count
+    return _once(model, block, tables, first=first, last=last)
 
 
 def layers_on_stage(block: Block, count: int, span: range) -> tuple[int, ...] | None:
-    """The numbers of the block's ``count`` layers on a stage; ``None`` where they are not known."""
+    """The numbers of the ``count`` layers of a block that a stage has: all of a tower's, else those in the stage's ``span``.
+
+    ``None`` for a block that is in no layer.
+    """
     if block.layers is None or count == block.count:
         return block.layers
-    numbers = tuple(number for number in block.layers if number in span)
-    return numbers if len(numbers) == count else None
+    return tuple(number for number in block.layers if number in span)
 
 
-def _single(model: ModelSpec, block: Block, tables: Tables, *, first: bool, last: bool) -> int:
-    """A block that the model has once: what comes before the layers is on the first stage, the rest on the last one."""
+def _once(model: ModelSpec, block: Block, tables: Tables, *, first: bool, last: bool) -> int:
+    """A block that the model has once: the embedding is on the first stage, everything else on the last one."""
     family = model.model_type
     everywhere = family in tables.all
     if block.kind == "embedding":
         return int(first or everywhere or family in tables.but_no_norm or family in tables.embedding)
     if block.kind == "head":
         return int(last or everywhere or family in tables.but_no_norm)
-    return int(first if block.kind in {"mlp", "moe", "attention"} else last or everywhere)
-
-
-def _layers(model: ModelSpec, block: Block, total: int) -> tuple[int, ...]:
-    """Which layers have this block: those of the cached kind that is as frequent, the first or the last ones, or evenly spread."""
-    if block.layers is not None:
-        return block.layers
-    for group in model.stack.groups:
-        if len(group.layers) == block.count and block.kind in {"attention", "delta", "mamba", "conv"}:
-            return group.layers
-    dense = model.facts.dense_layers or model.facts.hash_routed_layers
-    if dense and block.count == dense:
-        return tuple(range(dense))
-    if dense and block.count == total - dense:
-        return tuple(range(dense, total))
-    return tuple(index * total // block.count for index in range(block.count))
+    return int(last or everywhere)

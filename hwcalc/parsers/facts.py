@@ -22,7 +22,6 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
     levels = (config,) if text is None else (config, text)
     deepstack, expert_dtype = vision.get("deepstack_visual_indexes"), config.get("expert_dtype")
     return ModelFacts(
-        dense_layers=_first(levels, "first_k_dense_replace") or 0,
         hash_routed_layers=_first(levels, "num_hash_layers") or 0,
         experts_per_token=_first(levels, "num_experts_per_tok") or 0,
         expert_dtype=None if expert_dtype is None else str(expert_dtype),

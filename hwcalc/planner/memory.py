@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
@@ -112,22 +111,15 @@ def _weights(model: ModelSpec, wanted: str | None, own: str) -> Noted[WeightsInf
     plain = PLAIN_FORMATS.get(wanted or "") or PLAIN_FORMATS[own]
     if scheme is None:
         return Noted(_estimate(model.counted, None, plain))
-    weights, spread = _numbered(model.counted)
     notes = []
-    if spread and scheme.names_layers:
-        message = (
-            "The config's quantization names layers by number, and which of the model's unlike layers those are is not "
-            f"known for {', '.join(spread)}: they are taken to be spread evenly."
-        )
-        notes.append(Note(code="weights-approximate", message=message))
-    strangers = scheme.strangers(weights.blocks)
+    strangers = scheme.strangers(model.counted.blocks)
     if strangers:
         message = (
             f"The config's quantization leaves {', '.join(name[:60] for name in strangers[:3])}"
             f"{' and others' if len(strangers) > 3 else ''} alone: no module is known by that name, so none is left out."
         )
         notes.append(Note(code="weights-approximate", message=message))
-    return Noted(_estimate(weights, scheme if scheme.rules else None, plain), tuple(notes))
+    return Noted(_estimate(model.counted, scheme if scheme.rules else None, plain), tuple(notes))
 
 
 def _as_published(weights: WeightFacts) -> WeightsInfo:
@@ -141,21 +133,6 @@ def _as_published(weights: WeightFacts) -> WeightsInfo:
         format="as published",
         parts=(),
     )
-
-
-def _numbered(weights: Weights) -> tuple[Weights, tuple[str, ...]]:
-    """The weights with a number for each layer of the language model, and the kinds whose numbers are not known."""
-    depth = max((block.count for block in weights.blocks if block.part is Part.LANGUAGE), default=0)
-    spread: dict[str, None] = {}
-    blocks = []
-    for block in weights.blocks:
-        if block.part is Part.LANGUAGE and block.layers is None and 1 < block.count < depth:
-            if any(len(weight.shape) > 1 for weight in block.weights):
-                spread[block.kind] = None
-            blocks.append(replace(block, layers=tuple(i * depth // block.count for i in range(block.count))))
-        else:
-            blocks.append(block)
-    return Weights(blocks=tuple(blocks)), tuple(spread)
 
 
 def _unknown(why: Note) -> Noted[WeightsInfo]:
