@@ -72,9 +72,9 @@ def user_folder() -> Path | None:
 
 
 def _folders() -> Iterator[tuple[Path, bool]]:
-    own = user_folder()
-    if own is not None:
-        yield own, True
+    folder = user_folder()
+    if folder is not None:
+        yield folder, True
     yield BUILT_IN, False
 
 

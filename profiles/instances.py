@@ -186,8 +186,8 @@ def is_file_name(stem: str) -> bool:
 
 
 def _folders() -> list[tuple[Path, bool]]:
-    own = user_folder()
-    return [*([] if own is None or not os.path.isdir(own) else [(own, True)]), (BUILT_IN, False)]
+    folder = user_folder()
+    return [*([] if folder is None or not os.path.isdir(folder) else [(folder, True)]), (BUILT_IN, False)]
 
 
 def _names(folder: Path) -> list[str]:

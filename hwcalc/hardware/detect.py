@@ -141,13 +141,13 @@ def _nvml_device(library: Any, index: int) -> list[FoundGpu]:
 def nvidia_smi() -> list[FoundGpu]:
     """Ask ``nvidia-smi``, for systems that cannot load the library (a container, WSL)."""
     text = bounded_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits") or ""
-    found = []
+    gpus = []
     for line in text.splitlines()[:_MOST]:
         name, comma, size = line.rpartition(",")
         if comma:
             # The size is "[N/A]" for devices that share the memory of the system.
-            found += _found(name, _whole(size), vendor="nvidia", through="nvidia-smi")
-    return found
+            gpus += _found(name, _whole(size), vendor="nvidia", through="nvidia-smi")
+    return gpus
 
 
 def amdgpu(root: Path = _SYS) -> list[FoundGpu]:
@@ -156,14 +156,14 @@ def amdgpu(root: Path = _SYS) -> list[FoundGpu]:
         cards = [path for path in (root / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
     except OSError:
         return []
-    found = []
+    gpus = []
     for card in sorted(cards, key=lambda path: int(path.name[4:]))[:_MOST]:
         device = card / "device"
         total, name = _whole(_content(device / "mem_info_vram_total")), _content(device / "product_name")
         # Consumer cards and integrated GPUs have no name in these files; rocm-smi may know it.
         if total is not None and name.strip():
-            found += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
-    return found
+            gpus += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
+    return gpus
 
 
 def _content(path: Path) -> str:
@@ -188,7 +188,7 @@ def rocm_smi() -> list[FoundGpu]:
         document = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return []
-    found = []
+    gpus = []
     for card, values in list(document.items())[:_MOST] if isinstance(document, dict) else []:
         if not str(card).startswith("card") or not isinstance(values, Mapping):
             continue
@@ -196,8 +196,8 @@ def rocm_smi() -> list[FoundGpu]:
         name = facts.get("card series", "")
         total = _whole(facts.get("vram total memory (b)", ""))
         if total is not None:
-            found += _found(name or "AMD GPU", total // _MIB, vendor="amd", through="rocm-smi")
-    return found
+            gpus += _found(name or "AMD GPU", total // _MIB, vendor="amd", through="rocm-smi")
+    return gpus
 
 
 def metal() -> list[FoundGpu]:
@@ -231,11 +231,11 @@ def torch() -> list[FoundGpu]:
         devices = getattr(library, kind)
         amd = kind == "cuda" and library.version.hip is not None
         vendor = "intel" if kind == "xpu" else "amd" if amd else "nvidia"
-        found = []
+        gpus = []
         for index in range(min(devices.device_count(), _MOST)):
             about = devices.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "nvidia" else None
-            found += _found(
+            gpus += _found(
                 str(about.name),
                 int(about.total_memory) // _MIB,
                 vendor=vendor,
@@ -245,7 +245,7 @@ def torch() -> list[FoundGpu]:
             )
     except Exception:  # noqa: BLE001 - a broken installation may raise anything
         return []
-    return found
+    return gpus
 
 
 PROBES: Final[tuple[Callable[[], list[FoundGpu]], ...]] = (nvml, nvidia_smi, amdgpu, rocm_smi, metal, torch)

@@ -56,12 +56,12 @@ def local_gpu(notes: list[Note]) -> Gpu:
             "no GPU found here (asked: NVML, nvidia-smi, amdgpu, rocm-smi, Metal, torch).",
             hint="Name one: kvplan gpus lists them, --gpu h100 takes one.",
         )
-    found = machine.first
-    gpu = match(found, notes)
-    size = "" if found.memory_mib is None else f", {found.memory_mib:,} MiB"
-    text = f"Found {printable(found.name)}{size} through {found.through}: "
+    device = machine.first
+    gpu = match(device, notes)
+    size = "" if device.memory_mib is None else f", {device.memory_mib:,} MiB"
+    text = f"Found {printable(device.name)}{size} through {device.through}: "
     if gpu is None:
-        gpu = _measured(found)
+        gpu = _measured(device)
         text += "no profile is known, so it is planned with what was read; how fast it is, is not known."
     else:
         text += f"planned as {gpu.id}."
@@ -73,41 +73,41 @@ def local_gpu(notes: list[Note]) -> Gpu:
     return gpu
 
 
-def gpu_of(found: FoundGpu, notes: list[Note]) -> Gpu:
+def gpu_of(device: FoundGpu, notes: list[Note]) -> Gpu:
     """The profile of a detected accelerator, or a new profile with the detected numbers."""
-    return match(found, notes) or _measured(found)
+    return match(device, notes) or _measured(device)
 
 
-def match(found: FoundGpu, notes: list[Note] | None = None) -> Gpu | None:
+def match(device: FoundGpu, notes: list[Note] | None = None) -> Gpu | None:
     """The profile of this name with the nearest memory size, updated by the reading; ``None`` if no profile is near enough.
 
     Several devices may have the same name (an RTX 3060 has 8 or 12 GB), so the memory decides. A difference of more than a tenth
     means another device. A broken file of the user's own is skipped, with a note.
     """
     notes = [] if notes is None else notes
-    if found.system_mib is not None:
-        return _mac(found, notes)
-    candidates = _named(found.name, notes)
-    if found.memory_mib is None:
+    if device.system_mib is not None:
+        return _mac(device, notes)
+    candidates = _named(device.name, notes)
+    if device.memory_mib is None:
         return candidates[0] if len(candidates) == 1 else None
-    near = [(abs(size - found.memory_mib), gpu.id, gpu) for gpu in candidates if (size := _memory(gpu, found)) is not None]
-    near = [one for one in near if one[0] * 100 <= _TOLERANCE * (found.memory_mib + one[0])]
-    return _with_reading(min(near)[2], found) if near else None
+    near = [(abs(size - device.memory_mib), gpu.id, gpu) for gpu in candidates if (size := _memory(gpu, device)) is not None]
+    near = [one for one in near if one[0] * 100 <= _TOLERANCE * (device.memory_mib + one[0])]
+    return _with_reading(min(near)[2], device) if near else None
 
 
-def _memory(gpu: Gpu, found: FoundGpu) -> int | None:
+def _memory(gpu: Gpu, device: FoundGpu) -> int | None:
     """The memory figure of the profile that is comparable with the reading, or the next best one, in MiB."""
     sold = None if gpu.memory_marketing_gb is None else gpu.memory_marketing_gb * 1024
-    kinds = (gpu.torch_total_mib, gpu.memory_total_mib, sold) if found.by_torch else (gpu.memory_total_mib, sold)
+    kinds = (gpu.torch_total_mib, gpu.memory_total_mib, sold) if device.by_torch else (gpu.memory_total_mib, sold)
     return next((size for size in kinds if size is not None), None)
 
 
-def _with_reading(gpu: Gpu, found: FoundGpu) -> Gpu:
+def _with_reading(gpu: Gpu, device: FoundGpu) -> Gpu:
     """The profile with the memory that the driver of this machine reports."""
-    size = found.memory_mib
+    size = device.memory_mib
     assert size is not None
-    basis = f"read here through {found.through}"
-    if found.by_torch:
+    basis = f"read here through {device.through}"
+    if device.by_torch:
         tool = None if gpu.memory_total_mib is None or gpu.memory_total_mib < size else gpu.memory_total_mib
         return replace(
             gpu,
@@ -128,20 +128,20 @@ def _with_reading(gpu: Gpu, found: FoundGpu) -> Gpu:
     return replace(changed, torch_total_mib=None, torch_total_mib_seen=None, torch_total_basis=None)
 
 
-def _mac(found: FoundGpu, notes: list[Note]) -> Gpu | None:
+def _mac(device: FoundGpu, notes: list[Note]) -> Gpu | None:
     """An Apple chip with the memory of this machine, and with the limit for the GPU if the owner has set one."""
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, with_memory
 
-    assert found.system_mib is not None
-    size = found.system_mib // 1024
+    assert device.system_mib is not None
+    size = device.system_mib // 1024
     try:
-        gpu = find_gpu(f"{found.name} {size}")
+        gpu = find_gpu(f"{device.name} {size}")
     except UnknownGpuError:
-        candidates = _named(found.name, notes) or _family(found.name)
+        candidates = _named(device.name, notes) or _family(device.name)
         if not candidates:
             return None
         gpu = with_memory(candidates[0], size)
-    return gpu if found.memory_mib is None else _limited(gpu, found.memory_mib)
+    return gpu if device.memory_mib is None else _limited(gpu, device.memory_mib)
 
 
 def _limited(gpu: Gpu, limit_mib: int) -> Gpu:
@@ -189,25 +189,25 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(word for word in words if word not in _MAKERS and not re.fullmatch(r"[0-9]+gb?", word))
 
 
-def _measured(found: FoundGpu) -> Gpu:
+def _measured(device: FoundGpu) -> Gpu:
     """A profile for an accelerator that has none, with the detected name and numbers."""
     from hwcalc.profiles.gpus import Gpu
 
-    size, basis = found.memory_mib, f"read here through {found.through}"
-    capability = found.capability
-    tool, torch = (None, size) if found.by_torch or found.system_mib is not None else (size, None)
+    size, basis = device.memory_mib, f"read here through {device.through}"
+    capability = device.capability
+    tool, torch = (None, size) if device.by_torch or device.system_mib is not None else (size, None)
     return Gpu(
         id="local",
-        name=printable(found.name),
-        vendor=found.vendor,
+        name=printable(device.name),
+        vendor=device.vendor,
         compute_capability=None if capability is None else f"{capability[0]}.{capability[1]}",
         architecture=None if capability is None else f"sm_{capability[0]}{capability[1]}",
-        category="unified" if found.system_mib is not None else None,
-        memory_marketing_gb=None if found.system_mib is None else found.system_mib // 1024,
+        category="unified" if device.system_mib is not None else None,
+        memory_marketing_gb=None if device.system_mib is None else device.system_mib // 1024,
         memory_total_mib=tool,
         memory_total_basis=None if tool is None else basis,
         torch_total_mib=torch,
         torch_total_mib_seen=None if torch is None else (torch, torch),
         torch_total_basis=None if torch is None else basis,
-        source=f"this machine, {found.through}",
+        source=f"this machine, {device.through}",
     )

@@ -29,8 +29,8 @@ def profile_errors() -> Iterator[None]:
         from hwcalc.profiles.gpus import user_folder
         from hwcalc.text import printable
 
-        own = user_folder()
-        kind = OwnProfileError if own is not None and error.path.is_relative_to(own.parent) else ConfigError
+        folder = user_folder()
+        kind = OwnProfileError if folder is not None and error.path.is_relative_to(folder.parent) else ConfigError
         raise kind(printable(str(error)), hint="Correct the file, or move it away.") from error
 
 

@@ -29,33 +29,33 @@ def weight_formats() -> tuple[str, ...]:
     return (*PLAIN_FORMATS, *FORMATS)
 
 
-def format_name(wanted: str | None) -> str | None:
+def format_name(text: str | None) -> str | None:
     """The canonical format name for a value of ``--weights``; ``None`` means as published. Raises :class:`UnknownNameError`."""
-    if wanted is None:
+    if text is None:
         return None
-    name = wanted.strip().lower()
+    name = text.strip().lower()
     name = _SPELLINGS.get(name, name)
     known = weight_formats()
     if name not in known:
         raise UnknownNameError(
-            f"--weights {wanted[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
+            f"--weights {text[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
         )
     return name
 
 
-def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
+def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, bool]:
     """The scheme of a plan (``None`` for unquantised weights), and whether it is known.
 
-    ``wanted`` is the name of a format; ``None`` means as published.
+    ``name`` is the name of a format; ``None`` means as published.
     """
-    if wanted in PLAIN_FORMATS:
+    if name in PLAIN_FORMATS:
         return None, True
-    if wanted is None and model.quantization is None:
+    if name is None and model.quantization is None:
         return None, named_in_the_id(model) is None
     from hwcalc.quantization.scheme import read_scheme, uniform_scheme
 
-    if wanted is not None:
-        return uniform_scheme(wanted), True
+    if name is not None:
+        return uniform_scheme(name), True
     scheme = read_scheme(model.quantization or {}, model.config.get("expert_dtype"))
     return scheme, scheme is not None
 

@@ -212,11 +212,11 @@ class HubClient:
 
     def _id(self, response: Any) -> str | None:
         """The name of the repository, from the last address on this Hub that contains one. Addresses of its store do not."""
-        own = urlsplit(self.endpoint)
+        hub = urlsplit(self.endpoint)
         for answer in (response, *reversed(response.history)):
             address = urlsplit(str(answer.url))
-            if address.netloc.rpartition("@")[2] == own.netloc.rpartition("@")[2]:
-                match = _ID_IN_ADDRESS.match(address.path.removeprefix(own.path))
+            if address.netloc.rpartition("@")[2] == hub.netloc.rpartition("@")[2]:
+                match = _ID_IN_ADDRESS.match(address.path.removeprefix(hub.path))
                 if match is not None:
                     return match[1]
         return None
