@@ -1,6 +1,6 @@
 """What each kind of layer keeps between decode steps. Pure functions of integers: no I/O, no torch, no floats.
 
-Names are loaded on first use, so that a plan imports the kinds its model has and no others.
+Names are loaded on first use, so that a plan imports only the kinds that its model has.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def __getattr__(name: str) -> object:
     if module is None:
         raise AttributeError(f"module 'hwcalc.formulas' has no attribute {name!r}")
     if name == "KINDS":
-        # The registry is full only when every family has been imported.
+        # The registry is complete only after every family has been imported.
         for family in _MODULES:
             import_module(f"hwcalc.formulas.{family}")
     value = globals()[name] = getattr(import_module(f"hwcalc.formulas.{module}"), name)

@@ -1,4 +1,4 @@
-"""Full attention. MHA, GQA and MQA are one formula: as many key/value heads as query heads, some, or one."""
+"""Full attention. MHA, GQA and MQA share one formula; only the number of key/value heads differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["AttentionKind", "FullAttention", "key_value_tensors"]
 def key_value_tensors(
     num_key_value_heads: int, head_dim: int, v_head_dim: int, span: Span, prefix: str = ""
 ) -> tuple[CacheTensor, ...]:
-    """The pair that every softmax attention keeps: one key and one value per key/value head and position."""
+    """The two tensors of every softmax attention: one key and one value per key/value head and position."""
     return (
         CacheTensor(
             name=f"{prefix}keys",
@@ -35,7 +35,7 @@ def key_value_tensors(
 
 @frozen
 class AttentionKind(LayerKind):
-    """What all softmax attention has: query heads that share key/value heads."""
+    """The base of all softmax attention: query heads that share key/value heads."""
 
     _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads", "num_key_value_heads")
 

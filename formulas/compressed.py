@@ -1,4 +1,4 @@
-"""Compressed sparse attention, DeepSeek-V4 style: a window of raw tokens, and one entry for every group of tokens."""
+"""Compressed sparse attention as in DeepSeek-V4: a window of raw tokens, and one entry for every group of tokens."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ class CompressedAttention(LayerKind):
 
     With ``compress_ratio`` r the layer keeps, per sequence:
 
-    - the last ``window`` tokens, ``head_dim`` each (key and value are the same vector, stored once);
-    - one compressed entry of ``head_dim`` for every r complete tokens;
-    - the compressor's own state: value and gate of the r tokens not yet compressed. With ``overlap`` (ratio 4) an
-      entry is made from its own and the previous group, and each token has two halves: 2 r slots, twice as wide;
-    - with ``index_head_dim``, the last two once more for the indexer that selects entries.
+    - the last ``window`` tokens, ``head_dim`` elements each (key and value are the same vector, stored once);
+    - one compressed entry of ``head_dim`` elements for every complete group of r tokens;
+    - the state of the compressor: value and gate of the r tokens that are not compressed yet. With ``overlap`` (ratio 4)
+      an entry is computed from its own group and the previous one, and each token has two halves. The state then has
+      2 r slots of twice the width;
+    - with ``index_head_dim``, entries and compressor state a second time, for the indexer that selects entries.
 
-    Without ``compress_ratio`` the layer is the window alone. The state is counted at its full size, because the group
-    must fit at its fullest moment; it is fp32 in every engine that runs the model.
+    Without ``compress_ratio`` the layer keeps the window only. The state always has its full size, because memory must be
+    enough for a full group. It is fp32 in every engine that runs the model.
 
     >>> k = CompressedAttention(num_attention_heads=64, head_dim=512, window=128, compress_ratio=4, overlap=True,
     ...                         index_n_heads=64, index_head_dim=128)
     >>> [(t.name, t.shape, t.span.positions(4)) for t in k.tensors()][:3]
     [('window_latent', (512,), 4), ('compressed_latent', (512,), 1), ('compressor_value', (1024,), 8)]
 
-    Four tokens make one compressed entry, seven still one, eight make two.
+    Four to seven tokens make one compressed entry, eight make two.
     Sources: transformers 5.23, modeling_deepseek_v4.py; vLLM 0.33, DeepSeek-V4 compressor state (ratio 4: 2,048 fp32
     for each of 8 slots; ratio 128: 1,024 fp32 for each of 128).
     """

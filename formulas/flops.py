@@ -1,7 +1,7 @@
-"""What attention and states cost to compute: multiplications and additions, counted apart, that no implementation can leave out.
+"""The operations that attention and states need at least. A multiplication is one operation, and so is an addition.
 
-The projections are not here: a matrix costs two for each of its numbers and token (Kaplan et al. 2020, arXiv:2001.08361, section
-2.1), whatever the layer. A causal prompt is counted exactly, token by token: no token looks at what comes after it.
+Projections are not counted here: in every layer, a matrix takes two operations per number and token (Kaplan et al. 2020,
+arXiv:2001.08361, section 2.1). A causal prompt is counted exactly: each token looks at itself and at the tokens before it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["decode_flops", "positions_sum", "prefill_flops"]
 
 Term = tuple[Span, int | None, int]
-"""The positions that a token looks at, the most of them that are selected, and operations for each."""
+"""The positions that a token looks at, how many of them it selects at most, and the operations per position."""
 
 
 def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> int:
-    """Operations of one layer for the next token of one sequence that holds ``tokens``.
+    """Operations of one layer for the next token of one sequence of ``tokens`` tokens.
 
-    ``selected`` is how many tokens a sparse-attention indexer lets latent attention read.
+    ``selected`` is the number of tokens that a sparse-attention indexer selects for latent attention.
 
     >>> from hwcalc.formulas.attention import FullAttention
     >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
     >>> decode_flops(kind, 1000)
     16384000
 
-    2 x 32 heads x (128 + 128) x 1,000 positions: every query head reads, however many share a key.
+    2 x 32 query heads x (128 + 128) x 1,000 positions. Query heads that share a key still compute separately.
     """
     total = 0
     for span, most, each in _terms(kind, selected, prefill=False):
@@ -43,7 +43,7 @@ def decode_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selec
 
 
 def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, selected: int | None = None) -> int:
-    """Operations of one layer for a prompt of ``tokens`` tokens, each of which looks at itself and those before it.
+    """Operations of one layer for a prompt of ``tokens`` tokens. Each token looks at itself and at the tokens before it.
 
     >>> from hwcalc.formulas.attention import FullAttention
     >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
@@ -58,7 +58,7 @@ def prefill_flops(kind: LayerKind, tokens: int, encoder_tokens: int = 0, *, sele
 
 
 def positions_sum(span: Span, tokens: int, encoder_tokens: int = 0, most: int | None = None) -> int:
-    """Positions that the tokens of a prompt look at, added up over its ``tokens`` tokens; at most ``most`` for each.
+    """The sum of the positions that each token of a prompt looks at, at most ``most`` per token.
 
     >>> positions_sum(Full(), 4), positions_sum(Window(2), 4), positions_sum(Chunk(3), 4), positions_sum(Strided(2), 5)
     (10, 7, 7, 6)
@@ -98,14 +98,14 @@ def _terms(kind: LayerKind, selected: int | None, *, prefill: bool) -> tuple[Ter
 
 
 def _softmax(kind: AttentionKind, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """Every query head multiplies with a key and weighs a value at each position."""
+    """At each position, every query head multiplies with a key and weighs a value."""
     return ((kind.span, None, 2 * kind.num_attention_heads * (kind.head_dim + kind.v_head_dim)),)
 
 
 def _latent(kind: LatentAttention, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """Decoding works on the latent itself, as wide as it is; a prompt may be multiplied out, which costs less per pair.
+    """Decoding works on the latent itself. A prompt may be expanded into keys and values, which costs less per position.
 
-    DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2: the up-projections are absorbed into queries and outputs.
+    DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.2: queries and outputs absorb the up-projections.
     """
     if prefill:
         key, value = kind.qk_nope_head_dim, kind.v_head_dim
@@ -120,12 +120,12 @@ def _expanded(kind: ExpandedLatentAttention, selected: int | None, prefill: bool
 
 
 def _indexer(kind: SparseIndexer, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """Every index head scores every token; what it selects is the attention's to read."""
+    """Every index head scores every token."""
     return ((Full(), None, 2 * kind.index_n_heads * kind.index_head_dim),)
 
 
 def _compressed(kind: CompressedAttention, selected: int | None, prefill: bool) -> tuple[Term, ...]:
-    """One vector is key and value: the window, the entries that are selected, and the scores that select them."""
+    """Attention over the window and the selected entries (one vector is key and value), and the scores of the indexer."""
     each = 4 * kind.num_attention_heads * kind.head_dim
     window: Term = (Window(kind.window), None, each)
     if kind.compress_ratio is None:
@@ -138,9 +138,9 @@ def _compressed(kind: CompressedAttention, selected: int | None, prefill: bool) 
 
 
 def _states(kind: LayerKind) -> tuple[Term, ...]:
-    """A state is multiplied and added to by every token; one with heads is multiplied with a query and summed as well.
+    """Every token multiplies a state and adds to it. A state with heads is also multiplied with a query and summed.
 
-    Whatever else a recurrence does (gates, decays, delta rules) comes on top: less is not possible.
+    This is a lower bound: gates, decays and delta rules come on top.
     """
     states = (tensor for tensor in kind.tensors() if tensor.role is Role.STATE and isinstance(tensor.span, Once))
     return tuple((tensor.span, None, (4 if len(tensor.shape) > 1 else 2) * tensor.elements_per_position) for tensor in states)
@@ -153,4 +153,4 @@ _RULES: Final[Mapping[str, Callable[..., tuple[Term, ...]]]] = {
     "sparse_indexer": _indexer,
     "compressed_attention": _compressed,
 }
-"""Kinds that attend. What is not named here is counted by its states, which may be none."""
+"""The rules of kinds that attend. All other kinds are counted by their states, if they have any."""

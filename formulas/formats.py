@@ -1,4 +1,4 @@
-"""How a weight tensor is stored: bits, scales, zero points, and what is kept beside them. Exact integers."""
+"""How a weight tensor is stored: bits per number, scales, zero points and other data. Everything is an exact integer."""
 
 from __future__ import annotations
 
@@ -32,10 +32,13 @@ __all__ = [
 class WeightFormat:
     """One storage format of a matrix of ``out x in`` numbers.
 
-    ``bits`` a number, then scales of ``scale_bytes``: one for each tile of ``block`` (rows x columns), or for each
-    ``group`` of numbers along a row (0 is the whole row), with zero points of ``zero_bits`` a group. ``row_bytes``,
-    ``column_bytes`` and ``tensor_bytes`` are kept once a row, a column and a tensor. ``flat_group`` counts groups over the
-    flattened tensor instead, each with ``scale_bytes`` and, for every 256 of them, ``nested_bytes``.
+    Each number takes ``bits``. Scales of ``scale_bytes`` come on top, by one of three layouts:
+
+    - ``block``: one scale per tile of rows x columns;
+    - ``group``: one scale and one zero point of ``zero_bits`` per ``group`` numbers along a row (0 is the whole row);
+    - ``flat_group``: one scale per ``flat_group`` numbers of the flattened tensor, and ``nested_bytes`` per 256 scales.
+
+    ``row_bytes``, ``column_bytes`` and ``tensor_bytes`` are added once per row, per column and per tensor.
     """
 
     name: str
@@ -58,7 +61,7 @@ class WeightFormat:
         >>> FP8_BLOCK.bytes(weight)
         98328
 
-        256 x 384 bytes and 2 x 3 fp32 scales. A tensor of one dimension is a single row.
+        256 x 384 bytes and 2 x 3 fp32 scales. A tensor with one dimension is a single row.
         """
         return weight.copies * self._one(weight.shape)
 
@@ -81,28 +84,28 @@ FP32 = WeightFormat(name="fp32", bits=32)
 FP16 = WeightFormat(name="fp16", bits=16)
 BF16 = WeightFormat(name="bf16", bits=16)
 FP8 = WeightFormat(name="fp8", bits=8, tensor_bytes=4)
-"""e4m3 with one fp32 scale a tensor."""
+"""e4m3 with one fp32 scale per tensor."""
 FP8_CHANNEL = WeightFormat(name="fp8_channel", bits=8, row_bytes=2)
-"""e4m3 with one bf16 scale an output channel (compressed-tensors, float-quantized)."""
+"""e4m3 with one bf16 scale per output channel (compressed-tensors, float-quantized)."""
 FP8_BLOCK = WeightFormat(name="fp8_block", bits=8, block=(128, 128), scale_bytes=4)
-"""e4m3 with one fp32 scale for each 128 x 128 tile: DeepSeek-V3, arXiv:2412.19437, section 3.3.2."""
+"""e4m3 with one fp32 scale per 128 x 128 tile: DeepSeek-V3, arXiv:2412.19437, section 3.3.2."""
 MXFP4 = WeightFormat(name="mxfp4", bits=4, group=32, scale_bytes=1)
-"""OCP Microscaling Formats 1.0: 32 e2m1 numbers and an e8m0 scale, 4.25 bits a number."""
+"""OCP Microscaling Formats 1.0: 32 e2m1 numbers and an e8m0 scale, 4.25 bits per number."""
 MXFP8 = WeightFormat(name="mxfp8", bits=8, group=32, scale_bytes=1)
-"""OCP Microscaling Formats 1.0: 32 e4m3 numbers and an e8m0 scale, 8.25 bits a number."""
+"""OCP Microscaling Formats 1.0: 32 e4m3 numbers and an e8m0 scale, 8.25 bits per number."""
 NVFP4 = WeightFormat(name="nvfp4", bits=4, group=16, scale_bytes=1, tensor_bytes=8)
-"""16 e2m1 numbers and an e4m3 scale, 4.5 bits a number; fp32 scales of the weights and of their inputs once a tensor."""
+"""16 e2m1 numbers and an e4m3 scale, 4.5 bits per number; each tensor has two fp32 scales, for the weights and their inputs."""
 INT8 = WeightFormat(name="int8", bits=8, row_bytes=2)
-"""Integers with one bf16 scale an output channel (compressed-tensors, int-quantized)."""
+"""Integers with one bf16 scale per output channel (compressed-tensors, int-quantized)."""
 INT4 = WeightFormat(name="int4", bits=4, group=128, scale_bytes=2)
-"""Symmetric integers with one bf16 scale a group (compressed-tensors, pack-quantized)."""
+"""Symmetric integers with one bf16 scale per group (compressed-tensors, pack-quantized)."""
 GPTQ = WeightFormat(name="gptq", bits=4, group=128, scale_bytes=2, zero_bits=4, column_bytes=4)
-"""GPTQ: fp16 scale and packed zero point a group, and an int32 group index a column."""
+"""GPTQ: an fp16 scale and a packed zero point per group, and an int32 group index per column."""
 AWQ = WeightFormat(name="awq", bits=4, group=128, scale_bytes=2, zero_bits=4)
-"""AWQ: as GPTQ, without the index."""
+"""AWQ: the same as GPTQ, but without the group index."""
 BNB4 = WeightFormat(name="bnb4", bits=4, flat_group=64, scale_bytes=4)
-"""bitsandbytes 4 bit: an fp32 maximum for each 64 numbers, 4.5 bits a number."""
+"""bitsandbytes 4 bit: an fp32 maximum per 64 numbers, 4.5 bits per number."""
 BNB4_DOUBLE = WeightFormat(name="bnb4_double", bits=4, flat_group=64, scale_bytes=1, nested_bytes=4)
-"""The same with its maxima in 8 bits, and an fp32 for every 256 of those: 4.127 bits a number."""
+"""bitsandbytes 4 bit with 8-bit maxima and one fp32 number per 256 maxima: 4.127 bits per number."""
 BNB8 = WeightFormat(name="bnb8", bits=8, row_bytes=4)
-"""bitsandbytes 8 bit: an fp32 maximum an output channel."""
+"""bitsandbytes 8 bit: an fp32 maximum per output channel."""

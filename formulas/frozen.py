@@ -1,4 +1,4 @@
-"""Frozen, keyword-only dataclasses that cost little to define."""
+"""Frozen, keyword-only dataclasses that are cheap to define."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True)
 def frozen(cls: type[T]) -> type[T]:
-    """``dataclass(frozen=True, kw_only=True)`` at a quarter of its price.
+    """``dataclass(frozen=True, kw_only=True)`` in a quarter of the time.
 
-    A dataclass compiles each of its methods anew for each class: for the forty classes of a plan that is a third of the
-    time that the command takes. Only ``__init__`` differs between classes, so it alone is compiled; the other methods are
-    shared. What comes out is a dataclass to every other tool.
+    An ordinary dataclass compiles all its methods again for each class. A plan uses forty classes, and this would take a
+    third of the command's time. Only ``__init__`` differs between classes, so only ``__init__`` is compiled here, and all
+    classes share the other methods. Every other tool sees a normal dataclass.
 
     >>> @frozen
     ... class Point:
@@ -25,12 +25,12 @@ def frozen(cls: type[T]) -> type[T]:
     >>> Point(x=1) == Point(x=1, y=0), Point(x=1)
     (True, Point(x=1, y=0))
     """
-    made = dataclass(kw_only=True, repr=False, eq=False)(cls)
-    made.__compared__ = tuple(field.name for field in fields(made) if field.compare)  # type: ignore[attr-defined, arg-type]
+    record = dataclass(kw_only=True, repr=False, eq=False)(cls)
+    record.__compared__ = tuple(field.name for field in fields(record) if field.compare)  # type: ignore[attr-defined, arg-type]
     for name, method in _SHARED.items():
         if name not in cls.__dict__:
-            setattr(made, name, method)
-    return made
+            setattr(record, name, method)
+    return record
 
 
 def _values(record: object) -> tuple[object, ...]:
@@ -38,7 +38,7 @@ def _values(record: object) -> tuple[object, ...]:
 
 
 def _set(self: object, name: str, value: object) -> None:
-    # Each field is written once, by __init__; a cached property too.
+    # __init__ writes each field once, and a cached property writes its value once.
     attributes = self.__dict__
     if name in attributes:
         raise FrozenInstanceError(f"cannot assign to field {name!r}")

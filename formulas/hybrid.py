@@ -1,6 +1,6 @@
-"""The stack: layers in order, equal ones counted once and multiplied.
+"""The stack: the layers of a model in order, and groups of equal layers.
 
-A layer may keep several things at once: attention and state (Falcon-H1, Zamba), latent and indexer (DeepSeek-V3.2), two
+A layer may have several kinds at once: attention and state (Falcon-H1, Zamba), latent and indexer (DeepSeek-V3.2), two
 attentions (LongCat), self and cross attention (encoder-decoder models).
 """
 
@@ -17,11 +17,11 @@ from hwcalc.formulas.shown import Shown
 __all__ = ["Group", "Layer", "LayerNumbers", "Stack", "pipeline_stages", "ranges"]
 
 Layer = tuple[LayerKind, ...]
-"""What one layer keeps: its kinds, in the order the layer applies them."""
+"""The kinds of one layer, in the order in which the layer applies them."""
 
 
 def ranges(indices: Iterable[int]) -> str:
-    """Layer numbers the short way: ``ranges([0, 1, 2, 5])`` is ``"0-2,5"``."""
+    """Layer numbers in short form: ``ranges([0, 1, 2, 5])`` is ``"0-2,5"``."""
     parts: list[str] = []
     start = last = None
     for index in (*sorted(indices), None):
@@ -45,17 +45,17 @@ class LayerNumbers(tuple[int, ...], Shown):
 
     @property
     def text(self) -> str:
-        """The numbers the short way."""
+        """The numbers in short form."""
         return ranges(self)
 
 
 def pipeline_stages(layers: int, stages: int) -> tuple[range, ...]:
-    """The layers of each pipeline stage. What does not divide goes one each to the stages before the last, from the back.
+    """The layers of each pipeline stage. Left-over layers go to the stages before the last, one each, from back to front.
 
     >>> [len(stage) for stage in pipeline_stages(80, 3)]
     [27, 27, 26]
 
-    80 = 3 x 26 + 2: the last stage has the head besides, so the two that are left over go to those before it.
+    80 = 3 x 26 + 2. The last stage also has the output head, so the two left-over layers go to the stages before it.
     """
     sizes = [layers // stages] * stages
     for extra in range(layers % stages):
@@ -66,7 +66,7 @@ def pipeline_stages(layers: int, stages: int) -> tuple[range, ...]:
 
 @frozen
 class Group:
-    """One kind, the layers that have it, and how many times they have it in all."""
+    """One kind, the layers that have it, and how often it occurs in all of them together."""
 
     kind: LayerKind
     count: int
@@ -93,11 +93,12 @@ class Stack:
 
     @cached_property
     def groups(self) -> tuple[Group, ...]:
-        """Equal kinds merged, in order of first appearance. A layer that has a kind twice counts twice."""
-        found: dict[LayerKind, list[int]] = {}
+        """The kinds with their layers, in order of first appearance. A layer that has a kind twice counts twice."""
+        layers_of: dict[LayerKind, list[int]] = {}
         for index, layer in enumerate(self.layers):
             for kind in layer:
-                found.setdefault(kind, []).append(index)
+                layers_of.setdefault(kind, []).append(index)
         return tuple(
-            Group(kind=kind, count=len(indices), layers=LayerNumbers(dict.fromkeys(indices))) for kind, indices in found.items()
+            Group(kind=kind, count=len(indices), layers=LayerNumbers(dict.fromkeys(indices)))
+            for kind, indices in layers_of.items()
         )

@@ -1,4 +1,4 @@
-"""The base of every layer kind, and the registry that an engine's rules are checked against."""
+"""The base class of all layer kinds, and the registry of kinds."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from hwcalc.formulas.tensor import CacheTensor
 __all__ = ["KINDS", "MAX_DIMENSION", "LayerKind", "register"]
 
 MAX_DIMENSION = 2**31 - 1
-"""No real dimension comes near this; a larger one is a damaged config, not a model."""
+"""No real dimension comes near this number. A larger one means that the config is damaged."""
 
 
 @frozen
 class LayerKind:
     """One thing that a layer keeps between decode steps.
 
-    A kind is frozen, its fields are the model's own numbers under the field's own names, and :meth:`tensors` is the
-    whole formula. Fields are integers; an optional one may be ``None``.
+    A kind is frozen. Its fields are numbers of the model under their usual names, and :meth:`tensors` is the whole
+    formula. Fields are integers; an optional field may be ``None``.
     """
 
     name: ClassVar[str]
-    """Stable identifier, as it stands in JSON."""
+    """Stable identifier, used in JSON."""
     title: ClassVar[str]
     """What people call it."""
     keeps: ClassVar[str]
-    """What it keeps, as one sentence, with the names of fields in braces where a number belongs."""
+    """One sentence that says what is kept. A field name in braces stands for its number."""
     source: ClassVar[str]
     """The paper or the file that defines what is kept."""
     _minimum: ClassVar[dict[str, int]] = {}
-    """Smallest allowed value of a field where it is not 1."""
+    """Smallest allowed values of fields; 1 for every field that is not listed."""
     _divided: ClassVar[tuple[str, ...]] = ()
-    """Fields that tensor parallelism divides; what is not named is the same on every rank."""
+    """Fields that tensor parallelism divides. All other fields are the same on every rank."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -45,14 +45,14 @@ class LayerKind:
                 raise ValueError(f"{field.name} must be an integer from {least} to {MAX_DIMENSION} (got {value!r})")
 
     def tensors(self) -> tuple[CacheTensor, ...]:
-        """What is kept, tensor by tensor, for one sequence."""
+        """The tensors that are kept for one sequence."""
         raise NotImplementedError
 
     def shard(self, ranks: int) -> Self:
-        """The layer as the fullest of ``ranks`` tensor-parallel ranks has it.
+        """The part of the layer on the fullest of ``ranks`` tensor-parallel ranks.
 
-        Heads and channels are divided, and what does not divide is rounded up: a key/value head is never cut, so that with more
-        ranks than heads each rank has a copy of one. A latent is shared by all heads and is whole on every rank.
+        Heads and channels are divided and rounded up. A key/value head is never cut: if there are more ranks than heads, each
+        rank has a copy of one head. A latent is shared by all heads, so every rank has all of it.
 
         >>> from hwcalc.formulas.attention import FullAttention
         >>> kind = FullAttention(num_attention_heads=32, num_key_value_heads=8, head_dim=128, v_head_dim=128)
@@ -66,18 +66,18 @@ class LayerKind:
         return replace(self, **{name: -(-getattr(self, name) // ranks) for name in self._divided})
 
     def dims(self) -> dict[str, int]:
-        """The numbers of this kind, as they stand in JSON; unset ones are left out."""
+        """The numbers of this kind for JSON, without the fields that are ``None``."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
 
 KINDS: dict[str, type[LayerKind]] = {}
-"""Every kind by name. An engine must have a rule for each of these or refuse the model by name."""
+"""All kinds by name. If an engine has no rule for one of them, it refuses the model and names the kind."""
 
 K = TypeVar("K", bound=type[LayerKind])
 
 
 def register(kind: K) -> K:
-    """Class decorator: make a kind known under its ``name``."""
+    """Class decorator that adds a kind to the registry. Raises ``ValueError`` if its ``name`` is taken."""
     if kind.name in KINDS:
         raise ValueError(f"two layer kinds are named {kind.name!r}")
     KINDS[kind.name] = kind

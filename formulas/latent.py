@@ -1,4 +1,4 @@
-"""Multi-head latent attention (MLA) and the sparse-attention indexer that rides on it."""
+"""Multi-head latent attention (MLA) and the sparse-attention indexer that comes with it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["ExpandedLatentAttention", "LatentAttention", "SparseIndexer"]
 class LatentAttention(LayerKind):
     """One compressed vector per token, shared by all heads, plus one rotary key.
 
-    Keys and values are both rebuilt from the latent, so it is stored once. Every layer keeps its own:
+    Keys and values are both computed from the latent, so it is stored once. Every layer has a latent of its own:
     DeepSeek-V3 keeps 61 layers x (512 + 64) x 2 bytes = 70,272 bytes per token.
 
     >>> [t.shape for t in LatentAttention(num_attention_heads=128, kv_lora_rank=512, qk_rope_head_dim=64,
     ...                                   qk_nope_head_dim=128, v_head_dim=128).tensors()]
     [(512,), (64,)]
 
-    Four tokens of that layer in bf16: 4 x (512 + 64) x 2 = 4,608 bytes. A layer without positions
-    (``qk_rope_head_dim`` 0) keeps the latent only. With ``window`` only the last tokens are kept.
+    Four tokens of that layer in bf16: 4 x (512 + 64) x 2 = 4,608 bytes. A layer without rotary positions
+    (``qk_rope_head_dim`` 0) keeps the latent only. With ``window`` only the last ``window`` tokens are kept.
     Source: DeepSeek-AI 2024, arXiv:2405.04434, section 2.1.
     """
 
@@ -59,7 +59,7 @@ class LatentAttention(LayerKind):
         return tuple(t for t in (latent, rope) if t.elements_per_position)
 
     def expanded(self) -> ExpandedLatentAttention:
-        """The same layer with keys and values spelled out per head, as older engines store it."""
+        """The same layer with a key and a value per head, as older engines store it."""
         return ExpandedLatentAttention(
             num_attention_heads=self.num_attention_heads,
             qk_nope_head_dim=self.qk_nope_head_dim,
@@ -120,15 +120,15 @@ class ExpandedLatentAttention(LayerKind):
 class SparseIndexer(LayerKind):
     """One small key per token that decides which tokens the attention beside it looks at.
 
-    It selects what is read; it does not reduce what is stored. DeepSeek keeps its key in fp8 with one fp32 scale per 128
-    elements, unless an engine says otherwise: 128 + 4 = 132 bytes per token and layer. With ``index_quantized`` false the
-    key is kept like any other (MiniMax-M3).
+    It reduces what is read, not what is stored. DeepSeek keeps the key in fp8 with one fp32 scale per 128 elements:
+    128 + 4 = 132 bytes per token and layer. An engine may store it in another way. If ``index_quantized`` is false, the key
+    has the dtype of all other keys (MiniMax-M3).
 
     >>> SparseIndexer(index_n_heads=64, index_head_dim=128).tensors()[0].shape
     (128,)
 
-    Four tokens of that layer: 4 x 132 = 528 bytes. Some models keep extra elements beside the key (a gate, a valid
-    flag): ``index_extra_elements``.
+    Four tokens of that layer: 4 x 132 = 528 bytes. ``index_extra_elements`` counts what some models keep beside the key
+    (a gate, a valid flag).
     Source: DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1.
     """
 
@@ -142,7 +142,7 @@ class SparseIndexer(LayerKind):
     index_head_dim: int
     index_extra_elements: int = 0
     index_topk: int | None = None
-    """How many of the tokens the attention beside it reads; ``None`` where the config does not say."""
+    """How many tokens the attention layer reads; ``None`` if the config does not say."""
     index_quantized: bool = True
 
     def tensors(self) -> tuple[CacheTensor, ...]:

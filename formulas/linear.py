@@ -1,6 +1,6 @@
 """Linear attention and other recurrences: a matrix or a vector per head instead of a row per token.
 
-Linear attention is not free: its state is fixed but large, and every layer of every sequence has one.
+The state has a fixed size, but it is large, and every sequence has one in every layer.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class RealGatedLRU(LayerKind):
 
 
 def _token_shift(width: int, axis: str, name: str) -> CacheTensor:
-    """The previous token's input, which the next token is mixed with."""
+    """The input of the previous token; the layer mixes it with the next one."""
     return CacheTensor(name=name, shape=(width,), axes=(axis,), role=Role.CONV, span=Once())
 
 
@@ -258,7 +258,7 @@ class MatrixLSTM(LayerKind):
 class ShortConvolution(LayerKind):
     """The last d_conv - 1 inputs of one short causal convolution, and nothing else.
 
-    A layer of its own in LFM2; beside attention in models that convolve their keys, values or hidden states.
+    In LFM2 it is a layer of its own. Other models use it beside attention, on keys, values or hidden states.
 
     >>> ShortConvolution(channels=2048, d_conv=3).tensors()[0].span.positions(4)
     2

@@ -1,4 +1,4 @@
-"""Layers that keep nothing of their own."""
+"""Layers without a cache of their own."""
 
 from __future__ import annotations
 

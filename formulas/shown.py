@@ -1,4 +1,4 @@
-"""Values that stand as text in a document."""
+"""Values that are written as text in documents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Shown"]
 
 
 class Shown:
-    """A value whose :attr:`text` stands for it in JSON, tables and schemas; the program itself works with the value."""
+    """A value that JSON and tables show as its :attr:`text`. The program itself works with the value."""
 
     __slots__ = ()
 
@@ -19,5 +19,5 @@ class Shown:
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """A string, to whoever makes a JSON Schema of it."""
+        """Tell pydantic that the JSON Schema of this value is that of a string."""
         return handler.generate_schema(str)

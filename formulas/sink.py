@@ -17,8 +17,8 @@ __all__ = ["SinkAttention"]
 class SinkAttention(AttentionKind):
     """Keys and values of the first ``sink`` and the last ``window`` tokens.
 
-    A *learned* sink (gpt-oss) is one number per head in the weights and costs no cache; this kind is the policy that
-    keeps real tokens, selected by ``attention_sink_size``.
+    This kind keeps real tokens; models select it with ``attention_sink_size``. A *learned* sink (gpt-oss) is something
+    else: one number per head in the weights, which needs no cache.
 
     >>> SinkAttention(num_attention_heads=32, num_key_value_heads=32, head_dim=128, v_head_dim=128,
     ...               sink=1, window=2).tensors()[0].span.positions(4)

@@ -1,4 +1,4 @@
-"""Attention that looks back only so far: a sliding window, or the chunk that the token stands in."""
+"""Attention with a limited reach: a sliding window, or the chunk of the current token."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["ChunkedAttention", "SlidingAttention"]
 class SlidingAttention(AttentionKind):
     """Keys and values of the last ``window`` tokens.
 
-    Bytes = min(n, window) x num_key_value_heads x (head_dim + v_head_dim) x bytes per element; past the window a token
-    more costs nothing.
+    Bytes = min(n, window) x num_key_value_heads x (head_dim + v_head_dim) x bytes per element. Beyond the window, more
+    tokens need no more bytes.
 
     >>> SlidingAttention(num_attention_heads=8, num_key_value_heads=4, head_dim=256, v_head_dim=256,
     ...                  window=3).tensors()[0].span.positions(4)
@@ -44,7 +44,7 @@ class SlidingAttention(AttentionKind):
 class ChunkedAttention(AttentionKind):
     """Keys and values of the chunk of ``chunk`` tokens that the current token stands in.
 
-    At most ``chunk`` tokens are needed at once, so a long sequence holds ``min(n, chunk)``.
+    At most ``chunk`` tokens are needed at once, so a sequence of n tokens keeps ``min(n, chunk)``.
 
     >>> ChunkedAttention(num_attention_heads=40, num_key_value_heads=8, head_dim=128, v_head_dim=128,
     ...                  chunk=3).tensors()[0].span.positions(4)

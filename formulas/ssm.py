@@ -1,4 +1,4 @@
-"""State-space layers: a fixed state per sequence, whatever its length."""
+"""State-space layers: a state of fixed size for a sequence of any length."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["Mamba1", "Mamba2", "conv_tensor", "state_tensor"]
 
 
 def conv_tensor(channels: int, axis: str, kernel: int, name: str = "conv_state") -> CacheTensor:
-    """The inputs that a causal convolution of ``kernel`` taps still needs: the last ``kernel`` - 1.
+    """The inputs that a causal convolution of ``kernel`` taps needs for its next output: the last ``kernel`` - 1.
 
-    Kernel 4 over ABCD makes its next output from [BCD] and the new token.
+    After ABCD, a kernel of 4 computes its next output from [BCD] and the new token.
     """
     return CacheTensor(name=name, shape=(channels,), axes=(axis,), role=Role.CONV, span=Fixed(kernel - 1))
 
 
 def state_tensor(shape: tuple[int, ...], axes: tuple[str, ...], name: str = "recurrent_state") -> CacheTensor:
-    """A state that is updated in place by every token."""
+    """A state that every token updates in place."""
     return CacheTensor(name=name, shape=shape, axes=axes, role=Role.STATE, span=Once())
 
 
@@ -68,8 +68,8 @@ class Mamba2(LayerKind):
     >>> [t.shape for t in Mamba2(num_heads=128, head_dim=64, d_state=128, n_groups=8, d_conv=4).tensors()]
     [(10240,), (128, 64, 128)]
 
-    After four tokens as after four million: 128 x 64 x 128 x 4 + 10,240 x 3 x 2 = 4,255,744 bytes. A model that makes
-    B and C from the convolved x (PLaMo 2) convolves x alone: ``n_groups`` 0.
+    After four tokens as after four million: 128 x 64 x 128 x 4 + 10,240 x 3 x 2 = 4,255,744 bytes. ``n_groups`` is 0 for a
+    model that convolves x alone and computes B and C from the result (PLaMo 2).
     Source: Dao and Gu 2024, arXiv:2405.21060, section 7.
     """
 

@@ -1,7 +1,7 @@
-"""The one idea: a cache is a list of tensors, and a tensor is a shape times a count of positions.
+"""The basic idea: a cache is a list of tensors, and a tensor is a shape times a number of positions.
 
-A :class:`CacheTensor` says what one layer keeps *per position*; its :class:`Span` says how many positions are kept
-after ``n`` tokens; a :class:`DType` turns elements into bytes. Everything is an integer.
+A :class:`CacheTensor` says what one layer keeps *per position*. Its :class:`Span` says how many positions are kept
+after ``n`` tokens. A :class:`DType` turns elements into bytes. Everything is an integer.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ __all__ = [
 
 
 class Role(enum.StrEnum):
-    """What a tensor is for; the role, not the layer, decides its dtype."""
+    """What a tensor is for. The role decides its dtype."""
 
     KEY = "key"
-    """Attention keys: the KV-cache dtype (its first half where keys and values differ)."""
+    """Attention keys, in the KV-cache dtype (keys and values may have different ones)."""
     VALUE = "value"
-    """Attention values: the KV-cache dtype (its second half where keys and values differ)."""
+    """Attention values, in the KV-cache dtype (keys and values may have different ones)."""
     LATENT = "latent"
-    """A compressed representation that serves as key and value at once: the KV-cache dtype."""
+    """A compressed vector that is key and value at once, in the KV-cache dtype."""
     ROPE = "rope"
-    """The rotary part of a latent key: the KV-cache dtype, but kept unquantised by packed layouts."""
+    """The rotary part of a latent key, in the KV-cache dtype. Packed layouts do not quantise it."""
     INDEX = "index"
-    """Keys of a sparse-attention indexer: a dtype of their own."""
+    """Keys of a sparse-attention indexer, which have a dtype of their own."""
     STATE = "state"
-    """A recurrent state that is accumulated over the sequence: the state dtype, usually fp32."""
+    """A recurrent state that is accumulated over the sequence, in the state dtype (usually fp32)."""
     CONV = "conv"
-    """The last inputs of a short convolution or token shift: the model dtype."""
+    """The last inputs of a short convolution or token shift, in the model dtype."""
 
 
 @frozen
 class DType:
     """A storage format made of blocks: ``block_elements`` numbers take ``block_bytes`` bytes.
 
-    Plain formats are blocks of one (bf16: 1 element, 2 bytes), sub-byte formats blocks of several (int4: 2 elements,
-    1 byte), and block-quantised formats carry their scales (q8_0: 32 elements, 34 bytes).
+    A block of bf16 is one element of 2 bytes. A block of a sub-byte format has several elements (int4: 2 elements in 1 byte).
+    A block of a block-quantised format includes the scales (q8_0: 32 elements in 34 bytes).
     """
 
     name: str
@@ -61,22 +61,19 @@ class DType:
     block_bytes: int
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of one contiguous row; a started block is a whole block.
-
-        Four elements of q8_0 take 34 bytes, not 4: the block is the smallest thing that can be stored.
-        """
+        """Bytes of one contiguous row, rounded up to whole blocks: four elements of q8_0 take 34 bytes."""
         return -(-elements // self.block_elements) * self.block_bytes
 
     @property
     def bits_per_element(self) -> float:
-        """Average bits per element, scales included; for people only, never for arithmetic."""
+        """Average bits per element with scales. It is for display only; arithmetic uses the integers."""
         return 8 * self.block_bytes / self.block_elements
 
 
 class Span(Shown):
     """How many positions of a tensor are kept after ``tokens`` tokens (and ``encoder_tokens`` of encoder input).
 
-    A span is its class and its numbers: immutable, equal to another of the same rule and numbers.
+    A span is immutable. Two spans are equal if they have the same class and the same numbers.
     """
 
     __slots__ = ("numbers",)
@@ -99,7 +96,7 @@ class Span(Shown):
         return f"{type(self).__name__}({', '.join(map(str, self.numbers))})"
 
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
-        """Positions kept, never negative."""
+        """The number of positions that are kept."""
         raise NotImplementedError
 
     @property
@@ -160,7 +157,7 @@ class Sink(Span):
 class Chunk(Span):
     """The tokens of the current chunk, at most ``chunk``: ``min(n, chunk)``.
 
-    The count that must fit is the worst moment, the end of a chunk, so it does not fall back when a chunk begins.
+    The count is that of the end of a chunk, when most memory is needed. It does not fall when a new chunk begins.
     """
 
     __slots__ = ()
@@ -177,7 +174,7 @@ class Chunk(Span):
 
 
 class Strided(Span):
-    """One entry for every complete group of ``stride`` tokens: ``n // stride``. Stride 4 makes one of [ABCD]."""
+    """One entry for every complete group of ``stride`` tokens: ``n // stride``. Stride 4 makes one entry of [ABCD]."""
 
     __slots__ = ()
 
@@ -209,7 +206,7 @@ class Remainder(Span):
 
 
 class Once(Span):
-    """A fixed state: one position from the first token on, whatever the length. No token, no state."""
+    """A fixed state: one position for a sequence of any length, and none before the first token."""
 
     __slots__ = ()
 
@@ -225,7 +222,7 @@ class Once(Span):
 
 
 class Fixed(Span):
-    """A buffer of ``count`` positions that exists from the first token on, filled or not."""
+    """A buffer of ``count`` positions. The first token allocates all of it."""
 
     __slots__ = ()
 
@@ -258,10 +255,10 @@ class Encoder(Span):
 
 @frozen
 class CacheTensor:
-    """What one layer keeps for one sequence under one name.
+    """One tensor that a layer keeps for one sequence.
 
-    ``shape`` counts elements per position, outermost first, and ``axes`` names each axis in the field's own terms
-    (``("num_key_value_heads", "head_dim")``). The last axis is contiguous: block-quantised dtypes run along it.
+    ``shape`` counts elements per position, outermost axis first. ``axes`` names each axis, for example
+    ``("num_key_value_heads", "head_dim")``. The last axis is contiguous; blocks of quantised dtypes run along it.
     """
 
     name: str
@@ -280,7 +277,7 @@ class CacheTensor:
         return prod(self.shape)
 
     def bytes_per_position(self, dtype: DType) -> int:
-        """Bytes of one position in ``dtype``, rows padded to whole blocks."""
+        """Bytes of one position in ``dtype``. Each row is padded to whole blocks."""
         return prod(self.shape[:-1]) * dtype.row_bytes(self.shape[-1])
 
     def bytes(self, dtype: DType, tokens: int, encoder_tokens: int = 0) -> int:

@@ -1,8 +1,9 @@
-"""What a model weighs: tensors with shapes, gathered into blocks. Pure counting; formats and files are elsewhere.
+"""The parameters of a model: tensors with shapes, grouped into blocks. Storage formats and files are elsewhere.
 
-A :class:`Weight` is one tensor (or several equal ones, such as experts) with its path as checkpoints spell it, so that a
-quantisation can say which it leaves alone. A :class:`Block` is what belongs together (an attention, an MLP, a tower's layer),
-and :class:`Weights` is the whole model. Every count is exact: parameters of the model as its reference code builds it.
+A :class:`Weight` is one tensor, or several equal ones such as experts. Its path is spelled as in checkpoints, so that a
+quantisation can name the tensors that it leaves out. A :class:`Block` is a group of tensors that belong together (an attention,
+an MLP, a layer of a tower). :class:`Weights` is the whole model. Every count is exact: it is the number of parameters of the
+model that the reference code builds.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ __all__ = [
 
 
 class WeightRole(enum.StrEnum):
-    """What a tensor is, as far as formats care: quantisation takes the linear ones and leaves most others."""
+    """What a tensor is for. Quantisation covers the linear tensors and leaves out most others."""
 
     EMBEDDING = "embedding"
     HEAD = "head"
@@ -56,14 +57,14 @@ class Part(enum.StrEnum):
     AUDIO = "audio"
     PROJECTOR = "projector"
     MTP = "mtp"
-    """Multi-token-prediction layers: in the checkpoint, but not in the model that transformers builds."""
+    """Multi-token-prediction layers. The checkpoint has them, but the model that transformers builds does not."""
 
 
 @frozen
 class Weight:
-    """One tensor, or ``copies`` equal ones. ``shape`` is as stored: a linear layer is (out_features, in_features).
+    """One tensor, or ``copies`` equal ones. ``shape`` is the stored shape: (out_features, in_features) for a linear layer.
 
-    ``active`` is how many of the copies one token uses; ``None`` is all of them.
+    ``active`` is the number of copies that one token uses; ``None`` means all.
     """
 
     path: str
@@ -85,7 +86,7 @@ class Weight:
 
 @frozen
 class Block:
-    """Tensors that belong together, how many layers have them, and the numbers of those layers where they are known."""
+    """Tensors that belong together, how many layers have them, and the numbers of those layers if they are known."""
 
     kind: str
     weights: tuple[Weight, ...]
@@ -100,24 +101,24 @@ class Block:
 
     @property
     def active_elements(self) -> int:
-        """Of those, the ones that one token uses."""
+        """Parameters of this block that one token uses."""
         return self.count * sum(weight.active_elements for weight in self.weights)
 
 
 @frozen
 class Weights:
-    """All blocks of a model. A tensor that two places share (a tied head) is listed once."""
+    """All blocks of a model. A shared tensor (a tied head) is listed once."""
 
     blocks: tuple[Block, ...]
 
     @property
     def total(self) -> int:
-        """Unique parameters, multi-token prediction apart."""
+        """Unique parameters, without multi-token prediction."""
         return sum(block.elements for block in self.blocks if block.part is not Part.MTP)
 
     @property
     def active(self) -> int:
-        """Parameters that one token of text uses: all but the experts it is not sent to. Towers count."""
+        """Parameters that one token of text uses: all except the experts that it does not use. Towers count."""
         return sum(block.active_elements for block in self.blocks if block.part is not Part.MTP)
 
     @property
@@ -127,14 +128,14 @@ class Weights:
 
 
 def parameter(path: str, *shape: int, role: WeightRole = WeightRole.OTHER) -> tuple[Weight, ...]:
-    """A tensor by itself."""
+    """One tensor that is no linear layer, norm or embedding."""
     return (Weight(path=path, shape=shape, role=role),)
 
 
 def linear(
     path: str, in_features: int, out_features: int, *, bias: bool = False, role: WeightRole = WeightRole.LINEAR
 ) -> tuple[Weight, ...]:
-    """A linear layer: out x in, and out more with a bias.
+    """A linear layer: out x in numbers, and out more for a bias.
 
     >>> sum(weight.elements for weight in linear("q_proj", 3, 4, bias=True))
     16
@@ -149,7 +150,7 @@ def rms_norm(path: str, width: int) -> tuple[Weight, ...]:
 
 
 def layer_norm(path: str, width: int, *, bias: bool = True) -> tuple[Weight, ...]:
-    """One scale per channel, and one shift."""
+    """One scale per channel, and one shift per channel if it has a bias."""
     shift = (Weight(path=f"{path}.bias", shape=(width,), role=WeightRole.NORM),) if bias else ()
     return (*rms_norm(path, width), *shift)
 
@@ -172,9 +173,9 @@ def attention(
     fused: str = "",
     output: str = "o_proj",
 ) -> tuple[Weight, ...]:
-    """Query, key, value and output projections of MHA, GQA and MQA alike.
+    """Query, key, value and output projections of MHA, GQA and MQA.
 
-    ``fused`` names the one tensor that some models keep queries, keys and values in.
+    Some models keep queries, keys and values in one tensor; ``fused`` is its name.
 
     >>> sum(weight.elements for weight in attention(4096, 32, 8, 128))
     41943040
@@ -208,7 +209,7 @@ def latent_attention(
 ) -> tuple[Weight, ...]:
     """Multi-head latent attention (MLA): queries and the key/value latent pass through low ranks, each with a norm.
 
-    ``bias`` is that of the projections down and of the output. Without ``q_lora_rank`` queries are one matrix.
+    ``bias`` adds a bias to the down projections and to the output. Without ``q_lora_rank`` queries are one matrix.
 
     >>> sum(weight.elements for weight in latent_attention(8, 2, 4, 3, 1, 2, 6))
     218
@@ -237,7 +238,7 @@ def latent_attention(
 def indexer(
     hidden_size: int, query_width: int, index_n_heads: int, index_head_dim: int, *, path: str = "self_attn.indexer"
 ) -> tuple[Weight, ...]:
-    """The indexer of DeepSeek sparse attention: queries from the query latent, one key, a weight for each head.
+    """The indexer of DeepSeek sparse attention: queries from the query latent, one key, and a weight per head.
 
     >>> sum(weight.elements for weight in indexer(8, 6, 2, 4))
     104
@@ -255,7 +256,7 @@ def indexer(
 def gated_mlp(
     hidden_size: int, intermediate_size: int, *, bias: bool = False, path: str = "mlp", fused: str = ""
 ) -> tuple[Weight, ...]:
-    """Gate, up and down: three matrices, or two where ``fused`` names the one that holds gate and up."""
+    """Gate, up and down: three matrices, or two if gate and up are one matrix, named ``fused``."""
     down = linear(f"{path}.down_proj", intermediate_size, hidden_size, bias=bias)
     if fused:
         return (*linear(f"{path}.{fused}", hidden_size, 2 * intermediate_size, bias=bias), *down)
@@ -277,7 +278,7 @@ def plain_mlp(
 
 
 def experts(weights: Iterable[Weight], count: int, active: int) -> tuple[Weight, ...]:
-    """``count`` copies of one expert's tensors, of which a token uses ``active``."""
+    """``count`` copies of the tensors of one expert. A token uses ``active`` of them."""
     return tuple(
         Weight(
             path=weight.path,

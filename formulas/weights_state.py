@@ -1,6 +1,7 @@
 """Weights of the layers that keep a state: Mamba, delta nets, lightning attention, RG-LRU, RWKV, mLSTM, short convolutions.
 
-The same names as in :mod:`hwcalc.formulas.ssm` and :mod:`hwcalc.formulas.linear`; ``hidden_size`` is the width of the residual stream.
+Arguments are named as in :mod:`hwcalc.formulas.ssm` and :mod:`hwcalc.formulas.linear`. ``hidden_size`` is the width of the
+residual stream.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BIAS = WeightRole.BIAS
 def convolution(
     path: str, channels: int, kernel: int, *, inputs: int = 1, bias: bool = False, outputs: int | None = None
 ) -> tuple[Weight, ...]:
-    """A one-dimensional convolution: ``inputs`` is how many channels each output sees, one where it is depthwise.
+    """A one-dimensional convolution. ``inputs`` is the number of channels that each output sees: one if it is depthwise.
 
     >>> sum(weight.elements for weight in convolution("conv1d", 6, 4, bias=True))
     30
@@ -51,13 +52,13 @@ def mamba1(
     heads: int | None = None,
     path: str = "mixer",
 ) -> tuple[Weight, ...]:
-    """Mamba-1. ``norms`` are Jamba's, over the time step and over B and C; ``heads`` keeps the inner projections per head.
+    """Mamba-1. ``norms`` adds the norms of Jamba over the time step, B and C. With ``heads`` the inner projections are per head.
 
     >>> sum(weight.elements for weight in mamba1(768, 1536, 16, 4, 48))
     3770880
 
-    In 768 x 3,072, convolution 1,536 x 4 + 1,536, x 1,536 x (48 + 2 x 16), time step 48 x 1,536 + 1,536, A 1,536 x 16,
-    D 1,536, out 1,536 x 768.
+    Input 768 x 3,072, convolution 1,536 x 4 + 1,536, x_proj 1,536 x (48 + 2 x 16), time step 48 x 1,536 + 1,536,
+    A 1,536 x 16, D 1,536, output 1,536 x 768.
     """
     mixed = dt_rank + 2 * d_state
     if heads is None:
@@ -102,13 +103,13 @@ def mamba2(
     norm: bool = True,
     path: str = "mixer",
 ) -> tuple[Weight, ...]:
-    """Mamba-2: one projection to gate, x, B, C and time steps. ``out_bias`` is ``bias`` unless given.
+    """Mamba-2: one projection to gate, x, B, C and time steps. ``out_bias`` defaults to ``bias``.
 
     >>> sum(weight.elements for weight in mamba2(4096, 128, 64, 128, 8, 4))
     109635968
 
-    d_inner is 8,192, the convolution's width 8,192 + 2 x 8 x 128 = 10,240: in 4,096 x (8,192 + 10,240 + 128), convolution
-    10,240 x 4 + 10,240, three numbers a head, norm 8,192, out 8,192 x 4,096.
+    d_inner is 8,192, and the convolution is 8,192 + 2 x 8 x 128 = 10,240 wide. Input 4,096 x (8,192 + 10,240 + 128),
+    convolution 10,240 x 4 + 10,240, three numbers per head, norm 8,192, output 8,192 x 4,096.
     """
     d_inner = num_heads * head_dim
     convolved = d_inner + 2 * n_groups * d_state
@@ -134,14 +135,14 @@ def gated_delta_net(
     projections: str = "fused",
     path: str = "linear_attn",
 ) -> tuple[Weight, ...]:
-    """A gated delta net. ``projections`` only decides the tensors: ``fused`` (Qwen3-Next), ``split`` (Qwen3.5) or
-    ``separate`` (OLMo Hybrid).
+    """A gated delta net. ``projections`` says how the input projections are split into tensors: ``fused`` (Qwen3-Next),
+    ``split`` (Qwen3.5) or ``separate`` (OLMo Hybrid).
 
     >>> sum(weight.elements for weight in gated_delta_net(2048, 16, 32, 128, 128, 4))
     33718464
 
-    Keys are 2,048 wide and values 4,096: 2,048 x (2 x 2,048 + 2 x 4,096) for queries, keys, values and gate, 2,048 x 64 for
-    the two scalars of each value head, convolution 8,192 x 4, 64 learned numbers, norm 128, out 4,096 x 2,048.
+    Keys are 2,048 wide and values 4,096. Queries, keys, values and gate 2,048 x (2 x 2,048 + 2 x 4,096), two scalars per
+    value head 2,048 x 64, convolution 8,192 x 4, 64 learned numbers, norm 128, output 4,096 x 2,048.
     """
     keys, values = num_key_heads * key_head_dim, num_value_heads * value_head_dim
     out = "out_proj"
@@ -177,7 +178,7 @@ def kimi_delta_attention(
     low_rank_gate: bool = True,
     path: str = "self_attn",
 ) -> tuple[Weight, ...]:
-    """Kimi delta attention. Decay and output gate go through a bottleneck of ``head_dim``, or are full matrices.
+    """Kimi delta attention. Decay and output gate are bottlenecks of width ``head_dim`` or full matrices.
 
     >>> sum(weight.elements for weight in kimi_delta_attention(2304, 32, 128, 4))
     39514272
@@ -209,7 +210,7 @@ def kimi_delta_attention(
 
 
 def lightning_attention(hidden_size: int, num_heads: int, head_dim: int, *, path: str = "self_attn") -> tuple[Weight, ...]:
-    """MiniMax's lightning attention: queries, keys and values in one matrix, a norm, a gate and an output.
+    """Lightning attention of MiniMax: queries, keys and values in one matrix, a norm, a gate and an output.
 
     >>> sum(weight.elements for weight in lightning_attention(4096, 32, 128))
     83890176
@@ -232,7 +233,7 @@ def rg_lru(hidden_size: int, lru_width: int, d_conv: int, num_blocks: int, *, pa
     20999680
 
     Three matrices of 2,560 x 2,560 with biases, convolution 2,560 x 4 + 2,560, two gates of 10 x 256 x 256 + 2,560, and one
-    decay a channel.
+    decay per channel.
     """
     block = lru_width // num_blocks
     gates = (
@@ -254,7 +255,7 @@ def rg_lru(hidden_size: int, lru_width: int, d_conv: int, num_blocks: int, *, pa
 
 
 def rwkv4(hidden_size: int, attention_hidden_size: int, *, path: str = "attention") -> tuple[Weight, ...]:
-    """RWKV-4's time mixing: receptance, key, value and output, and per channel two decays and three mixes.
+    """Time mixing of RWKV-4: receptance, key, value and output, and two decays and three mixes per channel.
 
     >>> sum(weight.elements for weight in rwkv4(4096, 4096))
     67129344
@@ -272,7 +273,7 @@ def rwkv4(hidden_size: int, attention_hidden_size: int, *, path: str = "attentio
 def matrix_lstm(
     hidden_size: int, num_heads: int, qk_width: int, v_width: int, *, bias: bool = False, path: str = "mlstm_layer"
 ) -> tuple[Weight, ...]:
-    """The mLSTM of xLSTM: queries, keys, values, an output gate, and two gates of one number a head, which always have biases.
+    """The mLSTM of xLSTM: queries, keys, values, an output gate, and two gates of one number per head, always with biases.
 
     >>> sum(weight.elements for weight in matrix_lstm(4096, 8, 2048, 4096))
     67178512

@@ -1,4 +1,4 @@
-"""JSON documents: dataclasses as plain dicts and lists, one schema version, errors in the same form."""
+"""JSON documents: dataclasses as dicts and lists, the schema version, and the document of an error."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hwcalc.formulas.shown import Shown
 __all__ = ["SCHEMA_VERSION", "document_of", "dumps", "error_document", "escaped"]
 
 SCHEMA_VERSION: Final = "1"
-"""Of every JSON document that the program writes."""
+"""The version of every JSON document that the program writes."""
 
 
 def document_of(value: Any) -> Any:
-    """A value as JSON has it: dataclasses as dicts of their fields, tuples as lists, what has words of its own as those."""
+    """A value for JSON: dataclasses become dicts, tuples become lists, and a :class:`Shown` value becomes its text."""
     if isinstance(value, Shown):
         return value.text
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -29,17 +29,17 @@ def document_of(value: Any) -> Any:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """One JSON document, ending in a newline. NaN is an error, not a value."""
+    """The text of one JSON document, with a newline at its end. Raises ``ValueError`` for NaN and infinity."""
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def error_document(*, code: int, type_: str, message: str, hint: str) -> dict[str, Any]:
-    """The document that stands for an answer when there is none."""
+    """The document of an error, which replaces the answer."""
     return {"schema_version": SCHEMA_VERSION, "error": {"code": code, "type": type_, "message": message, "hint": hint}}
 
 
 def escaped(text: str) -> str:
-    r"""The same JSON text in ASCII. Outside its strings JSON is ASCII anyway.
+    r"""The same JSON text in ASCII, with escapes in its strings.
 
     >>> escaped('{"id": "é"}')
     '{"id": "\\u00e9"}'

@@ -1,6 +1,6 @@
-"""One hierarchy of errors, each with its exit code.
+"""All errors of the program. Each class has an exit code.
 
-A message says what was given and what is allowed; the hint says what to type next.
+A message says what the input was and what is allowed. The hint says what to type next.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = [
 
 
 class KvplanError(Exception):
-    """Base of everything that kvplan raises on purpose.
+    """The base class of all errors that kvplan raises on purpose.
 
-    ``exit_code`` is the command's exit status, ``type`` the stable name in JSON, ``hint`` the next thing to try.
+    ``exit_code`` is the exit status of the command, ``type`` is the stable name in JSON, ``hint`` is the next thing to try.
     """
 
     exit_code: ClassVar[int] = 2
@@ -39,13 +39,13 @@ class KvplanError(Exception):
 
 
 class UsageError(KvplanError, ValueError):
-    """An option or argument that is wrong by itself: exit 2."""
+    """An option or argument is wrong for every model. Exit 2."""
 
     type = "usage"
 
 
 class UnknownNameError(UsageError):
-    """A name that no model could have, such as that of an engine or a dtype: exit 2. ``option`` is what it was given as."""
+    """An unknown name of an engine, a dtype or the like. Exit 2. ``option`` is the option that has this value."""
 
     def __init__(self, message: str, *, option: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -53,34 +53,34 @@ class UnknownNameError(UsageError):
 
 
 class ModelNotFoundError(KvplanError, LookupError):
-    """No source knows this model: exit 3."""
+    """No source has this model. Exit 3."""
 
     exit_code = 3
     type = "model-not-found"
 
 
 class ConfigError(KvplanError, ValueError):
-    """A config that cannot be read or whose values make no sense: exit 3."""
+    """A config cannot be read, or its values make no sense. Exit 3."""
 
     exit_code = 3
     type = "bad-config"
 
 
 class LogError(KvplanError, ValueError):
-    """An engine's log that cannot be read, or that states nothing that a plan can be compared with: exit 3."""
+    """An engine's log cannot be read, or it has nothing to compare with a plan. Exit 3."""
 
     exit_code = 3
     type = "bad-log"
 
 
 class UnknownArchitectureError(ConfigError):
-    """No parser claims this config: exit 3."""
+    """No parser reads configs of this architecture. Exit 3."""
 
     type = "unknown-architecture"
 
 
 class UnreadKeysError(ConfigError):
-    """The config has keys that bear on the cache and that its parser does not know: exit 3."""
+    """The config has keys that may change the cache and that its parser does not know. Exit 3."""
 
     type = "unread-keys"
 
@@ -90,26 +90,26 @@ class UnreadKeysError(ConfigError):
 
 
 class UnsupportedError(KvplanError):
-    """The engine cannot run or store this model this way: exit 3."""
+    """The engine cannot run or store this model in this way. Exit 3."""
 
     exit_code = 3
     type = "unsupported"
 
 
 class HubError(KvplanError, OSError):
-    """The Hub did not give what it was asked for: exit 4."""
+    """A request to the Hub failed. Exit 4."""
 
     exit_code = 4
     type = "hub"
 
 
 class HubAccessError(HubError):
-    """The Hub refuses: a gated or private model, or a token it does not accept: exit 4."""
+    """The Hub refuses access: the model is gated or private, or the token is not valid. Exit 4."""
 
     type = "hub-access"
 
 
 class HubUnreachableError(HubError):
-    """The Hub cannot be reached, or gives no usable answer in time: exit 4."""
+    """The Hub cannot be reached, or it sends no usable answer in time. Exit 4."""
 
     type = "hub-unreachable"

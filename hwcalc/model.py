@@ -1,4 +1,4 @@
-"""A model as kvplan sees it: what its config says, read into layers."""
+"""A model as kvplan sees it: the description from a source, and the layers that a parser reads from it."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ T = TypeVar("T")
 
 
 class Definition(Shown, enum.StrEnum):
-    """What a number is."""
+    """How a number is known."""
 
     EXACT = "exact"
-    """It follows from the formulas or from the files' own headers."""
+    """It follows from the formulas or from the headers of the files."""
     PUBLISHED = "published"
-    """The model's publisher says it."""
+    """The publisher of the model states it."""
     ENGINE = "engine"
-    """It follows from an engine's rule."""
+    """It follows from a rule of the engine."""
     ESTIMATE = "estimate"
-    """It lies between a low and a high."""
+    """It is an estimate between a low and a high value."""
     MEASURED = "measured"
-    """It was read on a machine."""
+    """It was measured on a machine."""
     BOUND = "bound"
-    """Nothing is better than it."""
+    """It is a limit that no implementation can beat."""
     PROFILE = "profile"
-    """It stands in the profile of an accelerator."""
+    """It is in the profile of an accelerator."""
     ASSUMED = "assumed"
-    """A part of the config was not understood, and the user said what to take it for."""
+    """The parser did not understand a part of the config, and the user said how to read it."""
     UNKNOWN = "unknown"
     """There is no number."""
 
@@ -59,23 +59,23 @@ class Note:
 
 @frozen
 class Parameters:
-    """Parameter counts. ``None`` is unknown, never zero."""
+    """Parameter counts. ``None`` means unknown."""
 
     total: int | None = None
     active: int | None = None
     mtp: int | None = None
     definition: str = Definition.EXACT
-    """A :class:`Definition`, or the words of a catalog file."""
+    """A :class:`Definition`, or a text from a catalog file."""
 
 
 @frozen
 class WeightFacts:
-    """What a model's weight files hold, from their own headers: nothing of it is computed from the config.
+    """The content of a model's weight files, read from their headers. Nothing is computed from the config.
 
-    ``bytes_by_dtype`` and ``elements_by_dtype`` go by the dtype names of safetensors (``BF16``, ``F8_E4M3``, ``U8``), in
-    alphabetical order. An element is what the file calls one: two 4-bit parameters packed into one byte are one element of
-    ``U8``. Four BF16 elements are ``{"BF16": 8}`` bytes. ``files`` and ``tensors`` count what was read; the bytes of the headers
-    themselves are not in it. ``source`` says in words where the headers were read.
+    The keys of ``bytes_by_dtype`` and ``elements_by_dtype`` are the dtype names of safetensors (``BF16``, ``F8_E4M3``, ``U8``)
+    in alphabetical order. Elements are counted as in the file: two 4-bit parameters in one byte are one element of ``U8``. Four
+    BF16 elements are ``{"BF16": 8}`` bytes. ``files`` and ``tensors`` count what was read. The bytes of the headers themselves
+    are not included. ``source`` says in words where the headers were read.
     """
 
     bytes_by_dtype: Mapping[str, int]
@@ -92,17 +92,16 @@ class WeightFacts:
 
     @property
     def total_elements(self) -> int:
-        """Elements of all tensors, as stored."""
+        """Stored elements of all tensors."""
         return sum(self.elements_by_dtype.values())
 
 
 @frozen
 class RawModel:
-    """A description as a source gave it, before any parser has looked at it.
+    """The description of a model as it comes from a source, before a parser reads it.
 
-    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin`` or ``python``; ``location`` says
-    in words where it was found and ``revision`` which version, where there is one. ``weights`` is ``None`` where no weight
-    file's header was read.
+    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin`` or ``python``. ``location`` names the place
+    in words, and ``revision`` the version if there is one. ``weights`` is ``None`` if no header of a weight file was read.
     """
 
     id: str
@@ -143,11 +142,11 @@ class ModelFacts:
 
 @frozen
 class ModelSpec:
-    """A stack of layers, each with what it caches, and the few numbers that stand beside it.
+    """A parsed model: its stack of layers with their caches, its weights, and a few numbers more.
 
-    ``dtype`` is the model's own dtype as kvplan names it (``bf16``), ``None`` where the config does not say.
-    ``state_dtype`` is set where the config names one for its recurrent states. ``encoder_tokens`` is the encoder length
-    that the model itself fixes. ``readings`` holds the stack under which a named engine reads the same file differently.
+    ``dtype`` is the model's own dtype in the names of kvplan (``bf16``); ``None`` if the config does not say. ``state_dtype`` is
+    set if the config names a dtype for recurrent states. ``encoder_tokens`` is set if the model has a fixed encoder length.
+    ``readings`` maps the name of an engine that reads the same file in another way to its stack.
     """
 
     id: str
@@ -167,29 +166,29 @@ class ModelSpec:
     parameters: Parameters | None = None
     weights: WeightFacts | None = None
     counted: Weights | None = None
-    """Every weight as the config describes it; ``None`` where a part of the model is of a type that nobody counts."""
+    """All weights that the config describes; ``None`` if kvplan cannot count some part of the model."""
     quantization: Mapping[str, Any] | None = None
     bearing: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The keys of the file that cache and weights were read from, by dotted path."""
+    """The config keys that cache and weights depend on: dotted path -> value."""
     assumed: bool = False
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))
     facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """The file as it was read: for locks, receipts and live models. Whatever engines need of it is in :attr:`facts`."""
+    """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:
-        """What was worked out of this model once, whatever is asked of it, such as the bytes of its weights on a rank."""
+        """A cache of values that depend only on this model, such as the bytes of its weights on a rank."""
         return {}
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` gives, made on the first call with this key and kept for as long as the model is."""
+        """The result of ``make``. It is computed at the first call with this key and kept in :attr:`worked_out`."""
         if key not in self.worked_out:
             self.worked_out[key] = make()
         found: T = self.worked_out[key]
         return found
 
     def stack_for(self, engine: str) -> Stack:
-        """The layers as ``engine`` reads this file; the same as ``stack`` almost always."""
+        """The layers as ``engine`` reads this file. This is almost always ``stack``."""
         return self.readings.get(engine, self.stack)

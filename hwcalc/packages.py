@@ -1,4 +1,4 @@
-"""Packages that are functions as well: ``hwcalc.sweep(...)`` is called, and ``hwcalc.sweep.grid`` is a module in it."""
+"""Packages that are also functions: ``hwcalc.sweep(...)`` is a call, and ``hwcalc.sweep.grid`` is a module in the package."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ class _CallablePackage(ModuleType):
 
 
 def make_callable(package: str, module: str, function: str) -> None:
-    """Let a call of ``package`` be one of ``function``, whose module is imported then and not before.
+    """Make ``package`` callable: a call runs ``function`` of ``module``, which is imported at the first call.
 
-    A function and a package of one name cannot both be an attribute of ``hwcalc``: the import of the package takes the name.
+    A function and a package of the same name cannot both be an attribute of ``hwcalc``, because the import of the package
+    replaces the function.
     """
-    found = sys.modules[package]
-    setattr(found, _FUNCTION, (module, function))
-    found.__class__ = _CallablePackage
+    imported = sys.modules[package]
+    setattr(imported, _FUNCTION, (module, function))
+    imported.__class__ = _CallablePackage

@@ -1,4 +1,4 @@
-"""Text from outside, made fit for a terminal and for messages."""
+"""Make text from outside safe for terminals and messages."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
 
 def printable(text: str) -> str:
-    """``text`` as it can be written to any UTF-8 stream: control characters and undecodable bytes escaped."""
+    """``text`` with escapes for control characters and undecodable bytes, so that every UTF-8 stream accepts it."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """``text`` in quotes for a message: cut, and with everything escaped that a terminal might obey."""
+    """``text`` in quotes for a message: cut to ``longest`` characters, with escapes for everything that controls a terminal."""
     return f"'{printable(text if len(text) <= longest else text[: longest - 3] + '...')}'"
 
 
 def clean(text: str) -> str:
-    r"""Text from outside without what moves a terminal's cursor: control and formatting characters become ``?``.
+    r"""``text`` with ``?`` for every control or formatting character, so that it cannot move the cursor of a terminal.
 
     >>> clean("a\x1b[31mb")
     'a?[31mb'

@@ -1,4 +1,4 @@
-"""Numbers as people type and read them: tokens (``32k``), bytes (``80GiB``) and how they are printed."""
+"""Read the numbers that people type, such as tokens (``32k``) and bytes (``80GiB``), and print bytes for people."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole
     return value
 
 
-def _plain(value: object, what: str, allowed: str) -> int | str:
-    """An integer of any kind (NumPy's too) or a string; anything else is no number."""
+def _integer_or_text(value: object, what: str, allowed: str) -> int | str:
+    """Accept integers of any type (NumPy's too) and strings. Raises :class:`UsageError` for anything else."""
     if isinstance(value, str):
         return value
     if not isinstance(value, bool):
@@ -54,9 +54,9 @@ def _plain(value: object, what: str, allowed: str) -> int | str:
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
-    """``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576): k, M and G are powers of 1,024."""
+    """A number of tokens: ``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576). k, M and G are powers of 1,024."""
     allowed = f"a whole number from {minimum:,} with an optional k, M or G (powers of 1,024)"
-    value = _plain(value, what, allowed)
+    value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
     if not minimum <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
@@ -64,9 +64,12 @@ def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimu
 
 
 def parse_bytes(value: int | str, what: str = "the size") -> int:
-    """``"80GB"`` is 80 x 10^9, ``"80GiB"`` 80 x 2^30, a plain integer is bytes; a fraction of a byte is dropped (``"5.38GiB"``)."""
+    """A number of bytes: ``"80GB"`` is 80 x 10^9, ``"80GiB"`` is 80 x 2^30, and a number without a unit is bytes.
+
+    A fraction of a byte is dropped (``"5.38GiB"``).
+    """
     allowed = "bytes, or a number with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
-    value = _plain(value, what, allowed)
+    value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
     if not 0 <= number <= _LARGEST:
         raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
@@ -74,14 +77,14 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
 
 
 def parse_share(value: float | str, what: str = "the share") -> Fraction:
-    """``"5%"``, ``"0.05"`` or ``0.05`` as an exact share: 1/20. Whether it is small enough is for the caller to say.
+    """The exact share that ``"5%"``, ``"0.05"`` or ``0.05`` means: 1/20. The caller checks its range.
 
     >>> parse_share("5%"), parse_share(0.92)
     (Fraction(1, 20), Fraction(23, 25))
     """
     from fractions import Fraction
 
-    # A float is read as it is printed: 0.05 is meant as 1/20, not as the nearest binary fraction.
+    # A float counts as it is printed: 0.05 means 1/20, not the nearest binary fraction.
     text = str(value).strip() if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     number, percent, rest = text.partition("%")
     if rest or _SHARE.fullmatch(number.strip()) is None:
@@ -90,7 +93,7 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
 
 
 def human_bytes(count: int) -> str:
-    """Binary units, always named so: ``"4.00 GiB"``, ``"128 KiB"``, ``"576 B"``."""
+    """A number of bytes in binary units: ``"4.00 GiB"``, ``"128 KiB"``, ``"576 B"``."""
     if abs(count) < KIB:
         return f"{count} B"
     for unit, name in ((1024**4, "TiB"), (GIB, "GiB"), (MIB, "MiB")):

@@ -1,1 +1,1 @@
-"""Facts as data, one file per item, and the loaders that read them. Loading one item reads one file."""
+"""Facts as data, one file per item, and their loaders. To load one item, a loader reads one file."""

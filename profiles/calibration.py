@@ -1,8 +1,8 @@
-"""What the user's own machine measured: one JSON file for each accelerator and kind of measurement.
+"""Measurements of the user's own machine: one JSON file per accelerator and kind of measurement.
 
-They lie in ``$XDG_CONFIG_HOME/kvplan/profiles/calibration`` (``~/.config`` where the variable is not set) as ``<gpu>.<kind>.json``.
-The kind is ``bandwidth``, or ``overheads-<engine>`` for what an engine takes beside weights and cache. A file holds readings; each
-has values, the conditions it was taken under, and who measured what when. ``KVPLAN_NO_CALIBRATION=1`` leaves all of them out.
+The files are ``$XDG_CONFIG_HOME/kvplan/profiles/calibration/<gpu>.<kind>.json`` (``~/.config`` if the variable is not set). The
+kind is ``bandwidth``, or ``overheads-<engine>`` for what an engine takes beside weights and cache. A file holds readings. Each
+reading has values, conditions and the origin of the measurement. ``KVPLAN_NO_CALIBRATION=1`` makes plans ignore all readings.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ VALUES: Final[Mapping[str, tuple[str, ...]]] = {
     OVERHEADS: ("non_torch_bytes", "activation_bytes", "graphs_bytes", "context_bytes"),
     BANDWIDTH: ("read_gbps", "attention_gbps", "copy_gbps"),
 }
-"""Kind -> the values that a reading may hold: whole bytes, or 10^9 bytes a second."""
+"""The values that a reading of each kind may hold, in whole bytes or in 10^9 bytes per second."""
 CONDITIONS: Final = ("model", "tp", "pp", "ep", "tokens", "rows", "bytes", "dtype")
-"""``tokens`` are those of one forward pass and ``rows`` the sequences whose logits it makes; ``bytes`` is what was read."""
+"""``tokens`` is the size of one forward pass, ``rows`` the number of sequences with logits, ``bytes`` what was read."""
 
 _LARGEST_FILE: Final = 1024**2
 _MOST_READINGS: Final = 1000
@@ -62,7 +62,7 @@ _KIND = re.compile(r"bandwidth|overheads-[a-z0-9][a-z0-9-]{0,30}")
 
 @frozen
 class Measured:
-    """Who measured when: the device and its software as they call themselves, and what the numbers were read from."""
+    """The origin of a measurement: the device and its software by their own names, the date, and where the numbers were read."""
 
     device: str
     date: str
@@ -73,7 +73,7 @@ class Measured:
 
 @frozen
 class Measurement:
-    """Values, and what they hold for. One that is taken under the same conditions replaces an earlier one."""
+    """Values and their conditions. A newer measurement under the same conditions replaces an older one."""
 
     values: Mapping[str, int | float]
     measured: Measured
@@ -82,7 +82,7 @@ class Measurement:
 
 @frozen
 class Calibration:
-    """A file: all readings of one kind on one accelerator, in the order in which they were taken."""
+    """One file: all readings of one kind on one accelerator, oldest first."""
 
     gpu: str
     kind: str
@@ -90,29 +90,29 @@ class Calibration:
     path: Path
 
     def latest(self, value: str, conditions: Mapping[str, int | str] | None = None) -> Measurement | None:
-        """The newest reading of this value whose conditions have these; ``None`` if there is none."""
-        wanted = conditions or {}
+        """The newest reading of this value under ``conditions`` (and perhaps others); ``None`` if there is none."""
+        required = conditions or {}
         fitting = [
             reading
             for reading in self.readings
-            if value in reading.values and all(reading.conditions.get(name) == wanted[name] for name in wanted)
+            if value in reading.values and all(reading.conditions.get(name) == required[name] for name in required)
         ]
-        # The last of those of one day.
+        # Of several readings on one day, the last one counts.
         return max(enumerate(fitting), key=lambda item: (item[1].measured.date, item[0]))[1] if fitting else None
 
 
 def overheads_kind(engine: str) -> str:
-    """``overheads-vllm``."""
+    """The kind of an engine's overheads, such as ``overheads-vllm``."""
     return f"{OVERHEADS}-{engine}"
 
 
 def enabled() -> bool:
-    """Whether measurements stand in for estimates: unless the user's environment says otherwise."""
+    """Whether measurements replace estimates. The user can turn this off in the environment."""
     return os.environ.get(SWITCH, "") in {"", "0"}
 
 
 def calibration_path(gpu: str, kind: str) -> Path | None:
-    """Where this file is or would be; ``None`` where the system names no home. Raises :class:`ValueError` for a bad name."""
+    """The path of this file, whether or not it exists; ``None`` without a home folder. Raises ``ValueError`` for a bad name."""
     if not is_id(gpu) or _KIND.fullmatch(kind) is None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
@@ -120,7 +120,7 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
 
 
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
-    """What was measured of this kind on this accelerator, whether or not it is :func:`enabled`; ``None`` if nothing was.
+    """The readings of this kind on this accelerator, or ``None``. The function does not ask :func:`enabled`.
 
     Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
     """
@@ -137,10 +137,10 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
 
 
 def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
-    """Add a reading to its file, which is replaced in one step: a program that is killed leaves the old one or the new one.
+    """Add a reading to its file. The file is replaced in one step, so a killed program leaves the old or the new file.
 
-    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the file that is there is broken, or if it cannot be written, and
-    :class:`ValueError` if the name or the reading is not of the file's form.
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the old file is broken or the new one cannot be written, and
+    :class:`ValueError` if the name or the reading is not allowed in such a file.
     """
     path = calibration_path(gpu, kind)
     if path is None:
@@ -151,7 +151,7 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         "schema_version": SCHEMA_VERSION,
         "gpu": gpu,
         "kind": kind,
-        "readings": [_plain(one) for one in (*kept[1 - _MOST_READINGS :], reading)],
+        "readings": [_to_json(one) for one in (*kept[1 - _MOST_READINGS :], reading)],
     }
     try:
         parse_calibration(document, path)
@@ -162,7 +162,7 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
 
 
 def parse_calibration(document: Any, path: Path) -> Calibration:
-    """Check a file's content, which must lie where it says. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
+    """Check the content of a file against its form and its path. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     _keys(document, path, "", ("schema_version", "gpu", "kind", "readings"))
     gpu, kind, readings = document["gpu"], document["kind"], document["readings"]
     if document["schema_version"] != SCHEMA_VERSION or isinstance(document["schema_version"], bool):
@@ -174,8 +174,8 @@ def parse_calibration(document: Any, path: Path) -> Calibration:
     if not isinstance(readings, list) or len(readings) > _MOST_READINGS:
         raise ProfileError(path, f"must be a list of up to {_MOST_READINGS:,} readings", key="readings")
     names = VALUES[kind.partition("-")[0]]
-    made = tuple(_reading(content, path, f"readings.{number}", names) for number, content in enumerate(readings))
-    return Calibration(gpu=gpu, kind=kind, readings=made, path=path)
+    measurements = tuple(_reading(content, path, f"readings.{number}", names) for number, content in enumerate(readings))
+    return Calibration(gpu=gpu, kind=kind, readings=measurements, path=path)
 
 
 def _reading(content: Any, path: Path, key: str, names: tuple[str, ...]) -> Measurement:
@@ -218,7 +218,7 @@ def _text(value: Any) -> bool:
 
 @lru_cache(maxsize=32)
 def _read(path: Path, changed: int, size: int) -> Calibration:
-    """A file is read again when it has changed."""
+    """Read a file. ``changed`` and ``size`` are keys of the cache, so a changed file is read again."""
     try:
         if not path.is_file():
             raise ProfileError(path, "is not a regular file")
@@ -230,7 +230,7 @@ def _read(path: Path, changed: int, size: int) -> Calibration:
     except UnicodeDecodeError as error:
         raise ProfileError(path, "is not UTF-8 text") from error
     try:
-        document = json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+        document = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise ProfileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
     except (ValueError, RecursionError) as error:
@@ -238,18 +238,18 @@ def _read(path: Path, changed: int, size: int) -> Calibration:
     return parse_calibration(document, path)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
         raise ValueError("a key stands twice")
-    return made
+    return content
 
 
-def _refused(word: str) -> Any:
+def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a number")
 
 
-def _plain(reading: Measurement) -> dict[str, Any]:
+def _to_json(reading: Measurement) -> dict[str, Any]:
     return {
         "values": dict(reading.values),
         "conditions": dict(reading.conditions),
@@ -258,22 +258,22 @@ def _plain(reading: Measurement) -> dict[str, Any]:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write beside the file and put it in its place."""
+    """Write a temporary file and rename it to ``path``."""
     import tempfile
 
-    waiting: str | None = None
+    temporary: str | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, waiting = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with open(number, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(waiting, path)
-        waiting = None
+        os.replace(temporary, path)
+        temporary = None
     except OSError as error:
         raise ProfileError(path, f"cannot be written ({error.strerror})") from error
     finally:
-        if waiting is not None:
+        if temporary is not None:
             with suppress(OSError):
-                os.unlink(waiting)
+                os.unlink(temporary)

@@ -1,7 +1,7 @@
-"""The built-in catalog: one file per model in ``models/<org>/<name>.json``, read one at a time.
+"""The built-in catalog: one file per model in ``models/<org>/<name>.json``. Only the file of the model in question is read.
 
-A user's own folder of the same format, ``$XDG_CONFIG_HOME/kvplan/profiles/models`` (``~/.config`` where the variable is
-not set), comes first: a file there replaces the catalog's model of the same id, or adds one.
+A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/models`` (``~/.config`` if the variable is not set), replaces
+the catalog's model of the same id or adds a new one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9_][A-Za-z0-9_.-]{0
 
 
 class ProfileError(ValueError):
-    """A fact file that is broken: which file, which line, which key, and what is wrong with it."""
+    """A fact file is broken. The message names the file, the line, the key and the problem."""
 
     def __init__(self, path: Path, problem: str, *, line: int | None = None, key: str | None = None) -> None:
         place = f"{path}, line {line}" if line else str(path)
@@ -50,7 +50,7 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogEntry:
-    """One file of the catalog: its content, where it lies, and whether it is the user's own."""
+    """One file of the catalog: its content, its path, and whether it is the user's own."""
 
     data: Mapping[str, Any]
     path: Path
@@ -60,28 +60,28 @@ class CatalogEntry:
 def is_model_id(text: str) -> bool:
     """Whether ``text`` has the form ``org/name``: ASCII letters, digits, ``_``, ``.`` and ``-``, as the Hub allows.
 
-    ``..`` and ``--`` are not allowed in it (the Hub's rule), so that an id is always safe as a relative path.
+    The Hub does not allow ``..`` and ``--`` in an id. Therefore an id is always safe as a relative path.
     """
     return _ID.fullmatch(text) is not None and ".." not in text and "--" not in text
 
 
 def user_folder() -> Path | None:
-    """The user's own ``models`` folder, there or not; ``None`` where the system names no home."""
+    """The user's own ``models`` folder, whether or not it exists; ``None`` without a home folder."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "models"
 
 
 def _folders() -> Iterator[tuple[Path, bool]]:
-    own = user_folder()
-    if own is not None:
-        yield own, True
+    folder = user_folder()
+    if folder is not None:
+        yield folder, True
     yield BUILT_IN, False
 
 
 def find_entry(model_id: str) -> CatalogEntry | None:
-    """The model of exactly this id, or ``None``. Reads one file; the user's own comes first.
+    """The model of exactly this id, or ``None``. Reads one file: the user's own if there is one.
 
-    Raises :class:`ProfileError` if the file is there and broken.
+    Raises :class:`ProfileError` if the file is broken.
     """
     if not is_model_id(model_id):
         return None
@@ -89,26 +89,26 @@ def find_entry(model_id: str) -> CatalogEntry | None:
         path = folder / f"{model_id}.json"
         if os.path.lexists(path):
             data = parse_entry(_read(path), path)
-            # A file system that ignores case finds qwen/qwen3-8b too: that is a suggestion, not an answer.
+            # A file system that ignores case also opens qwen/qwen3-8b. Such an id gets a suggestion, not an answer.
             if data["id"] == model_id:
                 return CatalogEntry(data=data, path=path, user=user)
     return None
 
 
 def find_model(model_id: str) -> Mapping[str, Any] | None:
-    """The content of the catalog's file for this id, or ``None``; see :func:`find_entry`."""
+    """The content of the file for this id, or ``None``; see :func:`find_entry`."""
     entry = find_entry(model_id)
     return None if entry is None else entry.data
 
 
 def list_models() -> tuple[str, ...]:
-    """All ids, the user's own included, in alphabetical order; from the folders' listings alone, no file is opened."""
+    """All ids in alphabetical order, with the user's own. Only folders are listed; no file is opened."""
     ids = {model_id for folder, _ in _folders() for model_id in _listed(folder)}
     return tuple(sorted(ids, key=lambda model_id: (model_id.lower(), model_id)))
 
 
 def search_models(text: str) -> tuple[str, ...]:
-    """The ids that contain every word of ``text``, in any case."""
+    """The ids that contain every word of ``text``. Capitals do not matter."""
     words = text.lower().split()
     return tuple(model_id for model_id in list_models() if all(word in model_id.lower() for word in words))
 
@@ -164,7 +164,7 @@ def _bytes_by_dtype(value: Any) -> bool:
     return isinstance(value, dict) and all(_count(size) for size in value.values())
 
 
-# Key, check, what is allowed, whether it may be absent or null. The order is the order in the file.
+# A key, its check, what is allowed, and whether it may be absent or null. The fields have the order of the file.
 _FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
     ("schema_version", lambda value: value == SCHEMA_VERSION and not isinstance(value, bool), f"{SCHEMA_VERSION}", False),
     ("id", lambda value: isinstance(value, str) and is_model_id(value), "the model's id, org/name", False),
@@ -184,11 +184,11 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
 )
 
 FIELDS: Final = tuple(name for name, *_ in _FIELDS)
-"""The keys of a file, in their order."""
+"""The keys of a file, in the order of the file."""
 
 
 def parse_entry(text: str, path: Path) -> Mapping[str, Any]:
-    """Check the text of one file; ``path`` is ``.../<org>/<name>.json`` and must agree with the id in it, but for case.
+    """Check the text of one file. ``path`` is ``.../<org>/<name>.json`` and must match the id, except for capitals.
 
     Raises :class:`ProfileError` with line and key.
     """
@@ -217,5 +217,5 @@ def parse_entry(text: str, path: Path) -> Mapping[str, Any]:
 
 
 def _line_of(text: str, key: str) -> int | None:
-    found = re.search(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", text)
-    return None if found is None else text.count("\n", 0, found.start()) + 1
+    match = re.search(re.escape(json.dumps(key, ensure_ascii=False)) + r"\s*:", text)
+    return None if match is None else text.count("\n", 0, match.start()) + 1

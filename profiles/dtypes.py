@@ -17,7 +17,7 @@ __all__ = ["PackedDType", "dtype_aliases", "dtype_names", "dtype_sources", "find
 
 @frozen
 class PackedDType:
-    """A layout that stores the tensors of one layer side by side, each in a format of its own."""
+    """A layout that stores the tensors of one layer side by side, each in its own format."""
 
     name: str
     roles: Mapping[Role, DType]
@@ -40,7 +40,7 @@ def _by_name() -> Mapping[str, DType]:
 
 
 def dtype_names() -> tuple[str, ...]:
-    """Canonical names, in the order of the file."""
+    """Canonical names in the order of the file."""
     return tuple(_file()["dtypes"])
 
 
@@ -55,18 +55,18 @@ def dtype_aliases() -> Mapping[str, tuple[str, ...]]:
 
 
 def dtype_sources() -> Mapping[str, str]:
-    """Where each format is defined."""
+    """The source that defines each format."""
     entries = {**_file()["dtypes"], **_file()["packed"]}
     return {name: entry["source"] for name, entry in entries.items()}
 
 
 def find_dtype(name: str) -> DType | None:
-    """A format by name or alias, in any case; ``None`` if there is none."""
+    """The format of this name or alias, or ``None``. Capitals do not matter."""
     return _by_name().get(name.lower())
 
 
 def find_packed(name: str) -> PackedDType | None:
-    """A packed layout by name."""
+    """The packed layout of this name, or ``None``. Capitals do not matter."""
     entry = _file()["packed"].get(name.lower())
     if entry is None:
         return None

@@ -1,4 +1,4 @@
-"""Constants of engines: one YAML file each in ``engines/``, with the source of every number."""
+"""Constants of engines: one YAML file per engine in ``engines/``, with the source of every number."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SHARE = re.compile(r"0\.[0-9]{1,4}")
 
 @frozen
 class Since:
-    """A value that holds from a version on."""
+    """A value that is valid from version ``since`` on."""
 
     since: tuple[int, int]
     value: str
@@ -45,7 +45,7 @@ class Since:
 
 @frozen
 class BatchClass:
-    """Defaults of the scheduler for GPUs from a size on, but for those named."""
+    """Defaults of the scheduler for GPUs with at least ``least_gib``, except for the listed names and capabilities."""
 
     least_gib: int
     except_names: tuple[str, ...]
@@ -57,7 +57,7 @@ class BatchClass:
 
 @frozen
 class VllmProfile:
-    """``vllm.yaml``, checked. Estimates go by dotted name: ``graphs.attention``."""
+    """The checked content of ``vllm.yaml``. Estimates have dotted names such as ``graphs.attention``."""
 
     utilization: tuple[Since, ...]
     graphs_since: tuple[int, int]
@@ -71,10 +71,10 @@ class VllmProfile:
 
 @frozen
 class RuntimeProfile:
-    """``runtime.yaml``, checked. Estimates go by dotted name: ``communication.nvlink``."""
+    """The checked content of ``runtime.yaml``. Estimates have dotted names such as ``communication.nvlink``."""
 
     margin: Fraction
-    """Share of the GPU that is left alone by default."""
+    """Share of the GPU that plans leave free by default."""
     estimates: dict[str, Estimate]
 
     def estimate(self, name: str) -> Estimate:
@@ -87,7 +87,7 @@ ESTIMATES: Final = {
     "graphs": ("attention", "state_graph", "state_graphs", "state_share"),
     "non_torch": ("process",),
 }
-"""Sections of estimates of ``vllm.yaml`` and what each holds; one without parts is an estimate itself."""
+"""The estimates of ``vllm.yaml``: section -> its parts. A section without parts is an estimate itself."""
 RUNTIME_ESTIMATES: Final = {
     "context": ("cuda", "rocm", "other"),
     "kernels": (),
@@ -97,13 +97,16 @@ RUNTIME_ESTIMATES: Final = {
     "rotary_bytes": (),
     "uncounted_weights": (),
 }
-"""The same of ``runtime.yaml``."""
+"""The estimates of ``runtime.yaml``: section -> its parts."""
 _OTHER_KEYS: Final = ("schema_version", "id", "recorded", "utilization", "graphs_since", "batch_classes")
 
 
 @lru_cache(maxsize=1)
 def runtime_profile() -> RuntimeProfile:
-    """The constants of any process. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken."""
+    """The constants of every process.
+
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
+    """
     return parse_runtime(read_yaml(BUILT_IN / "runtime.yaml"))
 
 
@@ -119,7 +122,10 @@ def parse_runtime(file: YamlFile) -> RuntimeProfile:
 
 @lru_cache(maxsize=1)
 def vllm_profile() -> VllmProfile:
-    """The constants of vLLM. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken."""
+    """The constants of vLLM.
+
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
+    """
     return parse_vllm(read_yaml(BUILT_IN / "vllm.yaml"))
 
 

@@ -1,4 +1,4 @@
-"""Numbers that are not exact, and shares, as fact files write them: checked, with the source of each."""
+"""Estimates and shares in fact files. Each is checked and has a source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARE = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
 
 @frozen
 class Estimate:
-    """A number that is not exact: low, expected, high, and where it comes from."""
+    """A number that is not exact: low, expected and high value, and the source."""
 
     low: float
     expected: float
@@ -31,7 +31,7 @@ def wrong(file: YamlFile, key: str, problem: str) -> ProfileError:
 
 
 def parse_estimate(file: YamlFile, key: str, content: Any) -> Estimate:
-    """``{low, expected, high, source}`` in that order of size. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
+    """Read ``{low, expected, high, source}``. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     if not isinstance(content, dict) or set(content) != {"low", "expected", "high", "source"}:
         raise wrong(file, key, "must have low, expected, high and source")
     numbers = [content[name] for name in ("low", "expected", "high")]
@@ -43,7 +43,7 @@ def parse_estimate(file: YamlFile, key: str, content: Any) -> Estimate:
 
 
 def parse_source(file: YamlFile, key: str, content: dict[str, Any]) -> str:
-    """The words of ``source``."""
+    """Read the text of ``source``. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     source = content.get("source")
     if not isinstance(source, str) or not source.strip():
         raise wrong(file, key, "must have a source in words")
@@ -51,8 +51,8 @@ def parse_source(file: YamlFile, key: str, content: dict[str, Any]) -> str:
 
 
 def parse_share(file: YamlFile, key: str, content: Any) -> tuple[int, int]:
-    """``2/3`` as two whole numbers, so that a share of a whole number stays exact; at most 1."""
-    found = _SHARE.fullmatch(content) if isinstance(content, str) else None
-    if found is None or int(found[1]) > int(found[2]):
+    """Read a share of at most 1, such as ``2/3``, as two whole numbers, so that arithmetic stays exact."""
+    match = _SHARE.fullmatch(content) if isinstance(content, str) else None
+    if match is None or int(match[1]) > int(match[2]):
         raise wrong(file, key, "must be a share of at most 1, written 2/3")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -1,4 +1,4 @@
-"""The keys of a fact file as a table: what each must be, in words for the error and as a check."""
+"""The keys of a fact file as a table: a check for each value, and the words for its error."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _DATE: Final = re.compile(r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0
 _LARGEST: Final = 2**40
 
 Field = tuple[str, Callable[[Any], bool], str, bool]
-"""Key, check, what is allowed, whether it may be absent or null."""
+"""A key, its check, what is allowed, and whether it may be absent or null."""
 
 
 def text(value: Any) -> bool:
-    """Words."""
+    """A text that is not empty."""
     return isinstance(value, str) and bool(value.strip())
 
 
@@ -35,22 +35,22 @@ def number(value: Any) -> bool:
 
 
 def date(value: Any) -> bool:
-    """``2026-11-20``, in quotes."""
+    """A date as text, such as ``2026-11-20``. YAML needs quotes for it."""
     return isinstance(value, str) and _DATE.fullmatch(value) is not None
 
 
 def version(allowed: int) -> Callable[[Any], bool]:
-    """The version of the file's form; ``True`` is no 1."""
+    """Exactly this version of the file format. ``True`` does not count as 1."""
     return lambda value: value == allowed and not isinstance(value, bool)
 
 
 def sources(value: Any) -> bool:
-    """A short name and words for each source."""
+    """A mapping with a short name and a text for each source."""
     return isinstance(value, dict) and bool(value) and all(text(key) and text(words) for key, words in value.items())
 
 
 def check(file: YamlFile, fields: Sequence[Field]) -> None:
-    """Raise :class:`~hwcalc.profiles.catalog.ProfileError` with line and key at the first key that is unknown, missing or wrong."""
+    """Raise :class:`~hwcalc.profiles.catalog.ProfileError` with line and key for the first unknown, missing or wrong key."""
     names = [name for name, *_ in fields]
     for key in file.data:
         if key not in names:

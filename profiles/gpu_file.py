@@ -1,4 +1,4 @@
-"""One accelerator, and the file it comes from: every key is checked, and an error names path, line and key."""
+"""One accelerator and its file. Every key is checked; an error names path, line and key."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
 
 @frozen
 class Gpu:
-    """One accelerator. ``None`` is unknown, never zero. Budgets use ``torch_total_mib``.
+    """One accelerator. ``None`` means unknown. Budgets use ``torch_total_mib``.
 
-    The three memory figures mean three things: what is sold (``memory_marketing_gb``, of 1,024 MiB), what the vendor's tool
-    reports (``memory_total_mib``, nvidia-smi for NVIDIA) and what a program can see (``torch_total_mib``). An H100 is sold with
-    80, reports 81,559 MiB and shows torch 81,082 of them.
+    The three memory figures are different things: what is sold (``memory_marketing_gb``, in units of 1,024 MiB), what the
+    vendor's tool reports (``memory_total_mib``, nvidia-smi for NVIDIA) and what a program sees (``torch_total_mib``). An H100
+    is sold with 80 GB, nvidia-smi reports 81,559 MiB, and torch sees 81,082 MiB.
     """
 
     id: str
@@ -39,16 +39,16 @@ class Gpu:
     vendor: str
     architecture: str | None = None
     compute_capability: str | None = None
-    """CUDA's ``9.0`` and the like; ``None`` elsewhere."""
+    """The number of CUDA, such as ``9.0``; ``None`` for other vendors."""
     memory_marketing_gb: int | None = None
     memory_total_mib: int | None = None
     torch_total_mib: int | None = None
-    """The lowest reading, so that a plan never promises what some driver withholds."""
+    """The lowest reading. Some drivers withhold more memory than others, and a plan must hold with all of them."""
     memory_bandwidth_gbps: float | None = None
     fp8_kv: str | None = None
-    """``native``: in the attention hardware; ``storage``: kept in 8 bits, converted on read; ``no``."""
+    """``native`` (in the attention hardware), ``storage`` (kept in 8 bits, converted on read) or ``no``."""
     source: str = ""
-    """Where the numbers come from, in words."""
+    """The sources of the numbers, in words."""
     category: str | None = None
     released: int | None = None
     memory_type: str | None = None
@@ -68,12 +68,12 @@ class Gpu:
 
     @property
     def whole_machine(self) -> bool:
-        """Whether it is a machine by itself, such as a laptop, which is not joined to others unless someone asks for it."""
+        """Whether it is a whole machine, such as a laptop. Plans join several of them only if the user asks for it."""
         return self.category in ("laptop", "unified")
 
     @property
     def capability(self) -> tuple[int, int] | None:
-        """CUDA compute capability as two numbers."""
+        """The CUDA compute capability as two numbers."""
         if self.compute_capability is None:
             return None
         major, _, minor = self.compute_capability.partition(".")
@@ -81,7 +81,7 @@ class Gpu:
 
 
 def is_id(text: str) -> bool:
-    """Small letters, digits and hyphens."""
+    """Whether ``text`` has the form of an id: small letters, digits and hyphens."""
     return len(text) <= LONGEST_ID and _ID.fullmatch(text) is not None
 
 
@@ -117,7 +117,7 @@ def _matching(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
 _CATEGORIES: Final = ("datacenter", "workstation", "consumer", "laptop", "unified", "tpu", "neuron")
 _MIB = "a positive whole number of MiB"
 
-# The order is the order in the file.
+# The fields have the order of the file.
 _FIELDS: tuple[Field, ...] = (
     ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
     ("id", lambda value: isinstance(value, str) and is_id(value), "small letters, digits and hyphens", False),
@@ -148,11 +148,11 @@ _FIELDS: tuple[Field, ...] = (
 )
 
 FIELDS: Final = tuple(name for name, *_ in _FIELDS)
-"""The keys of a file, in their order."""
+"""The keys of a file, in the order of the file."""
 
 
 def parse_gpu(file: YamlFile, *, user: bool = False) -> Gpu:
-    """Check the content of one file; its stem must be the id. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
+    """Check one file. Its stem must be the id. Raises :class:`~hwcalc.profiles.catalog.ProfileError` with line and key."""
     data, path = file.data, file.path
     check(file, _FIELDS)
     if path.stem != data["id"]:
@@ -177,11 +177,11 @@ _SAME: Final = tuple(
     if name
     not in {"schema_version", "recorded", "memory_options_gb", "torch_total_mib_seen", "tflops_dense", "interconnect", "source"}
 )
-"""Fields of a file that :class:`Gpu` has under the same name and as they are."""
+"""The keys of a file that :class:`Gpu` takes unchanged under the same name."""
 
 
 def _check_memory(file: YamlFile) -> None:
-    """What a program sees is at most what the tool reports, and that at most what is sold."""
+    """Check that a program sees at most what the tool reports, and that the tool reports at most what is sold."""
     largest: int | None = None
     for key in MEMORY_FIELDS:
         value = file.data.get(key)
@@ -196,7 +196,7 @@ def _check_memory(file: YamlFile) -> None:
 
 
 def _check_readings(file: YamlFile) -> None:
-    """The readings are about the figure that plans use, and none is more than there is: they are the ends of an estimate."""
+    """Check that the range of readings contains ``torch_total_mib`` and does not exceed the whole memory."""
     key, seen, torch = "torch_total_mib_seen", file.data.get("torch_total_mib_seen"), file.data.get("torch_total_mib")
     if seen is None:
         return

@@ -1,9 +1,9 @@
-"""Accelerators: one YAML file each in ``gpus/``, file stem = id; other names of them in ``gpu_aliases.yaml``.
+"""Accelerators: one YAML file each in ``gpus/``. The file stem is the id; ``gpu_aliases.yaml`` has other names.
 
-A user's own folder of the same format, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` where the variable is not
-set), comes first: a file there replaces the accelerator of the same id, or adds one. Looking one up reads one or two files.
+A file in the user's own folder, ``$XDG_CONFIG_HOME/kvplan/profiles/gpus`` (``~/.config`` if the variable is not set), replaces
+the accelerator of the same id or adds a new one. A look-up reads one or two files.
 
-One that is sold with several sizes of memory (a Mac) is named with or without its size: ``m4-max-64`` is ``apple-m4-max-40c`` with
+Some accelerators (Macs) have several sizes of memory. Their name may include the size: ``m4-max-64`` is ``apple-m4-max-40c`` with
 64 GB and has the id ``apple-m4-max-40c-64gb``.
 """
 
@@ -53,7 +53,7 @@ _CORES = re.compile(r"-[0-9]{1,3}c$")
 
 
 class UnknownGpuError(LookupError):
-    """No accelerator of this name; ``nearest`` are ids that may have been meant."""
+    """There is no accelerator of this name. ``nearest`` holds similar ids."""
 
     def __init__(self, wanted: str, near: tuple[str, ...]) -> None:
         super().__init__(f"{wanted!r} is not a known accelerator")
@@ -62,27 +62,26 @@ class UnknownGpuError(LookupError):
 
 
 def user_folder() -> Path | None:
-    """The user's own ``gpus`` folder, there or not; ``None`` where the system names no home."""
+    """The user's own ``gpus`` folder, whether or not it exists; ``None`` without a home folder."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "gpus"
 
 
 def find_gpu(name: str) -> Gpu:
-    """The accelerator of this id or alias, in any case; hyphens, spaces and the vendor's name do not matter.
+    """The accelerator with this id or alias. Capitals, hyphens, spaces and the vendor's name do not matter.
 
-    With a size at its end (``m4-max-64``, ``m4-max-64gb``) it is the one of that name with so much memory. Raises
-    :class:`UnknownGpuError` if there is none, and :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is
-    broken.
+    A number at the end (``m4-max-64``, ``m4-max-64gb``) selects a size of memory. Raises :class:`UnknownGpuError` if there is no
+    such accelerator, and :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is broken.
 
     >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4", "m4-max-128", "m4-max-36")]
     ['h100-sxm5-80gb', 'rtx-4090', 'rtx-4090', 'mi300x', 'l4', 'apple-m4-max-40c-128gb', 'apple-m4-max-32c-36gb']
     """
-    found = _resolve(name)
-    return _sized(name) if found is None else _load(*found)
+    file = _resolve(name)
+    return _sized(name) if file is None else _load(*file)
 
 
 def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
-    """This accelerator with one of its sizes of memory, under an id that says so. What was read of another size is dropped."""
+    """This accelerator with one of its sizes of memory and with that size in its id. Readings of another size are dropped."""
     other = {} if memory_gb == gpu.memory_marketing_gb else _OF_ONE_SIZE
     return replace(
         gpu,
@@ -100,7 +99,7 @@ _OF_ONE_SIZE: Final[dict[str, Any]] = dict.fromkeys(
 
 
 def _sized(name: str) -> Gpu:
-    """``m4-max-64``: an accelerator that comes with several sizes of memory, and which one."""
+    """The accelerator of a name with a size of memory, such as ``m4-max-64``."""
     text = name.strip().lower()
     parts = _SIZED.fullmatch(text) if _SPOKEN.fullmatch(text) else None
     if parts is None:
@@ -109,49 +108,49 @@ def _sized(name: str) -> Gpu:
     if whole is not None:
         return _load(*whole)
     base = _resolve(parts[1])
-    wanted = int(parts[2])
-    # A name that says how many cores is that one; else one of its family may have this size.
+    memory_gb = int(parts[2])
+    # If the name has a number of cores, it is exact. Otherwise any accelerator of the family may have this size.
     family = [] if base is None else [base] if _CORES.search(parts[1]) else [base, *_family(base[0].stem)]
     gpus = [_load(*one) for one in family]
     for gpu in gpus:
-        if wanted in gpu.memory_options_gb:
-            return with_memory(gpu, wanted)
-    sizes = sorted({(abs(size - wanted), f"{gpu.id}-{size}gb") for gpu in gpus for size in gpu.memory_options_gb})
+        if memory_gb in gpu.memory_options_gb:
+            return with_memory(gpu, memory_gb)
+    sizes = sorted({(abs(size - memory_gb), f"{gpu.id}-{size}gb") for gpu in gpus for size in gpu.memory_options_gb})
     raise UnknownGpuError(name[:LONGEST_ID], tuple(gpu_id for _, gpu_id in sizes[:3]) or nearest(name))
 
 
 def _family(gpu_id: str) -> list[tuple[Path, bool]]:
-    """The others of this name that differ in their cores: ``apple-m4-max-32c`` of ``apple-m4-max-40c``."""
+    """The files of accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
     stem = _CORES.sub("", gpu_id)
-    return [found for name, found in _paths().items() if name != gpu_id and _CORES.sub("", name) == stem]
+    return [file for name, file in _paths().items() if name != gpu_id and _CORES.sub("", name) == stem]
 
 
 def list_gpus() -> tuple[str, ...]:
-    """All ids, the user's own included, in alphabetical order; from the folders' listings alone, no file is opened."""
+    """All ids in alphabetical order, with the user's own. Only folders are listed; no file is opened."""
     return tuple(sorted(_paths()))
 
 
 def gpu_aliases() -> Mapping[str, str]:
-    """Other names: alias -> id."""
+    """The other names: alias -> id."""
     return _aliases()
 
 
 def nearest(text: str, count: int = 3) -> tuple[str, ...]:
-    """Up to ``count`` ids that someone may have meant by ``text``, best first.
+    """Up to ``count`` ids that are similar to ``text``, best first.
 
     >>> nearest("h10")[0]
     'h100-sxm5-80gb'
     """
     from difflib import SequenceMatcher
 
-    wanted = _squashed(text[:LONGEST_ID])
-    if not wanted:
+    query = _squashed(text[:LONGEST_ID])
+    if not query:
         return ()
     names = {**{name: name for name in _paths()}, **_aliases()}
     best: dict[str, float] = {}
     for name, gpu_id in names.items():
         squashed = _squashed(name)
-        score = SequenceMatcher(a=squashed, b=wanted, autojunk=False).ratio() + (0.5 if squashed.startswith(wanted) else 0)
+        score = SequenceMatcher(a=squashed, b=query, autojunk=False).ratio() + (0.5 if squashed.startswith(query) else 0)
         if score > max(0.6, best.get(gpu_id, 0)):
             best[gpu_id] = score
     return tuple(sorted(best, key=lambda gpu_id: (-best[gpu_id], gpu_id))[:count])
@@ -159,7 +158,7 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _squashed(text: str) -> str:
-    """``NVIDIA RTX 4090`` and ``rtx-4090`` as one name."""
+    """The name in small letters and digits, without the vendor: equal for ``NVIDIA RTX 4090`` and ``rtx-4090``."""
     low = "".join(letter for letter in text.lower() if letter.isascii() and letter.isalnum())
     for vendor in ("nvidia", "amd", "intel", "apple", "geforce", "instinct", "radeon", "tesla"):
         low = low.removeprefix(vendor)
@@ -172,40 +171,40 @@ def _built_in() -> tuple[Path, ...]:
 
 
 def _paths() -> dict[str, tuple[Path, bool]]:
-    """Id -> its file, and whether it is the user's own."""
-    found = {path.stem: (path, False) for path in _built_in()}
-    own = user_folder()
-    if own is None or not os.path.isdir(own):
-        return found
+    """All accelerators: id -> the file, and whether it is the user's own."""
+    paths = {path.stem: (path, False) for path in _built_in()}
+    folder = user_folder()
+    if folder is None or not os.path.isdir(folder):
+        return paths
     try:
-        names = sorted(os.listdir(own))
+        names = sorted(os.listdir(folder))
     except OSError as error:
-        raise ProfileError(own, f"cannot be read ({error.strerror})") from error
+        raise ProfileError(folder, f"cannot be read ({error.strerror})") from error
     for name in names:
         stem = name.removesuffix(".yaml")
         if stem != name and is_id(stem):
-            found[stem] = (own / name, True)
-    return found
+            paths[stem] = (folder / name, True)
+    return paths
 
 
 def _resolve(name: str) -> tuple[Path, bool] | None:
-    """The file of this id or alias."""
+    """The file of this id or alias, and whether it is the user's own."""
     text = name.strip().lower()
     if _SPOKEN.fullmatch(text) is None:
         return None
-    own = user_folder()
+    folder = user_folder()
     for gpu_id in (text, _aliases().get(text, "")):
         if not is_id(gpu_id):
             continue
-        if own is not None and os.path.lexists(own / f"{gpu_id}.yaml"):
-            return own / f"{gpu_id}.yaml", True
+        if folder is not None and os.path.lexists(folder / f"{gpu_id}.yaml"):
+            return folder / f"{gpu_id}.yaml", True
         if os.path.exists(BUILT_IN / f"{gpu_id}.yaml"):
             return BUILT_IN / f"{gpu_id}.yaml", False
-    paths, wanted = _paths(), _squashed(text)
-    if not wanted:
+    paths, query = _paths(), _squashed(text)
+    if not query:
         return None
     for gpu_id in (*paths, *_aliases()):
-        if _squashed(gpu_id) == wanted:
+        if _squashed(gpu_id) == query:
             return paths.get(_aliases().get(gpu_id, gpu_id))
     return None
 
@@ -225,7 +224,7 @@ def _read(path: Path, user: bool, changed: int) -> Gpu:
 
 
 def _load(path: Path, user: bool) -> Gpu:
-    """A file is read again when it has changed."""
+    """Load one file. A changed file is read again."""
     try:
         changed = os.stat(path).st_mtime_ns
     except OSError as error:

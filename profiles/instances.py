@@ -1,7 +1,7 @@
-"""Cloud instances and boxes: which accelerator, how many. One YAML file each, ``instances/<cloud>/<name>.yaml``.
+"""Cloud instances and boxes: their accelerator and how many they have. One YAML file each, ``instances/<cloud>/<name>.yaml``.
 
-The file's name is the instance's own in small letters with hyphens (``standard-nd96isr-h100-v5.yaml``). A user's own folder of the
-same form, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, comes first. Looking one up reads one file. No file names a price.
+A file has the name of its instance in small letters with hyphens (``standard-nd96isr-h100-v5.yaml``). A file in the user's own
+folder, ``$XDG_CONFIG_HOME/kvplan/profiles/instances``, replaces a built-in one. A look-up reads one file. No file has a price.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _MOST = 100_000
 _SLUG = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 _CLOUD = re.compile(r"[a-z0-9]{1,32}")
 _AZURE = "standard-"
-"""Before every Azure size; people leave it out."""
+"""The prefix of every Azure size. People leave it out."""
 
 
 class UnknownInstanceError(LookupError):
-    """No instance of this name; ``nearest`` are names that may have been meant."""
+    """There is no instance of this name. ``nearest`` holds similar names."""
 
     def __init__(self, wanted: str, near: tuple[str, ...]) -> None:
         super().__init__(f"{wanted!r} is not a known instance")
@@ -56,7 +56,7 @@ class UnknownInstanceError(LookupError):
 
 
 class AmbiguousInstanceError(LookupError):
-    """More than one cloud has an instance of this name; ``names`` are those with the cloud before them."""
+    """Several clouds have an instance of this name. ``names`` holds the full names, with the cloud."""
 
     def __init__(self, wanted: str, names: tuple[str, ...]) -> None:
         super().__init__(f"{wanted!r} is the name of {', '.join(names)}")
@@ -69,17 +69,17 @@ class Instance:
     """``count`` accelerators of one kind, rented or sold together."""
 
     id: str
-    """As its cloud spells it."""
+    """The name as the cloud spells it."""
     cloud: str
     accelerator: str
     """Id of a file in ``gpus/``."""
     count: int
     fabric: str | None = None
-    """What joins them, where there are several."""
+    """What connects the accelerators if there are several."""
     fraction: tuple[int, int] | None = None
-    """The share of one accelerator that it has, as two numbers: ``(1, 8)``. ``None``: all of it."""
+    """The share of one accelerator, as two numbers: ``(1, 8)``. ``None`` means whole accelerators."""
     memory_mib: int | None = None
-    """What the cloud's own interface says a share has."""
+    """The memory of a share, as the cloud's interface reports it."""
     note: str | None = None
     source: str = ""
     path: Path | None = None
@@ -88,12 +88,12 @@ class Instance:
 
     @property
     def name(self) -> str:
-        """With its cloud, in the form that always finds it: ``aws/p5.48xlarge``."""
+        """The full name with the cloud, which is unique: ``aws/p5.48xlarge``."""
         return f"{self.cloud}/{file_name(self.id)}"
 
 
 def user_folder() -> Path | None:
-    """The user's own ``instances`` folder, there or not; ``None`` where the system names no home."""
+    """The user's own ``instances`` folder, whether or not it exists; ``None`` without a home folder."""
     from hwcalc.profiles import gpus
 
     folder = gpus.user_folder()
@@ -101,7 +101,7 @@ def user_folder() -> Path | None:
 
 
 def file_name(name: str) -> str:
-    """The stem of an instance's file: small letters, and a hyphen for all that is no letter, digit or point.
+    """The stem of an instance's file: small letters, digits and points; a hyphen replaces everything else.
 
     >>> file_name("Standard_ND96isr_H100_v5"), file_name("DGX-1 (V100 16 GB)"), file_name("p5.48xlarge")
     ('standard-nd96isr-h100-v5', 'dgx-1-v100-16-gb', 'p5.48xlarge')
@@ -111,83 +111,83 @@ def file_name(name: str) -> str:
 
 
 def find_instance(name: str) -> Instance:
-    """The instance of this name, with or without ``cloud/`` before it; capitals and the signs between words do not matter.
+    """The instance of this name, with or without ``cloud/`` before it. Capitals and the signs between words do not matter.
 
-    Raises :class:`UnknownInstanceError`, :class:`AmbiguousInstanceError` if several clouds have one of this name, and
-    :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is broken.
+    Raises :class:`UnknownInstanceError`, :class:`AmbiguousInstanceError` if several clouds have an instance of this name, and
+    :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if the file is broken.
 
     >>> [find_instance(name).count for name in ("p5.48xlarge", "gcp/g2-standard-24", "ND96isr_H100_v5", "DGX H100")]
     [8, 2, 8, 8]
     """
-    found = _matching(name)
-    if not found:
+    matches = _matching(name)
+    if not matches:
         raise UnknownInstanceError(name[:_LONGEST], nearest_instances(name))
-    if len(found) > 1:
-        raise AmbiguousInstanceError(name[:_LONGEST], tuple(sorted(found)))
-    ((path, user),) = found.values()
+    if len(matches) > 1:
+        raise AmbiguousInstanceError(name[:_LONGEST], tuple(sorted(matches)))
+    ((path, user),) = matches.values()
     return _load(path, user)
 
 
 def list_instances() -> tuple[str, ...]:
-    """Every ``cloud/name``, the user's own included, in order; from the folders' listings alone, no file is opened."""
+    """Every ``cloud/name`` in order, with the user's own. Only folders are listed; no file is opened."""
     return tuple(sorted(f"{cloud}/{stem}" for cloud in _clouds() for stem in _stems(cloud)))
 
 
 def nearest_instances(text: str, count: int = 3) -> tuple[str, ...]:
-    """Up to ``count`` names that someone may have meant by ``text``, best first.
+    """Up to ``count`` names that are similar to ``text``, best first.
 
     >>> nearest_instances("p5.48xl")[0]
     'aws/p5.48xlarge'
     """
     from difflib import SequenceMatcher
 
-    cloud, wanted = _split(text[:_LONGEST])
-    if not wanted:
+    cloud, query = _split(text[:_LONGEST])
+    if not query:
         return ()
     scores: dict[str, float] = {}
     for name in list_instances():
-        own, _, stem = name.partition("/")
+        its_cloud, _, stem = name.partition("/")
         short = stem.removeprefix(_AZURE)
-        score = SequenceMatcher(a=short, b=wanted.removeprefix(_AZURE), autojunk=False).ratio()
-        score += (0.5 if short.startswith(wanted) else 0) + (0.2 if own == cloud else 0)
+        score = SequenceMatcher(a=short, b=query.removeprefix(_AZURE), autojunk=False).ratio()
+        score += (0.5 if short.startswith(query) else 0) + (0.2 if its_cloud == cloud else 0)
         if score > 0.6:
             scores[name] = score
     return tuple(sorted(scores, key=lambda name: (-scores[name], name))[:count])
 
 
 def _split(text: str) -> tuple[str | None, str]:
-    """``aws/p5.48xlarge`` as cloud and file name; no cloud where none is named."""
+    """Split ``aws/p5.48xlarge`` into cloud and file name. The cloud is ``None`` if the text has none."""
     cloud, slash, rest = text.strip().partition("/")
     return (cloud.strip().lower(), file_name(rest)) if slash else (None, file_name(cloud))
 
 
 def _matching(name: str) -> dict[str, tuple[Path, bool]]:
-    """``cloud/name`` -> file, of each that this text names."""
+    """All instances with this name: ``cloud/name`` -> the file, and whether it is the user's own."""
     if len(name) > 2 * _LONGEST:
         return {}
-    cloud, wanted = _split(name)
-    if not is_file_name(wanted):
+    cloud, query = _split(name)
+    if not is_file_name(query):
         return {}
-    found = {}
+    matches = {}
     for one in _clouds():
         if cloud not in {None, one}:
             continue
-        for stem in (wanted, _AZURE + wanted):
+        for stem in (query, _AZURE + query):
             file = _file(one, stem)
             if file is not None:
-                found[f"{one}/{stem}"] = file
+                matches[f"{one}/{stem}"] = file
                 break
-    return found
+    return matches
 
 
 def is_file_name(stem: str) -> bool:
-    """Whether this can be the stem of an instance's file: nothing that leads out of the folder."""
+    """Whether this can be the stem of an instance's file. A path that leaves the folder cannot."""
     return len(stem) <= _LONGEST and _SLUG.fullmatch(stem) is not None
 
 
 def _folders() -> list[tuple[Path, bool]]:
-    own = user_folder()
-    return [*([] if own is None or not os.path.isdir(own) else [(own, True)]), (BUILT_IN, False)]
+    folder = user_folder()
+    return [*([] if folder is None or not os.path.isdir(folder) else [(folder, True)]), (BUILT_IN, False)]
 
 
 def _names(folder: Path) -> list[str]:
@@ -223,7 +223,7 @@ def _read(path: Path, user: bool, changed: int) -> Instance:
 
 
 def _load(path: Path, user: bool) -> Instance:
-    """A file is read again when it has changed."""
+    """Load one file. A changed file is read again."""
     try:
         changed = os.stat(path).st_mtime_ns
     except OSError as error:
@@ -231,7 +231,7 @@ def _load(path: Path, user: bool) -> Instance:
     return _read(path, user, changed)
 
 
-# The order is the order in the file.
+# The fields have the order of the file.
 _FIELDS: tuple[Field, ...] = (
     ("schema_version", version(SCHEMA_VERSION), f"{SCHEMA_VERSION}", False),
     ("id", text, "its name, as its cloud spells it", False),
@@ -252,7 +252,7 @@ _FIELDS: tuple[Field, ...] = (
 )
 
 FIELDS: Final = tuple(name for name, *_ in _FIELDS)
-"""The keys of a file, in their order."""
+"""The keys of a file, in the order of the file."""
 
 
 def parse_instance(file: YamlFile, *, user: bool = False) -> Instance:

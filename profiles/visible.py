@@ -1,4 +1,4 @@
-"""How much of an accelerator's memory a program sees: read, or estimated from what is known (``hardware.yaml``)."""
+"""How much memory of an accelerator a program sees: a reading, or an estimate with the shares of ``hardware.yaml``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _METAL: Final = ("readings", "older_rule", "newer_rule", "raise_with", "source")
 
 @frozen
 class VisibleMemory:
-    """What a program sees of one accelerator, in bytes, and what that rests on. Plans count with ``expected_bytes``."""
+    """How many bytes of one accelerator a program sees, and how that is known. Plans use ``expected_bytes``."""
 
     low_bytes: int
     expected_bytes: int
@@ -36,7 +36,7 @@ class VisibleMemory:
 
 @frozen
 class MetalReading:
-    """What Metal reported on a Mac with so much memory."""
+    """What Metal reported on a Mac with ``ram_gib`` of memory."""
 
     ram_gib: int
     usable_mib: int
@@ -53,7 +53,7 @@ class MetalStep:
 
 @frozen
 class Hardware:
-    """``hardware.yaml``, checked."""
+    """The checked content of ``hardware.yaml``."""
 
     visible_share: dict[str, Estimate]
     readings: tuple[MetalReading, ...]
@@ -64,10 +64,10 @@ class Hardware:
 
 
 def visible_memory(gpu: Gpu) -> VisibleMemory | None:
-    """What a program sees of this accelerator; ``None`` where no memory figure is known.
+    """How much memory a program sees of this accelerator; ``None`` if no memory figure is known.
 
-    Read by torch where someone did; for a Mac, what Metal lets the GPU use; else a share of what the vendor's tool reports or of
-    what is sold. A card of which nvidia-smi is known to report 24,564 MiB, and no more is, counts as 0.994 of that.
+    The first known value counts: the reading of torch, Metal's limit (for a Mac), a share of what the vendor's tool reports, a
+    share of what is sold. If only nvidia-smi's 24,564 MiB are known of a card, it counts as 0.994 of that.
     """
     if gpu.torch_total_mib is not None:
         seen = gpu.torch_total_mib_seen or (gpu.torch_total_mib, gpu.torch_total_mib)
@@ -89,10 +89,11 @@ def visible_memory(gpu: Gpu) -> VisibleMemory | None:
 
 
 def usable_mib(gpu: Gpu) -> Estimate | None:
-    """MiB of a Mac's memory that Metal lets its GPU use; ``None`` for any other accelerator, or where the memory is not known.
+    """MiB of a Mac's memory that Metal lets the GPU use; ``None`` for other accelerators and for unknown memory.
 
-    Low is the older rule, high the newer one, expected the newest reading of that size. A size that nobody has read takes the share
-    of the next smaller step of the newer rule, and that of the next larger one as high: 96 GiB lies between 64 and 128.
+    The older rule gives the low value, the newer rule the high one, and the newest reading of that size the expected one. For a
+    size without a reading, the newer rule gives the expected value by its next smaller step and the high one by its next larger
+    step: 96 GiB lies between 64 and 128.
     """
     if gpu.vendor != "apple" or gpu.memory_marketing_gb is None:
         return None

@@ -1,4 +1,4 @@
-"""Fact files in YAML, read so that an error can name the line."""
+"""Fact files in YAML, with line numbers for error messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class YamlFile:
     lines: Mapping[str, int]
 
     def line(self, key: str) -> int | None:
-        """The line of a key; a nested one is written with dots."""
+        """The line of a key. The name of a nested key has dots."""
         return self.lines.get(key)
 
 
@@ -43,7 +43,7 @@ def read_yaml(path: Path) -> YamlFile:
 
 
 def parse_yaml(text: str, path: Path) -> YamlFile:
-    """The same from a text. A key that stands twice is an error, and so is an alias: a fact is written once, where it is used."""
+    """Read YAML text. A duplicate key is an error, and so is an alias. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -64,7 +64,7 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
 
 
 def _lines(root: Any, path: Path) -> dict[str, int]:
-    """Dotted key -> its line, from 1."""
+    """Dotted key -> its line, counted from 1."""
     import yaml
 
     lines: dict[str, int] = {}

@@ -1,1 +1,1 @@
-"""Accelerators: by name, on this machine, and those that a recommendation chooses from."""
+"""Accelerators: look-up by name, detection on this machine, and candidates for a recommendation."""

@@ -1,6 +1,7 @@
-"""Interfaces that know a machine's accelerators. Each is asked without a shell, with a time limit, and its answer is not trusted.
+"""Interfaces that report the accelerators of a machine. Each call has a time limit and uses no shell, and its answer is checked.
 
-A probe gives what it found, in the interface's own order, and nothing where the interface is missing, fails or makes no sense.
+A probe returns accelerators in the order of the interface. It returns an empty list if the interface is missing, fails or gives
+nonsense.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ __all__ = ["PROBES", "FoundGpu", "bounded_output"]
 
 _SECONDS: Final = 10
 _LONGEST: Final = 256 * 1024
-"""Bytes of an answer; what says more makes no sense."""
+"""Most bytes of an answer. A longer answer is ignored."""
 _MOST: Final = 256
-"""Accelerators of one machine."""
+"""Most accelerators of one machine."""
 _NAME: Final = 96
 _LARGEST_MIB: Final = 2**30
 _MIB: Final = 1024**2
@@ -30,21 +31,21 @@ _SYS: Final = Path("/sys")
 
 @frozen
 class FoundGpu:
-    """One accelerator as an interface describes it."""
+    """One accelerator as an interface reports it."""
 
     name: str
     vendor: str
     through: str
     memory_mib: int | None = None
-    """What the maker's tool calls total, or torch's total with ``by_torch``; on a Mac the limit that its owner set, if any."""
+    """The total of the vendor's tool, or of torch with ``by_torch``. On a Mac, the limit that the owner has set, if any."""
     by_torch: bool = False
     capability: tuple[int, int] | None = None
     system_mib: int | None = None
-    """All memory of a machine whose accelerator shares it."""
+    """The whole memory of a machine that its accelerator shares."""
 
 
 def _found(name: str, memory_mib: int | None, **more: Any) -> list[FoundGpu]:
-    """One device, unless its name or its memory make no sense."""
+    """A list with this device, or an empty list if its name or memory make no sense."""
     clean = " ".join(name.split())[:_NAME]
     if not clean or (memory_mib is not None and not 0 < memory_mib <= _LARGEST_MIB):
         return []
@@ -52,7 +53,7 @@ def _found(name: str, memory_mib: int | None, **more: Any) -> list[FoundGpu]:
 
 
 def bounded_output(*words: str) -> str | None:
-    """What a program prints, if it ends well, in time and within bounds; ``None`` otherwise. No shell is asked."""
+    """The output of a program, or ``None`` if it fails, takes too long or prints too much. No shell is used."""
     import shutil
     import signal
     import subprocess
@@ -62,7 +63,7 @@ def bounded_output(*words: str) -> str | None:
     if path is None:
         return None
     try:
-        process = subprocess.Popen(  # noqa: S603 - the maker's own tool, with words that are written here
+        process = subprocess.Popen(  # noqa: S603 - the vendor's tool, with arguments from this file
             [path, *words[1:]],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -74,7 +75,7 @@ def bounded_output(*words: str) -> str | None:
 
     def stop() -> None:
         with suppress(OSError):
-            # Its children too: they may hold the pipe open.
+            # Kill its children too, because they may keep the pipe open.
             if os.name == "posix":
                 os.killpg(process.pid, signal.SIGKILL)
             else:
@@ -99,7 +100,7 @@ def bounded_output(*words: str) -> str | None:
 
 
 def nvml() -> list[FoundGpu]:
-    """NVIDIA's management library, by its C interface: no process, no context."""
+    """Ask NVIDIA's management library through its C interface, which needs no process and no CUDA context."""
     import ctypes
 
     try:
@@ -130,7 +131,7 @@ def _nvml_device(library: Any, index: int) -> list[FoundGpu]:
         return []
     if library.nvmlDeviceGetName(handle, name, ctypes.c_uint(_NAME)) != 0:
         return []
-    # Where the system's memory is shared, there is no answer.
+    # Devices that share the memory of the system give no answer.
     size = memory[0] // _MIB if library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0 else None
     known = library.nvmlDeviceGetCudaComputeCapability(handle, ctypes.byref(major), ctypes.byref(minor)) == 0
     capability = (major.value, minor.value) if known else None
@@ -138,31 +139,31 @@ def _nvml_device(library: Any, index: int) -> list[FoundGpu]:
 
 
 def nvidia_smi() -> list[FoundGpu]:
-    """``nvidia-smi``, where the library cannot be loaded (a container, WSL)."""
+    """Ask ``nvidia-smi``, for systems that cannot load the library (a container, WSL)."""
     text = bounded_output("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits") or ""
-    found = []
+    gpus = []
     for line in text.splitlines()[:_MOST]:
         name, comma, size = line.rpartition(",")
         if comma:
-            # "[N/A]" where the system's memory is shared.
-            found += _found(name, _whole(size), vendor="nvidia", through="nvidia-smi")
-    return found
+            # The size is "[N/A]" for devices that share the memory of the system.
+            gpus += _found(name, _whole(size), vendor="nvidia", through="nvidia-smi")
+    return gpus
 
 
 def amdgpu(root: Path = _SYS) -> list[FoundGpu]:
-    """The amdgpu driver's own files."""
+    """Read the files of the amdgpu driver."""
     try:
         cards = [path for path in (root / "class" / "drm").iterdir() if re.fullmatch(r"card[0-9]{1,3}", path.name)]
     except OSError:
         return []
-    found = []
+    gpus = []
     for card in sorted(cards, key=lambda path: int(path.name[4:]))[:_MOST]:
         device = card / "device"
         total, name = _whole(_content(device / "mem_info_vram_total")), _content(device / "product_name")
-        # Consumer cards and integrated ones have no name here; rocm-smi may know it.
+        # Consumer cards and integrated GPUs have no name in these files; rocm-smi may know it.
         if total is not None and name.strip():
-            found += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
-    return found
+            gpus += _found(name, total // _MIB, vendor="amd", through="the amdgpu driver")
+    return gpus
 
 
 def _content(path: Path) -> str:
@@ -179,7 +180,7 @@ def _whole(text: str) -> int | None:
 
 
 def rocm_smi() -> list[FoundGpu]:
-    """``rocm-smi``, for cards whose driver does not say their name."""
+    """Ask ``rocm-smi``, for cards that have no name in the files of the driver."""
     import json
 
     text = bounded_output("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json")
@@ -187,7 +188,7 @@ def rocm_smi() -> list[FoundGpu]:
         document = json.loads(text or "{}")
     except (ValueError, RecursionError):
         return []
-    found = []
+    gpus = []
     for card, values in list(document.items())[:_MOST] if isinstance(document, dict) else []:
         if not str(card).startswith("card") or not isinstance(values, Mapping):
             continue
@@ -195,19 +196,19 @@ def rocm_smi() -> list[FoundGpu]:
         name = facts.get("card series", "")
         total = _whole(facts.get("vram total memory (b)", ""))
         if total is not None:
-            found += _found(name or "AMD GPU", total // _MIB, vendor="amd", through="rocm-smi")
-    return found
+            gpus += _found(name or "AMD GPU", total // _MIB, vendor="amd", through="rocm-smi")
+    return gpus
 
 
 def metal() -> list[FoundGpu]:
-    """An Apple chip: its name and the machine's memory from ``sysctl``."""
+    """Ask ``sysctl`` for the name of an Apple chip and the memory of the machine."""
     if sys.platform != "darwin":
         return []
     lines = (bounded_output("sysctl", "-n", "machdep.cpu.brand_string", "hw.memsize") or "").splitlines()
     total = _whole(lines[1]) if len(lines) == 2 else None
     if total is None or not lines[0].startswith("Apple"):
         return []
-    # 0, or nothing on an older system: Metal's own limit.
+    # 0 (or nothing on an older system) means that Metal's own limit is valid.
     limit = _whole(bounded_output("sysctl", "-n", "iogpu.wired_limit_mb") or "") or None
     if limit is not None and limit > total // _MIB:
         limit = None
@@ -215,7 +216,7 @@ def metal() -> list[FoundGpu]:
 
 
 def torch() -> list[FoundGpu]:
-    """torch, if it is installed: slow to import, so it comes last."""
+    """Ask torch if it is installed. It comes last because its import is slow."""
     from importlib.util import find_spec
 
     try:
@@ -230,11 +231,11 @@ def torch() -> list[FoundGpu]:
         devices = getattr(library, kind)
         amd = kind == "cuda" and library.version.hip is not None
         vendor = "intel" if kind == "xpu" else "amd" if amd else "nvidia"
-        found = []
+        gpus = []
         for index in range(min(devices.device_count(), _MOST)):
             about = devices.get_device_properties(index)
             capability = (about.major, about.minor) if vendor == "nvidia" else None
-            found += _found(
+            gpus += _found(
                 str(about.name),
                 int(about.total_memory) // _MIB,
                 vendor=vendor,
@@ -242,10 +243,10 @@ def torch() -> list[FoundGpu]:
                 by_torch=True,
                 capability=capability,
             )
-    except Exception:  # noqa: BLE001 - a broken installation raises anything; it knows no device then
+    except Exception:  # noqa: BLE001 - a broken installation may raise anything
         return []
-    return found
+    return gpus
 
 
 PROBES: Final[tuple[Callable[[], list[FoundGpu]], ...]] = (nvml, nvidia_smi, amdgpu, rocm_smi, metal, torch)
-"""In the order in which they are asked."""
+"""All probes in the order of their use."""

@@ -1,4 +1,4 @@
-"""Accelerators and instances as the program's commands name them: the profile, with the program's own errors and notices."""
+"""Look up accelerators and instances by the names that users type, with the program's errors and notes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 ]
 
 LOCAL = "local"
-"""The name of whatever this machine has."""
+"""The name that means the accelerator of this machine."""
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
-    """The accelerator of this id or alias, or this machine's for ``local``; what had to be assumed goes into ``notes``.
+    """The accelerator with this id or alias, or the one of this machine for ``local``. Assumptions are added to ``notes``.
 
     Raises :class:`~hwcalc.errors.UsageError` for an unknown name and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
@@ -58,11 +58,12 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
-    """The accelerator of one device of this instance, and how many the instance has.
+    """One accelerator of this instance, and how many the instance has.
 
-    A share of an accelerator (1/8 of an L4) has that share of its memory; how fast it is, is not known. Raises
-    :class:`~hwcalc.errors.UsageError` for a name that is unknown, or that several clouds have, and
-    :class:`~hwcalc.errors.ConfigError` for a broken file.
+    A share of an accelerator (1/8 of an L4) has that share of the memory; its speed is unknown.
+
+    Raises :class:`~hwcalc.errors.UsageError` for an unknown or ambiguous name, and :class:`~hwcalc.errors.ConfigError` for a
+    broken file.
     """
     from hwcalc.text import printable
 
@@ -76,7 +77,7 @@ def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
 
 
 def instance_device(instance: Instance) -> Gpu:
-    """What one of the instance's accelerators is to a program. Raises :class:`~hwcalc.errors.ConfigError`."""
+    """One accelerator of the instance as a program sees it. Raises :class:`~hwcalc.errors.ConfigError`."""
     gpu = _whole(instance)
     return gpu if instance.fraction is None else _share(gpu, instance)
 
@@ -114,7 +115,7 @@ def instance_named(name: str, what: str = "instance") -> Instance:
 
 
 def _described(instance: Instance, gpu: Gpu, share: Gpu) -> str:
-    """What the instance has, in a sentence or two."""
+    """The hardware of the instance in one sentence."""
     fabric = f", joined by {instance.fabric}" if instance.fabric else ""
     has = f"{instance.count:,} x {gpu.id}{fabric}"
     if instance.fraction is not None:
@@ -125,7 +126,10 @@ def _described(instance: Instance, gpu: Gpu, share: Gpu) -> str:
 
 
 def _share(gpu: Gpu, instance: Instance) -> Gpu:
-    """A virtual GPU: its share of the memory, or what the cloud says it has. Its rates depend on its neighbours: unknown."""
+    """A virtual GPU with its share of the memory, or with the memory that the cloud reports.
+
+    Its speed is unknown, because other users share the same device.
+    """
     assert instance.fraction is not None
     part, whole = instance.fraction
     sold = gpu.memory_marketing_gb
@@ -147,7 +151,7 @@ def _share(gpu: Gpu, instance: Instance) -> Gpu:
 
 
 def _remarks(gpu: Gpu, notes: list[Note]) -> None:
-    """A file of the user's own, which size of memory was taken, and a Mac's limit."""
+    """Add notes about the user's own profile, the chosen size of memory, and the limit of a Mac."""
     from hwcalc.profiles.gpus import visible_memory
     from hwcalc.text import printable
 

@@ -1,4 +1,4 @@
-"""Broken profile files: errors of the program, or notes where many are listed."""
+"""Turn broken profile files into errors of the program, or into notes when many files are listed."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hwcalc.model import Note
 __all__ = ["LEFT_OUT", "OwnProfileError", "leaving_out", "profile_errors"]
 
 LEFT_OUT = "broken-profile"
-"""The code of the note about a file that is left out."""
+"""The code of the note about a skipped file."""
 
 
 class OwnProfileError(ConfigError):
-    """A broken file of the user's own: what lists many goes on without it, what needs this one does not. Exit 3."""
+    """A file of the user's own is broken. Lists skip such a file; a request for exactly this file fails. Exit 3."""
 
 
 @contextmanager
 def profile_errors() -> Iterator[None]:
-    """A :class:`~hwcalc.profiles.catalog.ProfileError` as an error of the program, which names path, line and key."""
+    """Turn a :class:`~hwcalc.profiles.catalog.ProfileError` into an error of the program with path, line and key."""
     from hwcalc.profiles.catalog import ProfileError
 
     try:
@@ -29,14 +29,14 @@ def profile_errors() -> Iterator[None]:
         from hwcalc.profiles.gpus import user_folder
         from hwcalc.text import printable
 
-        own = user_folder()
-        kind = OwnProfileError if own is not None and error.path.is_relative_to(own.parent) else ConfigError
+        folder = user_folder()
+        kind = OwnProfileError if folder is not None and error.path.is_relative_to(folder.parent) else ConfigError
         raise kind(printable(str(error)), hint="Correct the file, or move it away.") from error
 
 
 @contextmanager
 def leaving_out(notes: list[Note]) -> Iterator[None]:
-    """Around what is read of one of many: a broken file of the user's own becomes a note, once, and the rest goes on."""
+    """Skip a broken file of the user's own in a loop over many files, and add one note about it."""
     try:
         with profile_errors():
             yield

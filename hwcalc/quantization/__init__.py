@@ -1,1 +1,1 @@
-"""How weights and caches are stored: schemes of quantised weights, formats by name, and what is planned of them."""
+"""How weights and caches are stored: quantisation schemes, names of formats, and the choice for a plan."""

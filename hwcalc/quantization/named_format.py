@@ -1,4 +1,4 @@
-"""Quantised formats by the name of a checkpoint: some publish how they are quantised in another file than their config."""
+"""Find a quantised format in the name of a checkpoint. Some configs do not say how the weights are quantised."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _FORMATS: Final = {
     "gptq": "gptq",
     "bnb": "bnb4",
 }
-"""Word of a name -> the format that ``--weights`` takes and that comes next to it."""
+"""A word of a name -> the nearest format that ``--weights`` takes."""
 _WORD: Final = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(_FORMATS)})(?![a-z0-9])")
 
 
 def named_format(model_id: str) -> tuple[str, str] | None:
-    """The first word of a model's name that says a quantised format, and that format for ``--weights``.
+    """The first word of a model's name that means a quantised format, and this format's name for ``--weights``.
 
     >>> named_format("nvidia/GLM-5-NVFP4")
     ('NVFP4', 'nvfp4')

@@ -1,8 +1,8 @@
-"""Which modules a quantiser names: literally, by ending, by glob, or by a regular expression behind ``re:``.
+"""Read the names by which a quantiser selects modules: literal names, endings, globs, or regular expressions after ``re:``.
 
-A name that spells out a layer's number concerns that layer alone, and is looked up rather than compared with every module. The
-others are matched against the names that a module may have in its checkpoint. Of regular expressions only a subset is read,
-without nested repetition, and compiled so that matching takes linear time.
+A name with a layer number is valid for that layer alone, and a table finds it. All other names are compared with every name that
+a module may have in its checkpoint. Only a subset of regular expressions is supported: they have no nested repetition and compile
+to patterns that match in linear time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hwcalc.formulas.weights import Part
 __all__ = ["MOST_NAMES", "Names", "read_names"]
 
 MOST_NAMES: Final = 200_000
-"""More names than this are not read; nor are more than a few thousand globs and regular expressions."""
+"""The most names that one config may have. Of globs and regular expressions it may have a few thousand."""
 _MOST_PATTERNS: Final = 4_096
 _MOST_GENERAL: Final = 256
 _MOST_BY_NUMBER: Final = 128
@@ -44,21 +44,21 @@ Pattern = re.Pattern[str]
 
 @frozen
 class Names:
-    """Modules by name. ``numbered``: (part, layer) -> names and patterns of what follows the layer's number."""
+    """The modules that a config names. ``numbered`` maps (part, layer) to names and patterns for the rest after the number."""
 
     literal: frozenset[str] = frozenset()
     numbered: Mapping[tuple[Part, int], tuple[frozenset[str], tuple[Pattern, ...]]] | None = None
     general: tuple[Pattern, ...] = ()
     by_number: tuple[Pattern, ...] = ()
-    """Patterns whose answer may depend on the layer's number."""
+    """Patterns that may match some layer numbers and not others."""
 
     @property
     def names_layers(self) -> bool:
-        """Whether a layer is told from another."""
+        """Whether some name depends on the layer number."""
         return bool(self.numbered or self.by_number)
 
     def layers(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
-        """Those of ``numbers`` in which the module is named; a module that stands once has one number.
+        """The layer ``numbers`` in which the module is named. A module that exists once has one number.
 
         >>> names = read_names(["model.layers.1.mlp", "re:.*layers.[3-4].*"])
         >>> sorted(names.layers("mlp.up_proj", Part.LANGUAGE, range(6)))
@@ -74,15 +74,15 @@ class Names:
         inner = _inner(module)
         parts = inner.split(".")
         heads = {".".join(parts[:i]) for i in range(len(parts) + 1)}
-        found = {number for number in numbers if self._has(part, number, inner, heads)}
+        matches = {number for number in numbers if self._has(part, number, inner, heads)}
         for number in numbers if self.by_number else ():
             names = _spellings(module, part, number)
-            if number not in found and any(pattern.match(name) for pattern in self.by_number for name in names):
-                found.add(number)
-        return frozenset(found)
+            if number not in matches and any(pattern.match(name) for pattern in self.by_number for name in names):
+                matches.add(number)
+        return frozenset(matches)
 
     def strangers(self, modules: Iterable[tuple[str, Part]]) -> tuple[str, ...]:
-        """Names of single matrices that none of ``modules`` has; norms, biases, routers and convolutions are no loss.
+        """Names of single matrices that none of ``modules`` has. Norms, biases, routers and convolutions are ignored.
 
         >>> read_names(["visual.blocks.0.attn.wqkv", "lm_head"]).strangers([("visual.blocks.attn.qkv", Part.VISION)])
         ('attn.wqkv',)
@@ -92,12 +92,12 @@ class Names:
         for module, part in listed:
             known.setdefault(part, set()).update(_windows(_inner(module)))
         named = ((part, rest) for (part, _), (rests, _) in (self.numbered or {}).items() for rest in rests)
-        found = {rest for part, rest in named if rest and part in known and rest not in known[part]}
+        unknown = {rest for part, rest in named if rest and part in known and rest not in known[part]}
         towers = {name for name in self.literal if _part(name) in known and _part(name) in (Part.VISION, Part.AUDIO)}
         if towers:
             spelled = {window for module, part in listed for name in _spellings(module, part, 0) for window in _windows(name)}
-            found |= towers - spelled
-        return tuple(sorted(name for name in found if not _NO_LOSS.search(name)))
+            unknown |= towers - spelled
+        return tuple(sorted(name for name in unknown if not _NO_LOSS.search(name)))
 
     def _has(self, part: Part, number: int, inner: str, heads: set[str]) -> bool:
         entry = (self.numbered or {}).get((part, number))
@@ -107,7 +107,7 @@ class Names:
 
 
 def read_names(names: Iterable[str]) -> Names | None:
-    """Names as a quantiser writes them; ``None`` if one is not understood or there are too many."""
+    """Read the names of a quantiser's config; ``None`` if one is not understood or there are too many."""
     literal: dict[str, None] = {}
     texts: dict[tuple[Part, int], set[str]] = {}
     patterns: dict[tuple[Part, int], dict[Pattern, None]] = {}
@@ -116,8 +116,8 @@ def read_names(names: Iterable[str]) -> Names | None:
     wild = 0
     for count, name in enumerate(names):
         regex = name.startswith("re:")
-        plain = not regex and not any(sign in name for sign in "*?[")
-        wild += not plain
+        is_literal = not regex and not any(sign in name for sign in "*?[")
+        wild += not is_literal
         if count >= MOST_NAMES or wild > _MOST_PATTERNS or len(name) > _LONGEST:
             return None
         text = name[3:].strip() if regex else name
@@ -125,14 +125,14 @@ def read_names(names: Iterable[str]) -> Names | None:
         if match:
             rest = text[match.end() :]
             key = (_part(text[: match.start(3)]), int(match[3]))
-            if plain:
+            if is_literal:
                 texts.setdefault(key, set()).add(_EXPERT.sub(r"\1experts", rest))
                 continue
             compiled = (_regex if regex or not rest else _glob)(rest)
             if None in compiled:
                 return None
             patterns.setdefault(key, {}).update(dict.fromkeys(filter(None, compiled)))
-        elif plain:
+        elif is_literal:
             literal[_EXPERT.sub(r"\1experts", text)] = None
         else:
             compiled = (_regex if regex else _glob)(text)
@@ -146,19 +146,19 @@ def read_names(names: Iterable[str]) -> Names | None:
 
 
 def _part(prefix: str) -> Part:
-    """Whose layer it is, by what stands before its number."""
+    """The part of the model that a layer belongs to, from the text before its number."""
     return next((part for part, sign in _FAMILIES if sign.search(prefix)), Part.LANGUAGE)
 
 
 def _inner(module: str) -> str:
-    """A module's path inside its layer."""
+    """The path of a module inside its layer."""
     match = _IN_TOWER.search(module)
     return module[match.end() :] if match else module
 
 
 @lru_cache(maxsize=8192)
 def _spellings(module: str, part: Part, number: int) -> tuple[str, ...]:
-    """Names that a module may have in its checkpoint."""
+    """All names that a module may have in its checkpoint."""
     match = _IN_TOWER.search(module)
     here = f"{module[: match.end()]}{number}.{module[match.end() :]}" if match else module
     names = [module, here, *(f"{prefix}{here}" for prefix in _OUTER)]
@@ -172,7 +172,7 @@ def _spellings(module: str, part: Part, number: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=8192)
 def _windows(name: str) -> frozenset[str]:
-    """Every run of a name's parts.
+    """Every run of consecutive parts of a name.
 
     >>> sorted(_windows("a.b"))
     ['a', 'a.b', 'b']
@@ -183,7 +183,7 @@ def _windows(name: str) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _glob(text: str) -> tuple[Pattern | None, ...]:
-    """A glob over a whole name, or over the name of something that the module is part of."""
+    """Patterns of a glob. It matches a whole name, or the name of an outer module."""
     return re.compile(translate(text)), re.compile(translate(f"{text}.*"))
 
 
@@ -196,7 +196,7 @@ _GROUP: Final = re.compile(r"\((?:\?:)?((?:\\\.|[\w.|])+)\)(?![+*?{])")
 
 @lru_cache(maxsize=1024)
 def _regex(text: str) -> tuple[Pattern | None, ...]:
-    r"""The expression's alternatives, each as a pattern for the beginning of a name; ``None`` for what is not read.
+    r"""The alternatives of a regular expression, each as a pattern for the start of a name; ``None`` if it is not supported.
 
     >>> [bool(form.match("x.mlp.up_proj")) for form in _regex(r".*mlp\.(gate|up)_proj.*")]
     [False, True]
@@ -214,7 +214,10 @@ def _regex(text: str) -> tuple[Pattern | None, ...]:
 
 
 def _linear(text: str) -> Pattern | None:
-    """One alternative. What stands between two ``.*`` is of one length but for runs of digits, so its first place will do."""
+    """Compile one alternative to a pattern that matches in linear time, or return ``None`` if it is not supported.
+
+    The text between two ``.*`` has a fixed length except for runs of digits, so the first place where it matches is enough.
+    """
     closed = text.endswith("$")
     text = text.removesuffix("$")
     segments, after_digits, at = [""], False, 0

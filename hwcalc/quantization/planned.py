@@ -1,4 +1,4 @@
-"""Which quantisation is planned: that of ``--weights``, else the one that the checkpoint states."""
+"""The quantisation of a plan: that of ``--weights`` if it is set, otherwise that of the checkpoint."""
 
 from __future__ import annotations
 
@@ -15,58 +15,59 @@ if TYPE_CHECKING:
 __all__ = ["PLAIN_FORMATS", "format_name", "named_in_the_id", "planned_scheme", "weight_formats"]
 
 PLAIN_FORMATS: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
-
+"""Unquantised formats."""
 
 _SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
-
-
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
-"""Sources whose ids are names that a publisher gave."""
+"""Sources whose model ids are the names that publishers chose."""
 
 
 def weight_formats() -> tuple[str, ...]:
-    """What ``--weights`` takes."""
+    """All names that ``--weights`` takes."""
     from hwcalc.quantization.scheme import FORMATS
 
     return (*PLAIN_FORMATS, *FORMATS)
 
 
-def format_name(wanted: str | None) -> str | None:
-    """``--weights`` as the name of a format; ``None`` is as published. Raises :class:`~hwcalc.errors.UsageError`."""
-    if wanted is None:
+def format_name(text: str | None) -> str | None:
+    """The canonical format name for a value of ``--weights``; ``None`` means as published. Raises :class:`UnknownNameError`."""
+    if text is None:
         return None
-    name = wanted.strip().lower()
+    name = text.strip().lower()
     name = _SPELLINGS.get(name, name)
     known = weight_formats()
     if name not in known:
         raise UnknownNameError(
-            f"--weights {wanted[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
+            f"--weights {text[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
         )
     return name
 
 
-def planned_scheme(model: ModelSpec, wanted: str | None) -> tuple[Scheme | None, bool]:
-    """The quantisation that is planned, ``None`` for plain weights, and whether it is understood. ``wanted`` is a format's name."""
-    if wanted in PLAIN_FORMATS:
+def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, bool]:
+    """The scheme of a plan (``None`` for unquantised weights), and whether it is known.
+
+    ``name`` is the name of a format; ``None`` means as published.
+    """
+    if name in PLAIN_FORMATS:
         return None, True
-    if wanted is None and model.quantization is None:
+    if name is None and model.quantization is None:
         return None, named_in_the_id(model) is None
     from hwcalc.quantization.scheme import read_scheme, uniform_scheme
 
-    if wanted is not None:
-        return uniform_scheme(wanted), True
+    if name is not None:
+        return uniform_scheme(name), True
     scheme = model.once("published scheme", lambda: read_scheme(model.quantization or {}, model.facts.expert_dtype))
     return scheme, scheme is not None
 
 
 def named_in_the_id(model: ModelSpec) -> Note | None:
-    """Why a published model's config cannot be taken at its word: its name says a format that it does not state."""
+    """A note for a published model whose name contains a quantised format that its config does not state, or ``None``."""
     from hwcalc.quantization.named_format import named_format
 
-    found = named_format(model.id) if model.source in _PUBLISHED else None
-    if found is None:
+    word_and_format = named_format(model.id) if model.source in _PUBLISHED else None
+    if word_and_format is None:
         return None
-    word, name = found
+    word, name = word_and_format
     return Note(
         code="weights-unknown",
         message=f"The name {model.id} says {word}, but its config does not say how the weights are quantised: they are not "

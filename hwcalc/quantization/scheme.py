@@ -1,7 +1,7 @@
-"""What a config's ``quantization_config`` does to each weight: which format it has, and which it is left alone.
+"""Which format the ``quantization_config`` of a model gives to each weight, and which weights it leaves unquantised.
 
-Every quantiser names its exceptions in its own way; :mod:`hwcalc.quantization.names` reads them. What is not understood
-makes the whole scheme unknown: nothing is left out of account.
+Every quantiser names the weights that it leaves out in its own way; :mod:`hwcalc.quantization.names` reads these names. If any
+part of the config is not understood, the whole scheme is unknown.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["FORMATS", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
 FORMATS: Final[Mapping[str, WeightFormat]] = {
     item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
 }
-"""Quantised formats by the name that ``--weights`` takes."""
+"""Quantised formats by their names for ``--weights``."""
 
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _NAMED_ROLES: Final = (*_QUANTISED_ROLES, WeightRole.HEAD)
@@ -44,7 +44,7 @@ _FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
 
 @frozen
 class Rule:
-    """One format and the weights that get it: of these roles, among the modules ``only`` names, and none that ``never`` does."""
+    """One format and the weights that get it: those with these roles that ``only`` names and ``never`` does not name."""
 
     format: WeightFormat
     roles: tuple[WeightRole, ...] = _QUANTISED_ROLES
@@ -52,66 +52,65 @@ class Rule:
     never: Names = Names()
 
     def taken(self, weight: Weight, part: Part, layers: Sequence[int]) -> frozenset[int]:
-        """Those of ``layers`` in which the weight gets this format."""
+        """The ``layers`` in which the weight gets this format."""
         if weight.role not in self.roles or len(weight.shape) < 2:
             return frozenset()
         module = weight.path.removesuffix(".weight")
-        found = frozenset(layers) if self.only is None else self.only.layers(module, part, layers)
-        return found - self.never.layers(module, part, layers)
+        included = frozenset(layers) if self.only is None else self.only.layers(module, part, layers)
+        return included - self.never.layers(module, part, layers)
 
     @property
     def names_layers(self) -> bool:
-        """Whether it tells one layer from another."""
+        """Whether the rule depends on layer numbers."""
         return self.never.names_layers or (self.only is not None and self.only.names_layers)
 
 
 @frozen
 class Scheme:
-    """Rules in order: the first that takes a weight decides. What none takes stays in the model's dtype."""
+    """Rules in order. The first rule that takes a weight decides its format; all other weights stay unquantised."""
 
     name: str
     rules: tuple[Rule, ...]
 
-    def bytes(self, block: Block, weight: Weight, plain: WeightFormat) -> int:
-        """Bytes of one tensor in all layers of its block. Where the block has no layer numbers, they count from 0."""
-        return sum(count * form.bytes(weight) for count, form in self.formats(block, weight, plain))
+    def bytes(self, block: Block, weight: Weight, unquantised: WeightFormat) -> int:
+        """Bytes of one tensor in all layers of its block."""
+        return sum(count * form.bytes(weight) for count, form in self.formats(block, weight, unquantised))
 
-    def formats(self, block: Block, weight: Weight, plain: WeightFormat) -> list[tuple[int, WeightFormat]]:
-        """In how many layers of its block a tensor has which format."""
+    def formats(self, block: Block, weight: Weight, unquantised: WeightFormat) -> list[tuple[int, WeightFormat]]:
+        """The formats of a tensor, each with its number of layers. If the block has no layer numbers, they count from 0."""
         left: Sequence[int] = range(block.count) if block.layers is None else block.layers
-        found = []
+        counted = []
         for rule in self.rules:
             taken = rule.taken(weight, block.part, left)
             rest = [number for number in left if number not in taken] if taken else left
             if taken:
-                found.append((len(left) - len(rest), rule.format))
+                counted.append((len(left) - len(rest), rule.format))
             left = rest
             if not left:
-                return found
-        return [*found, (len(left), plain)]
+                return counted
+        return [*counted, (len(left), unquantised)]
 
     def strangers(self, blocks: Iterable[Block]) -> tuple[str, ...]:
-        """Modules that the config leaves alone by a name that none of the model's has."""
+        """Names that the config leaves unquantised and that no module of the model has."""
         modules = [(weight.path.removesuffix(".weight"), block.part) for block in blocks for weight in block.weights]
         return tuple(dict.fromkeys(name for rule in self.rules[:1] for name in rule.never.strangers(modules)))
 
     @property
     def names_layers(self) -> bool:
-        """Whether a layer's number matters."""
+        """Whether any rule depends on layer numbers."""
         return any(rule.names_layers for rule in self.rules)
 
 
 def uniform_scheme(name: str) -> Scheme | None:
-    """``--weights NAME``: every matrix but embeddings, routers, norms and the head; ``None`` if there is no such format."""
-    chosen = FORMATS.get(name)
-    return None if chosen is None else Scheme(name=name, rules=(Rule(format=chosen),))
+    """The scheme of ``--weights NAME``: all matrices except embeddings, routers and the head; ``None`` for an unknown name."""
+    form = FORMATS.get(name)
+    return None if form is None else Scheme(name=name, rules=(Rule(format=form),))
 
 
 def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme | None:
-    """A ``quantization_config`` (or the ``quantization`` of an ``hf_quant_config.json``) as a scheme.
+    """Read a ``quantization_config`` (or the ``quantization`` of an ``hf_quant_config.json``); ``None`` if it is not understood.
 
-    ``expert_dtype`` is the config's key of that name: DeepSeek-V4 keeps its routed experts in MXFP4 beside fp8. ``None`` is a
-    scheme that is not understood; nothing is guessed about it.
+    ``expert_dtype`` is the config key of that name: DeepSeek-V4 keeps its routed experts in MXFP4 and the rest in fp8.
     """
     inner = config.get("quantization")
     if isinstance(inner, Mapping) and "quant_method" not in config:
@@ -138,7 +137,7 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
 
 
 def _never(config: Mapping[str, Any]) -> Names | None:
-    """The modules that are left alone, under every key that lists them."""
+    """The modules that stay unquantised, collected from every key that lists them; ``None`` if one is not understood."""
     names: list[str] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers"):
         value = config.get(key)
@@ -148,7 +147,7 @@ def _never(config: Mapping[str, Any]) -> Names | None:
             return None
         names += value
     dynamic = config.get("dynamic") or {}
-    # GPTQModel: "-:" leaves modules alone, "+:" or nothing gives them other settings.
+    # In GPTQModel, "-:" leaves modules unquantised; "+:" or no sign changes their settings, which is not understood.
     if not isinstance(dynamic, Mapping) or not all(isinstance(key, str) and key.startswith("-:") for key in dynamic):
         return None
     return read_names([*names, *(f"re:{key[2:]}" for key in dynamic)])
@@ -178,7 +177,7 @@ def _gptq(config: Mapping[str, Any]) -> Rule | None:
 
 
 def _awq(config: Mapping[str, Any]) -> Rule | None:
-    # transformers' AwqConfig has defaults, GPTQConfig has none for its bits.
+    # AwqConfig of transformers has a default for bits; GPTQConfig has none.
     return _integers(AWQ, config.get("bits", config.get("w_bit", 4)), config.get("group_size", config.get("q_group_size", 128)))
 
 
@@ -199,7 +198,7 @@ def _bitsandbytes(config: Mapping[str, Any]) -> Rule | None:
 
 
 def _mxfp4(config: Mapping[str, Any]) -> Rule | None:
-    # gpt-oss quantises its experts and nothing else.
+    # gpt-oss quantises only its experts.
     return Rule(format=MXFP4, roles=(WeightRole.EXPERT,))
 
 
@@ -229,28 +228,28 @@ _ALGORITHMS: Final = {
 
 
 def _grouped(config: Mapping[str, Any], never: Names) -> Scheme | None:
-    """compressed-tensors and ModelOpt: groups, each with its format and its targets."""
+    """Read the config of compressed-tensors or ModelOpt: groups with a format and targets, or one algorithm."""
     algorithm = str(config.get("quant_algo") or "").upper()
     groups = config.get("config_groups")
     rules: list[Rule] = []
     if isinstance(groups, Mapping) and groups:
         for group in groups.values():
-            found = _group(group, str(config.get("format") or ""))
-            if found is None:
+            group_rules = _group(group, str(config.get("format") or ""))
+            if group_rules is None:
                 return None
-            rules += (replace(rule, never=never) for rule in found)
+            rules += (replace(rule, never=never) for rule in group_rules)
     elif algorithm in _ALGORITHMS:
         rules.append(Rule(format=_ALGORITHMS[algorithm], never=never))
     elif algorithm == "MIXED_PRECISION":
-        found = _by_module(config.get("quantized_layers"))
-        if found is None:
+        module_rules = _by_module(config.get("quantized_layers"))
+        if module_rules is None:
             return None
-        rules += (replace(rule, never=never) for rule in found)
+        rules += (replace(rule, never=never) for rule in module_rules)
     elif algorithm or config.get("quant_algo", "") is not None:
         return None
     method = str(config.get("quant_method") or "modelopt")
     if method == "fp8" and algorithm == "MIXED_PRECISION":
-        # DeepSeek-V4 NVFP4: the experts as the group says, the rest as the fp8 checkpoint had it.
+        # DeepSeek-V4 NVFP4: the listed algorithms are those of the experts; the rest stays as in the fp8 checkpoint.
         rest = _fp8(config)
         if rest is None:
             return None
@@ -259,7 +258,7 @@ def _grouped(config: Mapping[str, Any], never: Names) -> Scheme | None:
 
 
 def _by_module(listed: Any) -> list[Rule] | None:
-    """ModelOpt's ``quantized_layers``: module -> its algorithm."""
+    """Read ``quantized_layers`` of ModelOpt, which maps modules to algorithms."""
     if not isinstance(listed, Mapping) or not listed or len(listed) > MOST_NAMES:
         return None
     modules: dict[str, list[str]] = {}
@@ -286,7 +285,7 @@ def _group(group: Any, outer: str) -> list[Rule] | None:
         return None
     named = [target for target in targets if target != "Linear"]
     rules = [Rule(format=form)] if len(named) < len(targets) or not named else []
-    # Another class of modules, such as "Embedding", is not known here.
+    # A capitalised name is a class of modules. Only "Linear" is supported, not "Embedding" and others.
     if any(name[:1].isupper() and "." not in name for name in named):
         return None
     only = read_names(named)
@@ -313,7 +312,7 @@ def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | Non
         base = replace(INT4, bits=bits)
         if strategy == "channel" or size in (None, -1):
             return replace(base, group=0)
-        # An asymmetric group keeps a zero point of as many bits.
+        # An asymmetric group also keeps a zero point of ``bits`` bits.
         zero = 0 if weights.get("symmetric", True) else bits
         return replace(base, group=size, zero_bits=zero) if _is_size(size) else None
     return None

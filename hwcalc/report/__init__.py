@@ -1,1 +1,1 @@
-"""Reports: one plan as a table, Markdown, CSV or JSON. Nothing is computed here but sums, and nothing is printed."""
+"""Reports: results as text. This room computes nothing but sums, and prints nothing."""

@@ -1,7 +1,7 @@
 """Checks as workflow commands of GitHub Actions: one annotation at the line of each check that fails or is tight.
 
-The format is that of "Workflow commands for GitHub Actions": ``::error file=F,line=L,col=C,title=T::MESSAGE``. In a message ``%``, CR
-and LF are escaped, in a property ``:`` and ``,`` as well. GitHub shows ten errors and ten warnings of a step; the log has them all.
+The format is described in "Workflow commands for GitHub Actions": ``::error file=F,line=L,col=C,title=T::MESSAGE``. Messages escape
+``%``, CR and LF; properties escape ``:`` and ``,`` too. GitHub shows at most ten errors and ten warnings of a step; the log has all.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["check_annotations"]
 
 
 def check_annotations(document: CheckDocument) -> str:
-    """One line for each check that does not plainly hold, errors first, and a notice with the sum."""
+    """One line for each check that failed, is tight or could not be made, errors first; then warnings and a notice with the counts."""
     order = {"error": 0, "fail": 1, "warning": 2}
     wrong = sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status])
     lines = [_annotation(check) for check in wrong]
@@ -23,15 +23,15 @@ def check_annotations(document: CheckDocument) -> str:
 
 
 def _annotation(check: Checked) -> str:
-    said = [in_full(item) for item in what_is_wrong(check)]
-    return _command("warning" if check.status == "warning" else "error", check, [*said, *reason(check).splitlines()])
+    lines = [in_full(item) for item in what_is_wrong(check)]
+    return _command("warning" if check.status == "warning" else "error", check, [*lines, *reason(check).splitlines()])
 
 
-def _command(level: str, check: Checked, said: list[str]) -> str:
+def _command(level: str, check: Checked, lines: list[str]) -> str:
     where = {} if check.file == "-" else {"file": check.file.replace("\\", "/")}
     where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
-    return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in said if line))}"
+    return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in lines if line))}"
 
 
 def _message(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A run of checks in any of its formats."""
+"""The result of a run of checks in each of its formats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 
 
 def check_report(document: CheckDocument, format_: str, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
-    """The text of one of :data:`FORMATS`."""
+    """The result as text in one of :data:`FORMATS`."""
     if format_ == "json":
         from hwcalc.documents import dumps
 

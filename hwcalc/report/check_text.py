@@ -1,4 +1,4 @@
-"""Checks as text for people: a table for the terminal, Markdown for a job's summary, CSV with one row for each requirement."""
+"""Results of checks as text: a table for the terminal, Markdown for a job's summary, CSV with a row for each requirement."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LONGEST_HINT = 240
 
 
 def place(check: Checked) -> str:
-    """``checks.yaml:5``; a check on standard input has its line alone."""
+    """File and line, such as ``checks.yaml:5``; for standard input the line alone."""
     return f"line {check.line}" if check.file == "-" else f"{check.file}:{check.line}"
 
 
 def headline(check: Checked) -> str:
-    """The verdict and what it rests on, in a few words; empty if there is no plan."""
+    """The verdict with its numbers, and the size of the cache; empty if there is no plan."""
     if check.plan is None:
         return ""
     fit = check.plan.fit
@@ -43,7 +43,7 @@ def headline(check: Checked) -> str:
 
 
 def reason(check: Checked) -> str:
-    """Why a check could not be made and what to do about it, at a length that a log can take; the whole of it is in JSON."""
+    """Why a check could not be made, and a hint. The hint is cut to fit a log line; JSON has all of it."""
     if check.error is None:
         return ""
     hint = check.error.hint
@@ -53,14 +53,14 @@ def reason(check: Checked) -> str:
 
 
 def what_is_wrong(check: Checked) -> Iterator[Judged]:
-    """The requirements that fail, or hold by the expected value alone."""
+    """The requirements that fail, and those that hold only at the expected value of an estimate."""
     for item in check.requirements:
         if not item.holds or not item.certain:
             yield item
 
 
 def in_full(item: Judged) -> str:
-    """A requirement with its outcome. A verdict speaks for itself: what is tight is nowhere said to fit."""
+    """A requirement and its outcome. A verdict is printed without its name, so that "tight" is never shown as "fits"."""
     return item.message if item.name == "fits" else f"{item.name}: {item.message}"
 
 
@@ -73,18 +73,21 @@ def summary_line(document: CheckDocument) -> str:
         (summary.failed, "fails" if summary.failed == 1 else "fail"),
         (summary.errors, "could not be checked"),
     )
-    said = ", ".join(f"{count:,} {word}" for count, word in counts if count)
-    return f"{plural(summary.checks, 'check')}: {said}"
+    words = ", ".join(f"{count:,} {word}" for count, word in counts if count)
+    return f"{plural(summary.checks, 'check')}: {words}"
 
 
 def check_table(document: CheckDocument, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
-    """One line for each check, below it what fails and why, and warnings; then the sum. ``quiet`` leaves out notes and what holds."""
+    """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
+
+    ``quiet`` leaves out notes and checks that pass.
+    """
     lines: list[str] = []
     for check in document.checks:
         if quiet and check.status == "pass" and not check.warnings:
             continue
         word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
-        # A failed verdict has a line of its own, with the reason.
+        # A failed verdict gets a line of its own below, with the reason.
         head = "" if any(item.name == "fits" for item in what_is_wrong(check)) else headline(check)
         lines += _wrapped(f"{clean(check.name)}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0)
         for item in what_is_wrong(check):
@@ -104,7 +107,7 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
 def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
     from textwrap import wrap
 
-    # Colour takes no columns, so lines are cut by what is seen; a path or a number is never cut.
+    # Escape codes of colours take no columns, so `first` does not count. A path or a number is never cut.
     room = max(20, width - _INDENT)
     parts = wrap(text, room, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False) or [""]
     return [(first if index == 0 else " " * _INDENT) + part for index, part in enumerate(parts)]
@@ -115,7 +118,7 @@ def _colored(text: str, status: str, *, color: bool) -> str:
 
 
 def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
-    """A heading with the sum, a table of the checks, and what fails, with its place."""
+    """A heading with the counts, a table of the checks, and a list of those that did not pass with file and line."""
     from hwcalc.report.markdown import escaped, markdown_table
 
     rows = [
@@ -156,7 +159,7 @@ _COLUMNS = (
 
 
 def check_csv(document: CheckDocument) -> str:
-    """One row for each requirement of each check; an error is one row with the requirement ``error``."""
+    """One row for each requirement of each check. A check that could not be made is one row with the requirement ``error``."""
     from hwcalc.report.rows import csv_text
 
     rows: list[tuple[object, ...]] = []

@@ -1,4 +1,4 @@
-"""Several plans side by side, for people and for spreadsheets."""
+"""Several plans side by side, as a table, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from hwcalc.library.compare import Comparison, Variant
-from hwcalc.planner.recommend import TIGHT
+from hwcalc.planner.result import Verdict
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many
@@ -19,16 +19,16 @@ _UNKNOWN = "unknown"
 
 
 def comparison_csv(comparison: Comparison) -> str:
-    """One row for each variant, all fields; an empty cell is unknown or not planned."""
+    """One row for each variant with all fields. An empty cell is unknown or was not planned."""
     names = [field.name for field in fields(Variant)]
     return csv_text(names, ([getattr(variant, name) for name in names] for variant in comparison.variants))
 
 
 def comparison_text(comparison: Comparison, *, format_: str, color: bool = False, width: int = PIPED_WIDTH) -> str:
-    """What all variants share, the memory of each, the verdicts where an accelerator was named, and what failed.
+    """What all variants share, the memory of each, verdicts if an accelerator was named, and what failed.
 
-    ``format_`` is ``table`` or ``markdown``. Where the names of the variants leave too little room for the numbers beside them, a
-    table of their own gives them numbers first.
+    ``format_`` is ``table`` or ``markdown``. If the variants' names would make a table too wide, the names get a table of their own,
+    which numbers them, and the other tables show the numbers.
     """
     variants = comparison.variants
     labels = [_label(name) for name in comparison.varying] or ["model"]
@@ -62,7 +62,7 @@ _VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
 
 
 def _width(labels: Sequence[str], header: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> int:
-    """Columns of a table with two blanks between, nothing wrapped."""
+    """Width of a table in characters: two blanks between columns, nothing wrapped."""
     lines = [[*labels, *header], *([*named, *cells] for named, cells in rows)]
     return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2
 
@@ -72,7 +72,7 @@ def _label(name: str) -> str:
 
 
 def _shared(comparison: Comparison, first: Variant) -> str:
-    """What is the same in all, in one line."""
+    """What all variants have in common, in one line."""
     formats = {variant.weights for variant in comparison.variants if variant.error is None}
     words = {
         "model": first.model,
@@ -89,7 +89,7 @@ def _shared(comparison: Comparison, first: Variant) -> str:
 
 
 def _names(variant: Variant, comparison: Comparison) -> list[str]:
-    """What tells this variant from the others."""
+    """The values by which this variant differs from the others."""
     values = {
         **{name: getattr(variant, name) for name in comparison.varying},
         **({"engine": _engine(variant, comparison)} if "engine" in comparison.varying else {}),
@@ -99,7 +99,7 @@ def _names(variant: Variant, comparison: Comparison) -> list[str]:
 
 
 def _engine(variant: Variant, comparison: Comparison) -> str:
-    """The engine, with its version where the same engine is there in several."""
+    """The engine's name, with its version if the comparison has several versions of it."""
     same = [other for other in comparison.variants if other.engine == variant.engine and other.error is None]
     versions = {other.engine_version for other in same}
     return f"{variant.engine}@{variant.engine_version}" if len(versions) > 1 and variant.engine_version else variant.engine
@@ -133,9 +133,9 @@ def _verdict(variant: Variant) -> Sequence[str]:
 
 
 def _needed(variant: Variant) -> str:
-    """What is tight is never one figure: the ends of the estimate disagree."""
+    """The bytes a GPU needs; both ends of the estimate if the verdict depends on them."""
     low, high = variant.total_per_gpu_low_bytes, variant.total_per_gpu_high_bytes
-    if variant.verdict != TIGHT or low is None or high is None:
+    if variant.verdict != Verdict.TIGHT or low is None or high is None:
         return _size(variant.total_per_gpu_bytes)
     return f"{human_bytes(low)} to {human_bytes(high)}"
 

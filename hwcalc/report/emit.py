@@ -1,4 +1,4 @@
-"""A plan as the command line of the engine it was planned for."""
+"""The command line that starts a plan's engine as planned."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["emitted", "emitters"]
 
 
 def emitters() -> tuple[str, ...]:
-    """Engines that have a command line."""
+    """The engines that have a command line."""
     return tuple(name for name in ENGINES if find_engine(name)[0].has_command)
 
 
 def emitted(plan: Plan, engine: str) -> str:
-    """The full command. Raises :class:`~hwcalc.errors.UsageError` if the plan is not of that engine."""
+    """The full command. Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine."""
     if engine not in emitters():
         raise UsageError(f"--emit {engine[:40]!r} is not known.", hint=f"Known: {', '.join(emitters())}.")
     if plan.request.engine != engine:
         raise UsageError(f"the plan is of engine {plan.request.engine}, not {engine}.", hint=f"Add: --engine {engine}")
-    return shlex.join(find_engine(engine)[0].command(_input_of(plan)))
+    return shlex.join(find_engine(engine)[0].command(_command_input(plan)))
 
 
-def _input_of(plan: Plan) -> CommandInput:
+def _command_input(plan: Plan) -> CommandInput:
     request = plan.request
     return CommandInput(
         model=plan.model.id,

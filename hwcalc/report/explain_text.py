@@ -1,4 +1,4 @@
-"""``kvplan explain`` for people: the parts of :mod:`hwcalc.library.explain` as indented lines."""
+"""``kvplan explain`` as text: the parts of :mod:`hwcalc.library.explain` as indented lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["dimensions", "explain_text", "group_lines", "heading", "result", "st
 
 
 def explain_text(explanation: Explanation, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
-    """Each kind of layer with its formula, the numbers and the result, then the sum."""
+    """Each kind of layer with its formula, its numbers and the result; then the sum."""
     from rich.console import RenderableType
     from rich.text import Text
 
@@ -57,7 +57,7 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
 
 
 def group_lines(plan: Plan) -> list[str]:
-    """Each group with its pages and what a request takes of it, then the blocks of a request as bytes."""
+    """Each group with the size of its pages and the blocks that a request takes; then the bytes of all blocks of a request."""
     groups = plan.cache.groups
     lines = []
     for number, group in enumerate(groups, start=1):
@@ -83,12 +83,12 @@ def heading(part: KindExplanation) -> str:
 
 
 def dimensions(part: KindExplanation) -> str:
-    """The kind's own numbers by name."""
+    """The dimensions of the kind by name."""
     return ", ".join(f"{name} {value:,}" for name, value in part.dims.items() if not isinstance(value, bool))
 
 
 def steps(tensor: TensorExplanation) -> list[str]:
-    """The formula in names, then with the numbers put in, up to the bytes of all layers."""
+    """The formula with names, then with numbers, up to the bytes of all layers."""
     block = f": {tensor.dtype_meaning}" if tensor.dtype_meaning.endswith("elements") and tensor.numbers else ""
     if tensor.count > 1:
         sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
@@ -98,12 +98,12 @@ def steps(tensor: TensorExplanation) -> list[str]:
 
 
 def result(part: KindExplanation, whole: int) -> str:
-    """What the kind keeps in all its layers."""
+    """The bytes of all layers of a kind, and their share of the cache."""
     return f"together {both(part.bytes)}, {percent(part.bytes, whole)} of the cache"
 
 
 def total(plan: Plan, parts: tuple[KindExplanation, ...]) -> list[str]:
-    """The addition that ends in the total."""
-    kept = [f"{part.bytes:,}" for part in parts if part.bytes] or ["0"]
-    lines = [f"{' + '.join(kept)} = {both(plan.cache.total_bytes)}"] if len(kept) > 1 else [both(plan.cache.total_bytes)]
+    """The sum of all parts, and what the numbers are."""
+    terms = [f"{part.bytes:,}" for part in parts if part.bytes] or ["0"]
+    lines = [f"{' + '.join(terms)} = {both(plan.cache.total_bytes)}"] if len(terms) > 1 else [both(plan.cache.total_bytes)]
     return [*lines, definition(plan)]

@@ -99,7 +99,7 @@ class InstancesDocument:
 
 
 def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuInfo:
-    """The record of an accelerator, with its other names and where it is rented."""
+    """The record of an accelerator, with its aliases and the instances that have it."""
     from hwcalc.profiles.gpus import visible_memory
 
     visible = visible_memory(gpu)
@@ -136,7 +136,7 @@ def gpu_info(gpu: Gpu, aliases: Sequence[str], instances: Sequence[str]) -> GpuI
 
 
 def instance_info(instance: Instance, each: Gpu) -> InstanceInfo:
-    """The record of an instance; ``each`` is what one of its accelerators is to a program."""
+    """The record of an instance; ``each`` is one of its accelerators as a program sees it."""
     from hwcalc.profiles.gpus import visible_memory
 
     visible = visible_memory(each)

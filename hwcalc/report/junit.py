@@ -1,7 +1,7 @@
-"""Checks as JUnit XML, the way Jenkins, GitLab and the readers of pytest's own file take it.
+"""Checks as JUnit XML, in the form that Jenkins, GitLab and readers of pytest's JUnit files accept.
 
-One ``testsuite`` for each check file, one ``testcase`` for each check. A requirement that fails is a ``failure``, a check that could
-not be made an ``error``. A check that is tight passes, and says so in its ``system-out``.
+There is one ``testsuite`` for each check file and one ``testcase`` for each check. A requirement that fails is a ``failure``; a check
+that could not be made is an ``error``. A tight check passes and says so in its ``system-out``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from hwcalc.report.check_text import headline, in_full, place, reason, what_is_w
 
 __all__ = ["check_junit"]
 
-# Everything that XML 1.0 has no way to write, section 2.2 of the recommendation.
+# Every character that XML 1.0 does not allow (section 2.2 of the recommendation).
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def check_junit(document: CheckDocument) -> str:
-    """The whole document, ending in a newline."""
+    """The whole document, with a newline at the end."""
     summary = document.summary
     suites = [_suite(info.path, [check for check in document.checks if check.file == info.path]) for info in document.files]
     counts = {"tests": summary.checks, "failures": summary.failed, "errors": summary.errors}
@@ -53,11 +53,11 @@ def _case(suite: str, check: Checked) -> Iterable[str]:
     if check.error is not None:
         error = check.error
         yield _element("error", _lines(reason(check), place(check)), message=error.message, type=error.type)
-    said = _lines(
+    remarks = _lines(
         headline(check), *(wrong if check.status == "warning" else ()), *(f"warning: {note.message}" for note in check.warnings)
     )
-    if said:
-        yield _element("system-out", said)
+    if remarks:
+        yield _element("system-out", remarks)
     yield "    </testcase>"
 
 

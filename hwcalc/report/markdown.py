@@ -1,4 +1,4 @@
-"""Plans as Markdown, for pull requests and wikis."""
+"""Plans and explanations as Markdown, for pull requests and wikis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECIAL = str.maketrans({character: f"\\{character}" for character in "\\`*_[]<
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown shows as it is, inside a table too."""
+    """Text with Markdown's special characters escaped, so that it can stand in a table too."""
     return clean(text).replace("\n", " ").translate(_SPECIAL)
 
 
@@ -31,7 +31,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: 
 
 
 def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
-    """Heading, figures, layer groups and notes."""
+    """A heading, the figures, the layer groups and the notes."""
     figure_rows = [(f.name, exact(f.bytes), human_bytes(f.bytes), f.meaning) for f in figures(plan)]
     whole = plan.cache.total_bytes
     share_rows = [
@@ -50,7 +50,7 @@ def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
 
 
 def _verdict(plan: Plan) -> list[str]:
-    """Whether it fits, why, and what would help; nothing without hardware or a budget."""
+    """Whether the plan fits, why, and what would help; empty without hardware or a budget."""
     if plan.fit is None:
         return []
     lines = [f"- {label}: {escaped(text)}\n" for label, text in fit_lines(plan)]

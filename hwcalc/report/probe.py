@@ -1,4 +1,4 @@
-"""A probe, and a receipt that was planned again, as documents and as text."""
+"""The results of a probe, and of a receipt that was planned again, as documents and as text."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ProbeDocument:
 
 
 def probe_document(probed: Probed, more: More | None = None) -> dict[str, Any]:
-    """The JSON document."""
+    """The result of a probe as a JSON document."""
     return asdict(ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed, more=more))
 
 
 def probe_text(probed: Probed, more: More | None = None, *, format_: str, color: bool, width: int, quiet: bool) -> str:
-    """The verdict first, then the figures of every rank, then the tensors, equal ones together."""
+    """The verdict, the figures of every rank, and the tensors; equal tensors share a row."""
     sections = [_head(probed)]
     shown = {"format_": format_, "color": color, "width": width}
     figures = [row for rank in probed.ranks for row in _figures(rank, several=len(probed.ranks) > 1)]
@@ -78,7 +78,7 @@ def probe_csv(probed: Probed, more: More | None = None) -> str:
 
 
 def verified_text(verified: Verified, *, format_: str, color: bool, width: int) -> str:
-    """A receipt's measurements beside today's predictions."""
+    """The measurements of a receipt beside today's predictions."""
     words = "still as predicted" if verified.agrees else "no longer as predicted"
     head = f"{clean(verified.model)}  {clean(verified.receipt)}: {words}\n"
     head += f"measured {clean(verified.date)} on {clean(verified.device)} by {clean(verified.measured_with)}\n"
@@ -89,7 +89,7 @@ def verified_text(verified: Verified, *, format_: str, color: bool, width: int) 
 
 
 def verify_csv(verified: Verified) -> str:
-    """One row for each figure and each drift."""
+    """One row for each figure and for each difference from the receipt."""
     rows: list[tuple[object, ...]] = [
         ("figure", one.name, one.predicted_bytes, one.measured_bytes, one.difference_bytes) for one in verified.comparisons
     ]
@@ -98,7 +98,7 @@ def verify_csv(verified: Verified) -> str:
 
 
 def _more(more: More, shown: dict[str, Any]) -> list[str]:
-    """A paragraph for each of the other measurements."""
+    """A paragraph for each measurement beside the allocation: live model, largest size, bandwidth."""
     out = []
     if more.live is not None:
         live = more.live
@@ -113,10 +113,10 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
             rows = [_row(Compared.of(*row)) for row in live.rows()]
             out.append(head + listing(_COLUMNS, rows, right=(1, 2, 3), **shown))
     if more.maximum is not None:
-        found = more.maximum
+        largest = more.maximum
         out.append(
-            f"largest {found.what}: {found.value:,} ({both(found.bytes)}), by the allocator's rules {found.expected:,}, by the solver "
-            f"{found.solver:,}; limited by: {found.limiting}\n"
+            f"largest {largest.what}: {largest.value:,} ({both(largest.bytes)}), by the allocator's rules {largest.expected:,}, "
+            f"by the solver {largest.solver:,}; limited by: {largest.limiting}\n"
         )
     if more.bandwidth is not None:
         measured = [
@@ -179,7 +179,7 @@ def _row(one: Compared) -> tuple[str, ...]:
 
 
 def _tensors(rank: RankResult, *, several: bool) -> list[tuple[str, ...]]:
-    """Tensors of one form are one row: their count, and the name of the first."""
+    """Equal tensors share a row, with their count and the name they have in common."""
     forms: dict[tuple[Any, ...], list[TensorResult]] = {}
     for one in rank.tensors:
         forms.setdefault((_kind(one.name), one.dtype, one.shape, one.measured_bytes), []).append(one)
@@ -187,7 +187,7 @@ def _tensors(rank: RankResult, *, several: bool) -> list[tuple[str, ...]]:
 
 
 def _kind(name: str) -> str:
-    """``layers.0.keys`` without the number."""
+    """A tensor's name without the layer's number: ``layers.keys`` for ``layers.0.keys``."""
     return ".".join(part for part in name.split(".") if not part.isdecimal())
 
 

@@ -1,11 +1,12 @@
-"""A recommendation as a table, Markdown or CSV: what would do, smallest first, then what is tight, then what was left out."""
+"""A recommendation as a table, Markdown or CSV: hardware that fits, smallest first, then what is tight, then what was left out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.planner.recommend import TIGHT, Offer, Recommendation
+from hwcalc.planner.recommend import Offer, Recommendation
+from hwcalc.planner.result import Verdict
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import how_many, percent, plural
@@ -21,39 +22,39 @@ _CSV_COLUMNS = (
 
 _LEAST_PERCENT: Final = 999
 _MOST_GIB: Final = 10**6
-"""What is beyond is not written out: it would take the room of the other columns, and the reason below the table has the bytes."""
+"""Larger numbers are cut, so that they leave room for the other columns; the reason below the table has the exact bytes."""
 _MEANING = "GiB of the fullest GPU; max batch and max seq at the planned length and number; max tok/s is a bound that no engine is faster than."
 
 
-def recommendation_csv(found: Recommendation) -> str:
-    """One row for each offer; numbers without separators, empty is unknown."""
-    return csv_text(_CSV_COLUMNS, ([getattr(offer, name) for name in _CSV_COLUMNS] for offer in found.offers))
+def recommendation_csv(recommendation: Recommendation) -> str:
+    """One row for each offer. Numbers have no separators; an empty cell is unknown."""
+    return csv_text(_CSV_COLUMNS, ([getattr(offer, name) for name in _CSV_COLUMNS] for offer in recommendation.offers))
 
 
 def recommendation_text(
-    found: Recommendation, *, format_: str = "table", color: bool = False, width: int = 100, quiet: bool = False
+    recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = 100, quiet: bool = False
 ) -> str:
-    """What was asked, the offers, and what was left out and why. ``quiet`` leaves out all but offers and the verdict."""
-    sure = [offer for offer in found.offers if offer.verdict != TIGHT]
-    tight = [offer for offer in found.offers if offer.verdict == TIGHT]
-    blocks = [_lines([_asked(found)], format_, width)]
+    """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
+    sure = [offer for offer in recommendation.offers if offer.verdict != Verdict.TIGHT]
+    tight = [offer for offer in recommendation.offers if offer.verdict == Verdict.TIGHT]
+    blocks = [_lines([_asked(recommendation)], format_, width)]
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
     if tight:
         blocks.append("Tight: enough by the expected value, not at the high end of the estimates.\n")
         blocks.append(_table(tight, format_=format_, color=color, width=width))
-    if not found.offers:
-        blocks += _nothing(found, format_=format_, color=color, width=width)
-    lines = [f"{found.more:,} more: --limit 0"] if found.more else []
+    if not recommendation.offers:
+        blocks += _nothing(recommendation, format_=format_, color=color, width=width)
+    lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
     if not quiet:
-        lines += [_MEANING, *left_out(found), *(note.message for note in found.notes)]
+        lines += [_MEANING, *left_out(recommendation), *(note.message for note in recommendation.notes)]
     if lines:
         blocks.append(_lines(lines, format_, width))
     return "\n".join(blocks)
 
 
 def _lines(lines: Sequence[str], format_: str, width: int) -> str:
-    """A list in Markdown, else sentences that hang under their beginning."""
+    """Lines as a Markdown list, or as paragraphs with a hanging indent."""
     if format_ == "markdown":
         return "".join(f"- {escaped(line)}\n" for line in lines)
     from textwrap import fill
@@ -61,24 +62,24 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
     return "".join(f"{fill(clean(line), width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
 
 
-def left_out(found: Recommendation) -> list[str]:
+def left_out(recommendation: Recommendation) -> list[str]:
     """What is not listed, and why."""
     out = []
-    if found.too_small and found.offers:
-        out.append(f"{found.too_small:,} of {found.considered:,} do not hold it with up to {plural(found.max_gpus, 'GPU')}.")
-    if found.one_at_a_time:
-        out.append(f"{found.one_at_a_time:,} of those are laptops or have unified memory: one is taken, unless --gpu names it.")
-    if found.refused:
-        out.append(f"{found.refused:,} of {found.considered:,} are not for {found.engine}.")
-    if found.unknown:
-        out.append(f"{found.unknown:,} of {found.considered:,}: memory not known.")
-    if found.tight_left_out:
-        out.append(f"{found.tight_left_out:,} tight left out (--strict).")
+    if recommendation.too_small and recommendation.offers:
+        out.append(f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {plural(recommendation.max_gpus, 'GPU')}.")
+    if recommendation.one_at_a_time:
+        out.append(f"{recommendation.one_at_a_time:,} of those are laptops or have unified memory: one is taken, unless --gpu names it.")
+    if recommendation.refused:
+        out.append(f"{recommendation.refused:,} of {recommendation.considered:,} are not for {recommendation.engine}.")
+    if recommendation.unknown:
+        out.append(f"{recommendation.unknown:,} of {recommendation.considered:,}: memory not known.")
+    if recommendation.tight_left_out:
+        out.append(f"{recommendation.tight_left_out:,} tight left out (--strict).")
     return out
 
 
 def layout_words(offer: Offer) -> str:
-    """``tp4 pp2``; one GPU has nothing to share.
+    """The parallel sizes above one, such as ``tp4 pp2``; empty for a single GPU.
 
     >>> from types import SimpleNamespace
     >>> layout_words(SimpleNamespace(tp=4, pp=2, dp=1)), layout_words(SimpleNamespace(tp=1, pp=1, dp=1))
@@ -88,11 +89,11 @@ def layout_words(offer: Offer) -> str:
     return " ".join(f"{name}{size}" for name, size in sizes if size > 1)
 
 
-def _asked(found: Recommendation) -> str:
-    engine = found.engine if found.engine_version is None else f"{found.engine} {found.engine_version}"
-    weights = "weights as published" if found.weights == "as published" else f"{found.weights} weights"
-    what = f"{plural(found.batch, 'sequence')} of {plural(found.seq, 'token')}"
-    return f"{found.model}: {what}, {engine}, {found.kv_dtype} cache, {weights}"
+def _asked(recommendation: Recommendation) -> str:
+    engine = recommendation.engine if recommendation.engine_version is None else f"{recommendation.engine} {recommendation.engine_version}"
+    weights = "weights as published" if recommendation.weights == "as published" else f"{recommendation.weights} weights"
+    what = f"{plural(recommendation.batch, 'sequence')} of {plural(recommendation.seq, 'token')}"
+    return f"{recommendation.model}: {what}, {engine}, {recommendation.kv_dtype} cache, {weights}"
 
 
 def _table(offers: Sequence[Offer], *, format_: str, color: bool, width: int) -> str:
@@ -118,13 +119,13 @@ def _row(offer: Offer, *, instances: bool) -> list[str]:
 
 
 def _used(offer: Offer) -> str:
-    if offer.verdict != TIGHT:
+    if offer.verdict != Verdict.TIGHT:
         return _gib(offer.needed_bytes)
     return f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
 
 
 def _headroom(offer: Offer) -> str:
-    """A share of what may be used. Where next to nothing of what is asked for would fit, how much less says nothing."""
+    """Free memory as a share of what may be used. Very large deficits are cut to ``<-999 %``."""
     if -offer.headroom_bytes * 100 > _LEAST_PERCENT * offer.usable_bytes:
         return f"<-{_LEAST_PERCENT} %"
     if offer.headroom_bytes >= 0:
@@ -140,14 +141,14 @@ def _rate(tokens: float | None) -> str:
     return "" if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}"
 
 
-def _nothing(found: Recommendation, *, format_: str, color: bool, width: int) -> list[str]:
-    """What came nearest, and what would help."""
-    of = f"{plural(found.considered, 'candidate')} with up to {plural(found.max_gpus, 'GPU')} each"
-    tight = " for certain" if found.tight_left_out else ""
+def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width: int) -> list[str]:
+    """What to show if nothing fits: the nearest hardware, and what would help."""
+    of = f"{plural(recommendation.considered, 'candidate')} with up to {plural(recommendation.max_gpus, 'GPU')} each"
+    tight = " for certain" if recommendation.tight_left_out else ""
     out = [f"Nothing holds it{tight}: {of}.\n"]
-    if found.nearest is not None:
-        out += ["Nearest:\n", _table([found.nearest], format_=format_, color=color, width=width)]
-        lines = [found.message] if found.message else []
-        lines += [f"try {one.flag}  ({one.effect})" for one in found.suggestions]
+    if recommendation.nearest is not None:
+        out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
+        lines = [recommendation.message] if recommendation.message else []
+        lines += [f"try {one.flag}  ({one.effect})" for one in recommendation.suggestions]
         out += [_lines(lines, format_, width)] if lines else []
     return out

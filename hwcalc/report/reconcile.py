@@ -1,4 +1,4 @@
-"""A reconciliation as text: verdict, figures side by side, what was planned with."""
+"""A reconciliation as text: the verdict, the figures side by side, and the inputs of the plan."""
 
 from __future__ import annotations
 
@@ -18,47 +18,48 @@ _CSV: Final = (
     "name", "unit", "definition", "predicted", "low", "high", "reported", "reported_low", "reported_high", "difference", "percent",
     "distance_percent", "within", "rank", "line", "meaning",
 )  # fmt: skip
-_NOT_SHARED: Final = 0.005
+_LEAST_DIFFERENCE: Final = 0.005
+"""Smaller differences round to zero when they are printed."""
 
 
-def verdict(found: Reconciliation) -> str:
-    """One line: how many figures agree, and which do not."""
-    agree, whole = sum(row.within for row in found.rows), len(found.rows)
-    allowed = f"{100 * found.tolerance:g} %"
-    if found.within:
+def verdict(reconciliation: Reconciliation) -> str:
+    """One line with the number of figures that agree, and the names of those that do not."""
+    agree, whole = sum(row.within for row in reconciliation.rows), len(reconciliation.rows)
+    allowed = f"{100 * reconciliation.tolerance:g} %"
+    if reconciliation.within:
         return f"agrees: {agree} of {whole} figures within {allowed}"
-    names = ", ".join(row.name for row in found.rows if not row.within)
+    names = ", ".join(row.name for row in reconciliation.rows if not row.within)
     return f"differs: {names} further apart than {allowed} ({agree} of {whole} figures agree)"
 
 
-def reconcile_text(found: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
-    """A table or Markdown."""
-    version = f" {found.engine_version}" if found.engine_version else ""
-    title = f"{found.model} beside {found.log} ({found.engine}{version}, {plural(found.lines, 'line')})"
-    rows = [_cells(row) for row in found.rows]
+def reconcile_text(reconciliation: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
+    """The reconciliation as a table or Markdown."""
+    version = f" {reconciliation.engine_version}" if reconciliation.engine_version else ""
+    title = f"{reconciliation.model} beside {reconciliation.log} ({reconciliation.engine}{version}, {plural(reconciliation.lines, 'line')})"
+    rows = [_cells(row) for row in reconciliation.rows]
     figures = listing(_HEADER, rows, format_=format_, right=(2, 3, 4, 5, 6), color=color, width=width)
     head = (
-        f"### {clean(title)}\n\n**{clean(verdict(found))}**\n\n"
+        f"### {clean(title)}\n\n**{clean(verdict(reconciliation))}**\n\n"
         if format_ == "markdown"
-        else f"{clean(title)}\n{verdict(found)}\n\n"
+        else f"{clean(title)}\n{verdict(reconciliation)}\n\n"
     )
-    ranks = _ranks(found, format_=format_, color=color, width=width)
-    return f"{head}{figures}{ranks}{'' if quiet else _foot(found, format_=format_, color=color, width=width)}"
+    ranks = _ranks(reconciliation, format_=format_, color=color, width=width)
+    return f"{head}{figures}{ranks}{'' if quiet else _foot(reconciliation, format_=format_, color=color, width=width)}"
 
 
-def reconcile_csv(found: Reconciliation) -> str:
-    """One row for each figure, as plain numbers."""
-    return csv_text(_CSV, [[_plain(getattr(row, name)) for name in _CSV] for row in found.rows])
+def reconcile_csv(reconciliation: Reconciliation) -> str:
+    """One row for each figure, with numbers without units and separators."""
+    return csv_text(_CSV, [[_csv_cell(getattr(row, name)) for name in _CSV] for row in reconciliation.rows])
 
 
 def _cells(row: Row) -> list[str]:
     span = ""
     if row.definition in ("estimate", "profile") and row.low != row.high:
         low, high = _shown(row.low, row.unit), _shown(row.high, row.unit)
-        # One unit is enough where both have it.
+        # If both ends have the same unit, it is printed once.
         start, _, unit = low.rpartition(" ")
         span = f"{start if unit and high.endswith(f' {unit}') else low} to {high}"
-    apart = abs(row.difference) >= _NOT_SHARED
+    apart = abs(row.difference) >= _LEAST_DIFFERENCE
     return [
         "" if row.within else "!",
         row.name,
@@ -81,9 +82,9 @@ def _shown(value: Number, unit: str, *, sign: bool = False) -> str:
     return f"+{text}" if sign and value > 0 else text
 
 
-def _ranks(found: Reconciliation, *, format_: str, color: bool, width: int) -> str:
-    """What each process said, where several did."""
-    named = [fact for fact in found.facts if fact.rank is not None and fact.unit == "bytes"]
+def _ranks(reconciliation: Reconciliation, *, format_: str, color: bool, width: int) -> str:
+    """A table of the sizes that each process stated; empty if only one process stated any."""
+    named = [fact for fact in reconciliation.facts if fact.rank is not None and fact.unit == "bytes"]
     processes = sorted({fact.rank for fact in named if fact.rank is not None})
     if len(processes) < 2:
         return ""
@@ -94,20 +95,20 @@ def _ranks(found: Reconciliation, *, format_: str, color: bool, width: int) -> s
     return "\n" + listing(titles, rows, format_=format_, right=range(1, len(titles)), color=color, width=width)
 
 
-def _foot(found: Reconciliation, *, format_: str, color: bool, width: int) -> str:
-    """What was planned with, what the figures are, notes."""
-    inputs = [f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in found.inputs]
+def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: int) -> str:
+    """The inputs of the plan, the meaning of each figure, and the notes."""
+    inputs = [f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in reconciliation.inputs]
     lines = [("planned with", ", ".join(inputs))]
-    lines += [(row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})") for row in found.rows]
-    for fact in found.facts:
+    lines += [(row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})") for row in reconciliation.rows]
+    for fact in reconciliation.facts:
         if fact.name == "usage_share" and not isinstance(fact.value, str):
             lines.append(("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})"))
-    if found.saved is not None:
+    if reconciliation.saved is not None:
         sizes = ", ".join(
-            f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}" for name, size in found.saved.values.items()
+            f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}" for name, size in reconciliation.saved.values.items()
         )
-        lines.append(("kept", f"{sizes}: {found.saved.path}"))
-    lines += [("note", note.message) for note in found.notes]
+        lines.append(("kept", f"{sizes}: {reconciliation.saved.path}"))
+    lines += [("note", note.message) for note in reconciliation.notes]
     if format_ == "markdown":
         from hwcalc.report.markdown import escaped
 
@@ -117,7 +118,7 @@ def _foot(found: Reconciliation, *, format_: str, color: bool, width: int) -> st
     return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
 
 
-def _plain(value: object) -> object:
+def _csv_cell(value: object) -> object:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else value

@@ -1,4 +1,4 @@
-"""The documents that are not plans, as dataclasses: what ``kvplan schema`` is made of."""
+"""The JSON documents of commands that list something, and of errors, as dataclasses. ``kvplan schema`` derives from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain rows: CSV of a plan's tensors, and lists (models, engines, dtypes) in every text format."""
+"""CSV of a plan's tensors, and lists (models, engines, dtypes) in every text format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAN_COLUMNS = (
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values with a header line; numbers without separators."""
+    """Comma-separated values with a header line."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
@@ -29,7 +29,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def plan_csv(plan: Plan) -> str:
-    """One row for each cached tensor; the ``bytes`` column adds up to the total, and files can be joined end to end."""
+    """One row for each cached tensor. The ``bytes`` column adds up to the total; each row names its plan, so files can be joined."""
     request = plan.request
     common = (
         plan.model.id, request.engine, request.engine_version or "", request.seq, request.batch, request.kv_dtype,
@@ -54,7 +54,7 @@ def listing(
     color: bool = False,
     width: int = PIPED_WIDTH,
 ) -> str:
-    """Rows as a table, Markdown or CSV; the columns in ``right`` hold numbers."""
+    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right."""
     numbers = frozenset(right)
     if format_ == "csv":
         return csv_text(header, rows)

@@ -1,7 +1,7 @@
-"""Checks as SARIF 2.1.0 (OASIS), for code scanning: one rule for each requirement, one result for each that fails or is tight.
+"""Checks as SARIF 2.1.0 (OASIS), for code scanning: a rule for each kind of requirement, a result for each one that fails or is tight.
 
-A result stands at the line and column of its check. Its fingerprint is made of the file, the check's name and the rule, so that it
-stays the same result when lines are added above it, and is another in every file.
+A result points to the line and column of its check. Its fingerprint is made of the file, the check's name and the rule: it does not
+change when lines are added above the check.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RULES: Final = {**{name: field.help for name, field in REQUIREMENTS.items()}, *
 
 
 def check_sarif(document: CheckDocument) -> str:
-    """The log as JSON text."""
+    """The SARIF log as JSON text."""
     results = [result for check in document.checks for result in _results(check, strict=document.summary.strict)]
     used = [name for name in _RULES if any(result["ruleId"] == name for result in results)]
     for result in results:
@@ -61,10 +61,10 @@ def check_sarif(document: CheckDocument) -> str:
 
 
 def _results(check: Checked, *, strict: bool) -> list[dict[str, Any]]:
-    found = [_result(check, item.name, in_full(item), level=_level(item, strict=strict)) for item in what_is_wrong(check)]
+    results = [_result(check, item.name, in_full(item), level=_level(item, strict=strict)) for item in what_is_wrong(check)]
     if check.error is not None:
-        found.append(_result(check, "error", reason(check).replace("\n", " "), level="error"))
-    return found
+        results.append(_result(check, "error", reason(check).replace("\n", " "), level="error"))
+    return results
 
 
 def _level(item: Judged, *, strict: bool) -> str:
@@ -93,7 +93,7 @@ def _result(check: Checked, rule: str, message: str, *, level: str) -> dict[str,
 
 
 def _uri(path: str) -> str:
-    """A path as a URI: relative to the current folder if it lies in it, as code scanning wants it."""
+    """A path as a URI, relative to the current folder if the file lies in it, as code scanning expects."""
     if path == "-":
         return "standard-input"
     whole = Path(os.path.normpath(path))

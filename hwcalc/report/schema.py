@@ -1,4 +1,4 @@
-"""JSON Schemas of the documents, made from the dataclasses that the documents are made of. Only here is pydantic used."""
+"""JSON Schemas of the documents, derived from their dataclasses. Only this module uses pydantic."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ DOCUMENTS = (
 
 
 def json_schema(document: str) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. No key is optional and no other key is allowed.
+    """JSON Schema (draft 2020-12) of one of :data:`DOCUMENTS`. Every key is required and no other key is allowed.
 
-    ``check-file`` is the one that kvplan reads and does not write: most of its keys are optional.
+    ``check-file`` is the exception: kvplan reads it, and most of its keys are optional.
     """
     if document == "check-file":
         from hwcalc.check.schema import check_file_schema
@@ -76,7 +76,7 @@ def json_schema(document: str) -> dict[str, Any]:
         schema["properties"]["explain"] = {"type": "array", "items": {"$ref": "#/$defs/KindExplanation"}}
         schema["required"].append("explain")
     if document == "diff":
-        # The one number that may be negative.
+        # The only number of this document that may be negative.
         for choice in schema["$defs"]["Change"]["properties"]["difference"]["anyOf"]:
             choice.pop("minimum", None)
     schema["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
@@ -102,11 +102,11 @@ _SIGNED: Final = {
     "Compared": frozenset({"difference_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
 }
-"""What is below zero where the weights alone do not fit."""
+"""Class -> fields that may be negative, such as the headroom when the weights alone do not fit."""
 
 
 def _strict(node: Any) -> None:
-    """Forbid other keys, require all, and drop what the generator adds for forms. No integer of a document is negative."""
+    """Require all keys, forbid others, drop titles and defaults, and set the minimum of unsigned integers to 0."""
     if isinstance(node, list):
         for item in node:
             _strict(item)

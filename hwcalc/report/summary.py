@@ -1,4 +1,4 @@
-"""What every report of a plan says, as values: the lines, the figures and one share for each kind of layer."""
+"""What every report of a plan shows: its lines, its figures, and the share of each kind of layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "verdict",
 ]
 
-# The dimensions that people compare models by, and how they are said; the others are in ``explain``.
+# The dimensions by which people compare models, and how they are printed; ``explain`` has the others.
 _SPOKEN = {
     "num_attention_heads": "{} heads",
     "num_key_value_heads": "{} KV heads",
@@ -59,7 +59,7 @@ _SOURCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One headline number and what it is."""
+    """One headline number and its meaning."""
 
     name: str
     bytes: int
@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerShare:
-    """What the layers of one kind and one length rule keep together, for the whole batch."""
+    """The bytes of all layers of one kind with one length rule, for the whole batch."""
 
     title: str
     count: int
@@ -79,7 +79,7 @@ class LayerShare:
 
 
 def definition(plan: Plan) -> str:
-    """What the numbers are, in words."""
+    """What the numbers are (exact, an engine's, assumed), in words."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
     return _DEFINITIONS.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 
@@ -104,9 +104,9 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
 
 
 def _dimensions(layers: tuple[LayerInfo, ...]) -> str:
-    """The dimensions of the attention layers, a range where they differ from layer to layer."""
+    """The dimensions of the attention layers; a range if layers differ."""
     attention = [layer.dims for layer in layers if "num_attention_heads" in layer.dims or "index_head_dim" in layer.dims]
-    said = []
+    out = []
     for name, words in _SPOKEN.items():
         values = sorted({int(dims[name]) for dims in attention if name in dims})
         if name == "v_head_dim" and all(dims.get("head_dim", dims.get(name)) == dims.get(name) for dims in attention):
@@ -114,12 +114,12 @@ def _dimensions(layers: tuple[LayerInfo, ...]) -> str:
         if values:
             low, high = f"{values[0]:,}", f"{values[-1]:,}"
             text = low if low == high else f"{low} or {high}" if len(values) == 2 else f"{low} to {high}"
-            said.append(words.format(text).replace("1 heads", "1 head") if text == "1" else words.format(text))
-    return ", ".join(said)
+            out.append(words.format(text).replace("1 heads", "1 head") if text == "1" else words.format(text))
+    return ", ".join(out)
 
 
 def request_line(plan: Plan) -> str:
-    """Engine, length, batch, dtypes and whatever else was asked for."""
+    """Engine, length, batch, dtypes and the other options of the request."""
     request = plan.request
     engine = " ".join(filter(None, (request.engine, request.engine_version)))
     parts = [
@@ -136,7 +136,7 @@ def request_line(plan: Plan) -> str:
 
 
 def source_line(plan: Plan) -> str:
-    """Where the config was found and which version of it."""
+    """Where the config comes from, and its revision."""
     model = plan.model
     words = _SOURCES.get(model.source, model.source)
     location = clean(model.location)
@@ -161,7 +161,7 @@ def figures(plan: Plan) -> list[Figure]:
 
 
 def _beside(plan: Plan, together: int) -> list[Figure]:
-    """What stands beside weights and cache, where hardware is named, and the sum."""
+    """The sum of weights and cache; with hardware, activations, overhead and the total of a GPU instead."""
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted")]
@@ -177,14 +177,14 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
 
 
 def _meaning(part: ActivationShare | OverheadInfo) -> str:
-    """A range, unless all of it was measured."""
+    """The range of an estimate; measured parts have none."""
     if part.definition == "measured":
         return "measured on this machine"
     return f"{part.definition}: {human_bytes(part.low)} to {human_bytes(part.high)}"
 
 
 def _growth(plan: Plan) -> str:
-    """What the growth per token is: that of the very next token, by the formulas."""
+    """What the bytes per token mean: the growth of the cache by the very next token, by the formulas."""
     strides = sorted({tensor.span.numbers[0] for tensor in plan.cache.tensors if isinstance(tensor.span, Strided)})
     every = " and ".join(f"{stride:,}" for stride in strides)
     if strides:
@@ -196,7 +196,7 @@ def _growth(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether it fits, and how sure that is: nothing is said to fit that the high end of an estimate does not hold."""
+    """Whether the plan fits, and how sure that is. A plan is only said to fit if it does at the high end of the estimates."""
     fit = plan.fit
     assert fit is not None
     engine = find_engine(plan.request.engine)[0].label
@@ -224,7 +224,7 @@ def verdict(plan: Plan) -> str:
 
 
 def fit_lines(plan: Plan) -> list[tuple[str, str]]:
-    """The verdict's reasons, the pool, and how much more would fit, in a few labelled lines."""
+    """Labelled lines with the reasons of the verdict, the pool, and how much more would fit."""
     fit = plan.fit
     assert fit is not None
     out = [("error", clean(fit.message))] if fit.message else []
@@ -252,7 +252,7 @@ def _because(limiting: str | None) -> str:
 
 
 def _equation(plan: Plan) -> list[tuple[str, str]]:
-    """What the fullest GPU needs, term by term."""
+    """The terms of what the fullest GPU needs."""
     fit = plan.fit
     assert fit is not None
     budget = fit.budget
@@ -308,7 +308,7 @@ def shares(plan: Plan) -> list[LayerShare]:
 
 
 def _rule(tensors: tuple[TensorInfo, ...]) -> str:
-    """How many positions are kept, tensors that grow first."""
+    """How many positions the tensors keep: growing tensors first, then fixed state."""
     if not tensors:
         return "nothing kept"
     growing = dict.fromkeys(tensor.span for tensor in tensors if tensor.role not in {Role.STATE, Role.CONV})

@@ -1,4 +1,4 @@
-"""The plan as a table for people. The only place that imports rich, and only when a table is drawn."""
+"""A plan as a table for the terminal. rich is imported only when a table is drawn."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["PIPED_WIDTH", "hanging", "indented", "plan_table", "rendered"]
 
 PIPED_WIDTH = 100
-"""Columns of piped output, whatever the terminal it was started from; on a terminal the most that is used."""
+"""Columns of piped output; on a terminal, the most columns that are used."""
 
 _BAR = 40
 
 
 def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
-    """What rich would print, as text, without trailing blanks."""
+    """The text that rich would print, without trailing blanks."""
     from rich.console import Console
 
     console: Console = Console(
@@ -58,9 +58,9 @@ def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int
 
 
 def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
-    """The answer first, then where it comes from: figures, a bar for each group of layers, notes.
+    """The total first, then the figures, a bar for each group of layers, and notes.
 
-    ``quiet`` leaves out the notes; warnings always stay.
+    ``quiet`` leaves out the notes; warnings are always shown.
     """
     from rich.table import Table
     from rich.text import Text
@@ -80,7 +80,7 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
     ]
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in ("left", "right", "right", "left"):
-        # Numbers are never cut: only the remark wraps.
+        # Only the last column may wrap: a number is never cut.
         table.add_column(justify=justify, no_wrap=justify == "right")
     for figure in figures(plan):
         strong = "bold" if figure.name == "total" else ""
@@ -101,7 +101,7 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
 
 
 def _verdict(plan: Plan) -> list[RenderableType]:
-    """Whether it fits, why, how much more would, and what would help."""
+    """Whether the plan fits, why, how much more would fit, and what would help."""
     from rich.text import Text
 
     if plan.fit is None:
@@ -115,7 +115,7 @@ def _verdict(plan: Plan) -> list[RenderableType]:
 
 
 def _bars(groups: Sequence[LayerShare], total: int) -> list[RenderableType]:
-    """Two lines for each group: what it is, then its bar and its bytes."""
+    """Two lines for each group: its description, then its bar and bytes."""
     from rich.text import Text
 
     exact_width = max(len(exact(group.bytes)) for group in groups)
@@ -138,14 +138,14 @@ def _bars(groups: Sequence[LayerShare], total: int) -> list[RenderableType]:
 
 
 def indented(text: Text) -> RenderableType:
-    """A paragraph set in by two columns."""
+    """A paragraph indented by two columns."""
     from rich.padding import Padding
 
     return Padding(text, (0, 0, 0, 2))
 
 
 def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
-    """Rows of label, text and style in one grid, so that a long text hangs under its own beginning."""
+    """Rows of label, text and style in one grid; long texts wrap with a hanging indent."""
     from rich.table import Table
     from rich.text import Text
 

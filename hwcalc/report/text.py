@@ -1,4 +1,4 @@
-"""Words and numbers as every report writes them."""
+"""How reports write numbers and counts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BILLION, _MILLION = 10**9, 10**6
 
 
 def exact(count: int) -> str:
-    """Bytes to the last one: ``exact(73728)`` is ``"73,728 B"``."""
+    """The exact number of bytes: ``exact(73728)`` is ``"73,728 B"``."""
     return f"{count:,} B"
 
 
 def both(count: int) -> str:
-    """Bytes to the last one and in a binary unit.
+    """The exact number of bytes, and the same in a binary unit.
 
     >>> both(73728), both(576)
     ('73,728 B (72 KiB)', '576 B')
@@ -41,7 +41,7 @@ def plural(count: int, word: str) -> str:
 
 
 def how_many(count: int | None) -> str:
-    """A cell with a solver's answer: nothing where it is not planned, ``any`` where nothing limits it.
+    """A solver's answer: empty if it was not planned, ``any`` if nothing limits it.
 
     >>> how_many(None), how_many(4096), how_many(UNLIMITED)
     ('', '4,096', 'any')
@@ -50,7 +50,7 @@ def how_many(count: int | None) -> str:
 
 
 def parameters(count: int) -> str:
-    """A parameter count, spelled out: a bare B would be read as bytes.
+    """A number of parameters with the unit in words, because B would be read as bytes.
 
     >>> parameters(8_190_735_360), parameters(130_000_000)
     ('8.19 billion', '130 million')
@@ -63,7 +63,7 @@ def parameters(count: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share with one decimal, in integers so that it is the same everywhere: ``percent(1, 8)`` is ``"12.5 %"``."""
+    """A share with one decimal, by integer arithmetic so that it is the same everywhere: ``percent(1, 8)`` is ``"12.5 %"``."""
     if whole <= 0:
         return "0.0 %"
     tenths = (2000 * part + whole) // (2 * whole)
@@ -71,7 +71,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def layer_words(count: int, numbers: LayerNumbers, shown: str | None = None) -> str:
-    """How many layers and which; ``shown`` is the list of them cut short, where there is no room for the whole.
+    """How many layers, and which. ``shown`` replaces the list of layers if it is too long.
 
     >>> layer_words(4, LayerNumbers(range(4))), layer_words(1, LayerNumbers([5])), layer_words(8, LayerNumbers(range(4)))
     ('4 layers 0-3', '1 layer 5', '8 in 4 layers 0-3')
@@ -81,7 +81,7 @@ def layer_words(count: int, numbers: LayerNumbers, shown: str | None = None) -> 
 
 
 def abbreviated(ranges: str, width: int = 30) -> str:
-    """Layer numbers cut at a comma so that they fit; the whole list is in JSON and in ``explain``.
+    """Layer numbers cut at a comma to fit ``width``; JSON and ``explain`` have the whole list.
 
     >>> abbreviated("3,7,11,15,19,23,27,31,35,39,43,47")
     '3,7,11,15,19,23,27,31,35,39,…'

@@ -1,8 +1,8 @@
-"""Where a model's description comes from: :func:`resolve` takes whatever names a model, :func:`resolve_stream` an open file.
+"""Find the description of a model. :func:`resolve` takes a path or an id, :func:`resolve_stream` takes an open file.
 
-The order is explicit path, Hugging Face cache, catalog, Hub: what is on this machine answers at once and without network. Who asks
-for a revision, or names the Hub's address or a token, means the Hub: it stands before the catalog then. Every
-:class:`~hwcalc.model.RawModel` says which it was. Remote code is never run.
+The order is explicit path, Hugging Face cache, catalog, Hub, so a model on this machine needs no network. With a revision, an
+endpoint or a token, the Hub comes before the catalog. Every :class:`~hwcalc.model.RawModel` names its source. Remote code never
+runs.
 """
 
 from __future__ import annotations
@@ -40,36 +40,37 @@ def resolve(
 ) -> RawModel:
     """Find the description of ``model``: a path (``-`` is standard input) or an id, ``org/name`` or ``org/name@revision``.
 
-    A string is a path if it is written as one (``./x``, ``x.json``) or if something of that name exists; a folder that looks
-    like an id and has no ``config.json`` does not hide the id. A path object is always a path.
+    A string is a path if it is written as one (``./x``, ``x.json``) or if a file or folder of that name exists. A folder whose
+    name looks like an id is ignored if it has no ``config.json``. A path object is always a path.
 
-    ``offline`` (or ``HF_HUB_OFFLINE``) forbids the network; ``token`` and ``endpoint`` stand before ``HF_TOKEN`` and ``HF_ENDPOINT``;
-    ``weights`` reads the headers of the weight files too; ``refresh`` asks the Hub first, whatever this machine has. A Hub that
-    cannot be reached is passed over, with a note of the code ``hub-unreachable``, where the cache or the catalog has the model.
+    ``offline`` (or ``HF_HUB_OFFLINE``) forbids the network. ``token`` and ``endpoint`` override ``HF_TOKEN`` and ``HF_ENDPOINT``.
+    ``weights`` also reads the headers of the weight files. ``refresh`` asks the Hub first, even if this machine has the model. If
+    the Hub cannot be reached, the cache or the catalog may answer instead, with a note of the code ``hub-unreachable``.
 
-    Raises :class:`~hwcalc.errors.ModelNotFoundError` if nobody has it, :class:`~hwcalc.errors.ConfigError` if what was found
-    cannot be read, :class:`~hwcalc.errors.UnsupportedError` on GGUF, :class:`~hwcalc.errors.UsageError` on a revision that makes
-    no sense, and :class:`~hwcalc.errors.HubError` if the Hub refuses or cannot be reached and nobody else has the model.
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source has the model, :class:`~hwcalc.errors.ConfigError` if its
+    description cannot be read, :class:`~hwcalc.errors.UnsupportedError` for GGUF, :class:`~hwcalc.errors.UsageError` for a
+    malformed revision, and :class:`~hwcalc.errors.HubError` if the Hub refuses, or if it cannot be reached and no other source
+    has the model.
     """
-    given = os.fsdecode(os.fspath(model))
-    if not given or "\0" in given or len(given) > _LONGEST:
-        raise _not_a_model(given)
+    text = os.fsdecode(os.fspath(model))
+    if not text or "\0" in text or len(text) > _LONGEST:
+        raise _not_a_model(text)
     if not isinstance(model, str):
-        return _pathless(from_path(Path(given), weights=weights), revision)
-    if given == "-":
-        return _pathless(from_standard_input(), revision)
-    path = Path(os.path.expanduser(given))
-    looks_like_id = _looks_like_id(given.partition("@")[0]) and not has_path_syntax(given)
-    if os.path.lexists(path) and not (is_model_id(given) and _hides_nothing(path)):
-        return _pathless(from_path(path, weights=weights), revision)
-    if given.lower().endswith(".gguf"):
+        return _without_revision(from_path(Path(text), weights=weights), revision)
+    if text == "-":
+        return _without_revision(from_standard_input(), revision)
+    path = Path(os.path.expanduser(text))
+    looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
+    if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
+        return _without_revision(from_path(path, weights=weights), revision)
+    if text.lower().endswith(".gguf"):
         raise UnsupportedError(
-            f"{shown(given)} names a GGUF file, which kvplan does not read yet.",
+            f"{shown(text)} names a GGUF file, which kvplan does not read yet.",
             hint="Give the model's config.json or its Hub id.",
         )
     if not looks_like_id:
-        raise no_such_path(given) if has_path_syntax(given) and not _HUB_ADDRESS.fullmatch(given) else _not_a_model(given)
-    model_id, asked = split_revision(given, revision)
+        raise no_such_path(text) if has_path_syntax(text) and not _HUB_ADDRESS.fullmatch(text) else _not_a_model(text)
+    model_id, asked = split_revision(text, revision)
     folder = Absent(place="the folder of that name here (it has no config.json)") if os.path.lexists(path) else None
     wanted = Wanted(
         id=model_id,
@@ -83,12 +84,12 @@ def resolve(
 
 
 def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
-    """The description in an open file, text or binary; it is read to its end and left open."""
+    """The description in an open text or binary file. The file is read to its end and stays open."""
     return from_stream(stream)
 
 
 def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
-    """Who is asked for an id, in this order; the first that has it answers. A source is a function of :class:`Wanted`."""
+    """The sources in the order in which they are asked. The first one that has the model answers."""
     if refresh:
         return (_find_on_hub, find_cached, find_in_catalog)
     if wanted.revision or wanted.token or wanted.endpoint:
@@ -105,7 +106,7 @@ def _find_on_hub(wanted: Wanted) -> RawModel | Absent:
 
 
 def _forbidden() -> bool:
-    """Whether the environment forbids the network, in huggingface_hub's own words."""
+    """Whether the environment forbids the network, by the variables of huggingface_hub."""
     word = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return word.upper() in {"1", "ON", "YES", "TRUE"}
 
@@ -113,14 +114,14 @@ def _forbidden() -> bool:
 def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
     absent = [] if folder is None else [folder]
     for source in _order(wanted, refresh=refresh):
-        # The catalog describes the main branch, so it may stand in for a Hub that cannot be reached.
+        # The catalog describes the main branch, so it may replace a Hub that cannot be reached.
         instead = wanted.revision == "main" and absent and absent[-1].error is not None
         answer = source(replace(wanted, revision=None) if instead else wanted)
         if isinstance(answer, RawModel):
             notes = [note for miss in absent if (note := _remark(miss, answer)) is not None]
             return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
         absent.append(answer)
-        if answer.error is not None:  # once is enough
+        if answer.error is not None:
             wanted = replace(wanted, offline=True)
     for miss in absent:
         if miss.error is not None:
@@ -141,15 +142,15 @@ def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
 
 
 def _looks_like_id(text: str) -> bool:
-    """``org/name``, or a bare name, which a few of the oldest models have (``gpt2``)."""
+    """Whether ``text`` is ``org/name`` or a bare name. A few of the oldest models have bare names (``gpt2``)."""
     return is_model_id(text) or is_model_id(f"org/{text}")
 
 
-def _hides_nothing(path: Path) -> bool:
+def _is_folder_without_config(path: Path) -> bool:
     return os.path.isdir(path) and not os.path.lexists(path / "config.json")
 
 
-def _pathless(raw: RawModel, revision: str | None) -> RawModel:
+def _without_revision(raw: RawModel, revision: str | None) -> RawModel:
     if revision is not None:
         raise UsageError(
             f"a file has no revisions, but {shown(revision)} was asked for.", hint="Leave --revision out, or give an id."

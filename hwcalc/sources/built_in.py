@@ -1,4 +1,4 @@
-"""The catalog as a source: what :mod:`hwcalc.profiles.catalog` knows, as a :class:`~hwcalc.model.RawModel`."""
+"""The catalog as a source: entries of :mod:`hwcalc.profiles.catalog` as :class:`~hwcalc.model.RawModel`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PLACE = "the built-in catalog"
 
 @contextmanager
 def profile_errors() -> Iterator[None]:
-    """A broken file of the catalog as the program's own error."""
+    """Turn the error of a broken catalog file into an error of the program."""
     try:
         yield
     except ProfileError as error:
@@ -27,7 +27,7 @@ def profile_errors() -> Iterator[None]:
 
 
 def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
-    """The model from the user's own folder or the catalog. It has no revisions: a request for one is not answered."""
+    """The model from the user's own folder or the catalog. The catalog has no revisions, so a revision is always absent."""
     with profile_errors():
         entry = find_entry(wanted.id)
     if entry is None:
@@ -49,7 +49,7 @@ def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
 
 
 def _weights(entry: CatalogEntry) -> WeightFacts | None:
-    """Weight bytes as they were read once; how many files and tensors it was is not kept."""
+    """The weight bytes of the entry. The catalog does not keep the numbers of files and tensors."""
     sizes = entry.data.get("weight_bytes")
     if not sizes:
         return None

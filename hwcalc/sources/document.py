@@ -1,7 +1,7 @@
-"""Read a config document: JSON as real files have it, and an error in words for everything else.
+"""Read a config document in JSON. Everything else is an error with an explanation.
 
-Accepted beyond strict JSON: a byte-order mark, ``NaN`` and ``Infinity`` (PyTorch-era files have them), and a key that
-comes twice, where the last one counts, as in Python.
+Some real files are not strict JSON. Therefore a byte-order mark, ``NaN``, ``Infinity`` and duplicate keys are accepted. Of
+duplicate keys the last one counts, as in Python.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from hwcalc.text import printable
 __all__ = ["LARGEST_DOCUMENT", "MAX_DEPTH", "check_document", "parse_document", "read_document", "read_stream"]
 
 LARGEST_DOCUMENT: Final = 16 * 1024**2
-"""Bytes. The largest published config is under one MiB (quantised models that list every module)."""
+"""Most bytes of a document. The largest published config is under one MiB (quantised models that list every module)."""
 
 MAX_DEPTH: Final = 100
-"""Levels of nesting. Real configs have up to six."""
+"""Most levels of nesting. Real configs have up to six."""
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
 
 def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
-    """The object in a regular file of at most :data:`LARGEST_DOCUMENT` bytes; ``name`` stands for it in messages.
+    """The object in a regular file of at most :data:`LARGEST_DOCUMENT` bytes. Messages call the file ``name``.
 
-    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such file, else :class:`~hwcalc.errors.ConfigError`.
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such file, :class:`~hwcalc.errors.UnsupportedError` for GGUF
+    and :class:`~hwcalc.errors.ConfigError` for everything else.
     """
     name = name or printable(str(path))
     data = b""
     try:
         mode = os.stat(path).st_mode
-        if stat.S_ISREG(mode):  # opening anything else may wait for ever
+        if stat.S_ISREG(mode):  # to open a pipe or a device may block for ever
             with open(path, "rb") as file:
                 data = file.read(LARGEST_DOCUMENT + 1)
     except FileNotFoundError as error:
@@ -58,7 +59,7 @@ def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
 
 
 def read_stream(stream: IO[str] | IO[bytes], name: str) -> dict[str, Any]:
-    """The object in an open file or pipe, text or binary, read to its end but not past :data:`LARGEST_DOCUMENT`."""
+    """The object in an open text or binary file or pipe. At most :data:`LARGEST_DOCUMENT` + 1 bytes are read."""
     whole = bytearray()
     try:
         while len(whole) <= LARGEST_DOCUMENT and (part := _part(stream, LARGEST_DOCUMENT + 1 - len(whole))):
@@ -66,7 +67,7 @@ def read_stream(stream: IO[str] | IO[bytes], name: str) -> dict[str, Any]:
     except UnicodeError as error:
         raise ConfigError(f"{name} is not UTF-8 text.", hint=_WRONG_KIND) from error
     except Exception as error:
-        # The object is the caller's: whatever its read() raises is about the file, not about kvplan.
+        # The caller's object may raise anything in its read(). All of it means that the file cannot be read.
         raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
     return parse_document(bytes(whole), name)
 
@@ -81,7 +82,7 @@ def _part(stream: IO[str] | IO[bytes], size: int) -> bytes:
 
 
 def parse_document(data: bytes, name: str) -> dict[str, Any]:
-    """The object in ``data``; ``name`` stands for the document in messages, which never repeat its content."""
+    """The object in ``data``. Messages call the document ``name`` and never repeat its content."""
     if len(data) > LARGEST_DOCUMENT:
         raise ConfigError(f"{name} is larger than {LARGEST_DOCUMENT // 1024**2} MiB: that is no config.", hint=_WRONG_KIND)
     text = _decode(data, name)
@@ -106,7 +107,7 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
 
 
 def check_document(document: object, name: str) -> None:
-    """That nothing in a document read from JSON trips those who walk or print it: its depth, and halves of UTF-16 pairs."""
+    """Raise :class:`ConfigError` for a document that is nested too deeply or contains half of a UTF-16 pair."""
     if _deeper_than(document, MAX_DEPTH):
         raise _too_deep(name)
     if not _encodable(document):
@@ -138,7 +139,7 @@ def _too_deep(name: str) -> ConfigError:
 
 
 def _deeper_than(document: object, depth: int) -> bool:
-    """Whether containers lie more than ``depth`` deep: a dict in a list in a dict is 3 deep."""
+    """Whether containers are nested more than ``depth`` levels deep: a dict in a list in a dict has 3 levels."""
     level: list[Any] = [document]
     for _ in range(depth):
         inner = [value for item in level for value in (item.values() if isinstance(item, dict) else item)]

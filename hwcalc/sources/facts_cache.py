@@ -1,8 +1,8 @@
-"""What weight headers said, kept on this machine by commit: a commit's files never change, so one reading is enough.
+"""A cache of weight facts per commit. The files of a commit never change, so it is enough to read their headers once.
 
-``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` where the variable is not set). It is a cache: what is
-missing, broken or not writable is read again, never an error. That a commit has no such files, or damaged ones, is kept too, and so
-are the notes that belong to the reading.
+The files are ``$XDG_CACHE_HOME/kvplan/headers/<org>--<name>/<commit>.json`` (``~/.cache`` if the variable is not set). If a file
+is missing, broken or cannot be written, the headers are read again, without an error. The cache also remembers that a commit has
+no weight files or damaged ones, and it keeps the notes of the reading.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _LONGEST_NOTE: Final = 1000
 
 @frozen
 class Kept:
-    """One reading of a commit: ``facts`` is ``None`` where the commit has no weight files that can be read."""
+    """One reading of a commit. ``facts`` is ``None`` if the commit has no readable weight files."""
 
     facts: WeightFacts | None
     notes: tuple[Note, ...] = ()
 
 
 def facts_folder() -> Path | None:
-    """Where the cache is, there or not; ``None`` where the system names no home."""
+    """The folder of the cache, whether or not it exists; ``None`` without a home folder."""
     base = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return Path(base) / "kvplan" / "headers" if os.path.isabs(base) else None
 
 
 def cached_weights(model_id: str, commit: str) -> Kept | None:
-    """What an earlier reading of this commit said, if it was kept."""
+    """The result of an earlier reading of this commit, or ``None``."""
     path = _path(model_id, commit)
     try:
         with open(path or os.devnull, "rb") as file:
@@ -50,7 +50,7 @@ def cached_weights(model_id: str, commit: str) -> Kept | None:
 
 
 def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: Iterable[Note] = ()) -> None:
-    """Keep what was read of this commit, if that is possible."""
+    """Store the result of a reading. Nothing happens if the file cannot be written."""
     path = _path(model_id, commit)
     if path is None:
         return
@@ -70,7 +70,7 @@ def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: I
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that others only ever see whole: two writers at once are harmless. Raises :class:`OSError`."""
+    """Write a file so that other programs never see a part of it, even with two writers at once. Raises :class:`OSError`."""
     os.makedirs(path.parent, exist_ok=True)
     temporary = path.parent / f".{os.urandom(8).hex()}.tmp"
     try:

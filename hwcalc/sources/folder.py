@@ -1,4 +1,4 @@
-"""What lies beside a config: weight files whose headers can be read, and a second file about quantisation."""
+"""Read a config and the files beside it: the headers of weight files, and a second file about quantisation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["read_config", "weights_beside"]
 
 
 def read_config(path: Path, notes: list[Note]) -> dict[str, Any]:
-    """The config at ``path``, ``params.json`` translated, with what ``hf_quant_config.json`` beside it adds.
+    """The config at ``path``, merged with ``hf_quant_config.json`` beside it. A ``params.json`` is translated.
 
-    Raises :class:`~hwcalc.errors.ConfigError` if it cannot be read; a broken file beside it is only noted.
+    Raises :class:`~hwcalc.errors.ConfigError` if the config cannot be read. If the second file is broken, a note is added.
     """
     config = read_document(path)
     if path.name == "params.json":
@@ -37,7 +37,7 @@ def read_config(path: Path, notes: list[Note]) -> dict[str, Any]:
 
 
 def weights_beside(path: Path, notes: list[Note]) -> WeightFacts | None:
-    """What the safetensors files in the folder of the config at ``path`` hold; ``None`` if there are none, or not all."""
+    """The facts about the safetensors files beside the config ``path``, or ``None`` if files are missing or broken."""
     folder = os.path.dirname(path)
     stems = ("consolidated", "model") if path.name == "params.json" else ("model",)
     names = (f"{stem}.safetensors{end}" for stem in stems for end in ("", ".index.json"))

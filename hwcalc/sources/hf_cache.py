@@ -1,8 +1,8 @@
-"""The Hugging Face cache on this machine, read as it lies on disk. The Hub is asked only for weight headers that nobody has read yet.
+"""The Hugging Face cache on this machine as a source. The Hub is asked only for weight headers that were never read before.
 
-``<cache>/models--<org>--<name>/refs/<branch>`` holds a commit, ``snapshots/<commit>/config.json`` (a link into ``blobs``)
-the file. Where the cache is: ``HF_HUB_CACHE``, else ``HUGGINGFACE_HUB_CACHE`` (its old name), else ``$HF_HOME/hub``, else
-``$XDG_CACHE_HOME/huggingface/hub``, else ``~/.cache/huggingface/hub``.
+``<cache>/models--<org>--<name>/refs/<branch>`` holds a commit. ``snapshots/<commit>/config.json`` is the file, a link into
+``blobs``. The first of these is the cache: ``$HF_HUB_CACHE``, ``$HUGGINGFACE_HUB_CACHE`` (its old name), ``$HF_HOME/hub``,
+``$XDG_CACHE_HOME/huggingface/hub``, ``~/.cache/huggingface/hub``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
 
 
 def cached_ids() -> tuple[str, ...]:
-    """Ids of the models that the cache has a folder for, config or not, in alphabetical order."""
+    """The ids of all models with a folder in the cache, in alphabetical order. The folder may lack a config."""
     try:
         names = os.listdir(cache_folder())
     except OSError:
@@ -36,19 +36,19 @@ def cached_ids() -> tuple[str, ...]:
 
 
 def cached_config(model_id: str) -> Path | None:
-    """The config of the main branch, if the cache has it; it is not opened."""
-    found = _locate(Wanted(id=model_id))
-    return None if isinstance(found, str) else found[0]
+    """The path of the config of the main branch, or ``None`` if the cache does not have it."""
+    located = _locate(Wanted(id=model_id))
+    return None if isinstance(located, str) else located[0]
 
 
 def find_cached(wanted: Wanted) -> RawModel | Absent:
-    """The model from the cache. A config that is there and broken raises :class:`~hwcalc.errors.ConfigError`."""
-    found = _locate(wanted)
-    if isinstance(found, str):
-        return Absent(place=f"the Hugging Face cache ({printable(str(cache_folder()))})", remark=found)
+    """The model from the cache. Raises :class:`~hwcalc.errors.ConfigError` for a broken config."""
+    located = _locate(wanted)
+    if isinstance(located, str):
+        return Absent(place=f"the Hugging Face cache ({printable(str(cache_folder()))})", remark=located)
     from hwcalc.sources.folder import read_config
 
-    path, commit, remark = found
+    path, commit, remark = located
     notes = [Note(code="revision", message=remark)] if remark else []
     config = read_config(path, notes)
     raw = RawModel(
@@ -63,7 +63,7 @@ def find_cached(wanted: Wanted) -> RawModel | Absent:
 
 
 def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> RawModel:
-    """From an earlier reading of this commit, else from the weight files if they were downloaded, else from the Hub."""
+    """The model with its weight facts, from an earlier reading of this commit, from downloaded files, or from the Hub."""
     from hwcalc.sources.facts_cache import cached_weights, keep_weights
     from hwcalc.sources.folder import weights_beside
 
@@ -84,7 +84,7 @@ def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> R
 
 
 def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
-    """Config, commit and a remark; or only what stands in the way, empty if the cache does not know the model at all."""
+    """Config, commit and a remark, or only the reason why the cache has no config. The reason is empty for an unknown model."""
     folder = cache_folder() / f"models--{wanted.id.replace('/', '--')}"
     if not os.path.isdir(folder):
         return ""
@@ -110,7 +110,7 @@ def _snapshots(folder: Path) -> Iterator[str]:
 
 
 def _commit(folder: Path, revision: str | None, commits: tuple[str, ...]) -> tuple[str | None, str]:
-    """The commit that ``revision`` means in this folder, with a remark; or ``None`` with the reason."""
+    """The commit that ``revision`` means in this folder and a remark, or ``None`` and the reason."""
     listed = "; it has " + ", ".join(commit[:12] for commit in commits[:4]) if commits else ""
     known = f"the Hugging Face cache has {folder.name.removeprefix('models--').replace('--', '/', 1)}"
     commit = _reference(folder / "refs" / (revision or "main"))

@@ -1,7 +1,7 @@
-"""Put small files into the Hugging Face cache the way huggingface_hub lays it out, so that it and every other program find them.
+"""Put small files into the Hugging Face cache in the layout of huggingface_hub, so that other programs find them too.
 
-``blobs/<key>`` holds the content, ``snapshots/<commit>/<name>`` links to it, ``refs/<branch>`` holds the commit. The key is git's name of
-the content, which is what the Hub's ETag is for such files; made from the bytes, it can never name another content.
+``blobs/<key>`` holds the content, ``snapshots/<commit>/<name>`` links to it, ``refs/<branch>`` holds the commit. The key is git's
+hash of the content. The Hub uses the same hash as the ETag of such files.
 Layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
 
@@ -20,7 +20,7 @@ __all__ = ["blob_key", "keep_files"]
 
 
 def blob_key(data: bytes) -> str:
-    """Git's name of a file's content.
+    """The hash that git uses for the content of a file.
 
     >>> blob_key(b"")
     'e69de29bb2d1d6434b8b29ae775ad8c2e48c5391'
@@ -29,9 +29,9 @@ def blob_key(data: bytes) -> str:
 
 
 def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, bytes]) -> bool:
-    """Keep files of one commit that ``revision`` meant when it was asked; whether that was possible.
+    """Store files of one commit, and ``revision`` as a name of this commit. Returns whether that was possible.
 
-    A file that is there already stays. The reference is written last, so that whoever reads it finds the rest.
+    Existing files stay as they are. The reference is written last: a program that reads it finds all files.
     """
     folder = cache_folder() / f"models--{model_id.replace('/', '--')}"
     try:
@@ -52,12 +52,12 @@ def _keep(folder: Path, commit: str, name: str, data: bytes) -> None:
     if not os.path.isfile(blob):
         write_atomically(blob, data)
     os.makedirs(path.parent, exist_ok=True)
-    if os.path.islink(path):  # to a blob that is gone
+    if os.path.islink(path):  # the link is broken
         with suppress(FileNotFoundError):
             os.unlink(path)
     try:
         os.symlink(os.path.join("..", "..", "blobs", blob.name), path)
     except FileExistsError:
         return
-    except OSError:  # no links here: a copy, as huggingface_hub does
+    except OSError:  # the file system has no links, so write a copy, as huggingface_hub does
         write_atomically(path, data)

@@ -1,8 +1,8 @@
-"""The Hugging Face Hub as a source: ``config.json`` at a commit, and what the headers of the weight files say.
+"""The Hugging Face Hub as a source: ``config.json`` at a commit, and the headers of the weight files.
 
-One request gives the config and the commit. The weights then cost one or two requests a file, each for a part of it
-(:mod:`hwcalc.sources.weights`), and all of it is kept on this machine: the config in the Hugging Face cache, where other programs find it
-too, the facts in kvplan's own. So the next plan of the model asks nobody. Nothing that a repository holds is ever run.
+One request gives the config and the commit. The weights need one or two requests per file, each for a part of the file
+(:mod:`hwcalc.sources.weights`). The config is then stored in the Hugging Face cache, where other programs find it too, and the
+weight facts in kvplan's own cache. So the next plan of the model needs no network. Code in a repository never runs.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from hwcalc.text import printable, shown
 __all__ = ["find_on_hub", "with_weights"]
 
 _STEMS: Final = {False: ("model",), True: ("consolidated", "model")}
-"""Names of the weight files, by whether the config is Mistral's ``params.json``."""
+"""Stems of the weight files. The key says whether the config is Mistral's ``params.json``."""
 _KEPT: Final = frozenset({"renamed", "weights"})
-"""Codes of the notes that stay true of a commit."""
+"""Codes of notes that are always true for a commit."""
 
 
 def find_on_hub(wanted: Wanted) -> RawModel | Absent:
-    """The model from the Hub; absent if the Hub has no such model or cannot be reached.
+    """The model from the Hub, or :class:`Absent` if the Hub has no such model or cannot be reached.
 
-    Raises :class:`~hwcalc.errors.HubAccessError` if it refuses, :class:`~hwcalc.errors.ModelNotFoundError` or
+    Raises :class:`~hwcalc.errors.HubAccessError` if the Hub refuses access, :class:`~hwcalc.errors.ModelNotFoundError` or
     :class:`~hwcalc.errors.UnsupportedError` if the repository holds no model that can be planned, and
-    :class:`~hwcalc.errors.ConfigError` if what it holds cannot be read.
+    :class:`~hwcalc.errors.ConfigError` if its config cannot be read.
     """
     client = HubClient(wanted.endpoint, wanted.token)
     tell(f"asking {client.name}")
@@ -49,7 +49,7 @@ def find_on_hub(wanted: Wanted) -> RawModel | Absent:
 
 
 def with_weights(raw: RawModel, wanted: Wanted, commit: str, *, params: bool) -> RawModel:
-    """A model of the cache with what the Hub's weight headers say of its commit; a Hub that does not answer is only noted."""
+    """Add the weight facts of a commit from the Hub to a cached model. If the Hub does not answer, add a note instead."""
     notes: list[Note] = []
     try:
         client = HubClient(wanted.endpoint, wanted.token)
@@ -71,7 +71,7 @@ def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
     revision = wanted.revision or "main"
     try:
         reply = client.file(wanted.id, revision, "config.json", most=LARGEST_DOCUMENT)
-    except ValueError:  # huggingface_hub's own rule of what an id is
+    except ValueError:  # huggingface_hub rejects the id
         return Absent(place=client.name)
     if reply.status == 404 and reply.code == "RepoNotFound":
         return Absent(place=client.name)
@@ -81,11 +81,11 @@ def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
     if reply.status == 404:
         from hwcalc.sources.without_config import without_config
 
-        found = without_config(repository)
-        if found is None:
+        params = without_config(repository)
+        if params is None:
             return Absent(place=client.name)
-        documents = {"params.json": found}
-        config = config_from_params(parse_document(found, "params.json"), f"params.json of {wanted.id}")
+        documents = {"params.json": params}
+        config = config_from_params(parse_document(params, "params.json"), f"params.json of {wanted.id}")
     elif reply.status == 200:
         documents = {"config.json": reply.body}
         config = parse_document(reply.body, f"config.json of {wanted.id} on {client.name}")
@@ -131,12 +131,12 @@ def _raw(repository: Repository, wanted: Wanted, config: dict[str, Any], documen
 
 
 def _weights(repository: Repository, stems: tuple[str, ...], notes: list[Note]) -> tuple[WeightFacts | None, bool]:
-    """The facts, and whether asking again later would be of no use. A plan does without them: the cache needs the config alone."""
+    """The weight facts, and whether this result is final. It is not final if a later request could succeed."""
     commit = repository.commit
     kept = None if commit is None else cached_weights(repository.asked, commit)
     if kept is not None and kept.facts is not None:
-        said = {note.code for note in notes}
-        notes += (note for note in kept.notes if note.code not in said)
+        codes = {note.code for note in notes}
+        notes += (note for note in kept.notes if note.code not in codes)
         return kept.facts, True
     facts = None
     try:
@@ -157,7 +157,10 @@ def _unread(error: KvplanError) -> Note:
 def _quantization(
     repository: Repository, config: dict[str, Any], documents: dict[str, bytes]
 ) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """ModelOpt's older exports say in a file of their own how they are quantised; it is asked for only where the dtypes tell of it."""
+    """Add the quantisation that older exports of ModelOpt keep in a second file.
+
+    The caller asks for it only if the dtypes of the weight files suggest a quantised model.
+    """
     try:
         data = repository.whole(QUANT_FILE, LARGEST_DOCUMENT)
         if data is None:

@@ -1,10 +1,10 @@
-"""Requests to the Hub with huggingface_hub's session, address and token; the only module that imports it.
+"""Requests to the Hub with the session, address and token of huggingface_hub. No other module imports huggingface_hub.
 
-What huggingface_hub reads from the environment counts here: ``HF_ENDPOINT``, ``HF_TOKEN`` and the stored login, proxies, certificates,
-``HF_HUB_DOWNLOAD_TIMEOUT``. Unlike its own downloads these are small and bounded: in bytes, in time, and in the number of tries.
+The environment of huggingface_hub is respected: ``HF_ENDPOINT``, ``HF_TOKEN`` and the stored login, proxies, certificates,
+``HF_HUB_DOWNLOAD_TIMEOUT``. Its downloads have no limits, but the requests here do: in bytes, in time and in the number of tries.
 
-The token is sent and never said: errors are made of the status and of words of this program, not of what the client or the server
-wrote, and they hide the client's own exception, whose text may quote a header.
+No message contains the token. Messages consist of the status and of words of this program. They do not repeat what the client or
+the server wrote, and they hide the exception of the client, whose text may quote a header.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ PAUSES: Final = (0.5, 1.0)
 """Seconds before the second and the third try."""
 
 _LONGEST_WAIT: Final = 5
-"""Seconds. A server that asks for more is not waited for."""
+"""Most seconds to wait for a server. If it asks for more, the request fails."""
 _SLOWEST: Final = 6
-"""Time-outs that one whole answer may take: the client's own is for each piece."""
+"""Most time for a whole answer, in time-outs. The client's time-out is for each piece."""
 _PIECE: Final = 64 * 1024
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
@@ -41,7 +41,7 @@ _ID_IN_ADDRESS: Final = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/", re.ASCII)
 
 
 class _TryAgainError(Exception):
-    """Something that may pass. ``wait`` is what the server asked for, in seconds."""
+    """A temporary failure. ``wait`` is the number of seconds that the server asked for."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -53,8 +53,8 @@ class _TryAgainError(Exception):
 class Reply:
     """An answer of the Hub.
 
-    ``code`` is its word for what is wrong (``EntryNotFound``), ``commit`` the commit that answered, ``file_bytes`` the whole file's
-    size, ``id`` the name under which it answered, which differs from the one asked for if the repository was renamed.
+    ``code`` is the Hub's name of the error (``EntryNotFound``), ``commit`` is the commit of the answer, and ``file_bytes`` is
+    the size of the whole file. ``id`` is the present name of the repository, which may differ from the requested id.
     """
 
     status: int
@@ -68,8 +68,8 @@ class Reply:
 class HubClient:
     """The Hub at one address, for one user.
 
-    ``endpoint`` and ``token`` stand before what the environment says. Raises :class:`~hwcalc.errors.UsageError` if one of them can be
-    none. Every request raises :class:`~hwcalc.errors.HubUnreachableError` if no usable answer came.
+    ``endpoint`` and ``token`` override the environment. Raises :class:`~hwcalc.errors.UsageError` if one of them is malformed.
+    Every request raises :class:`~hwcalc.errors.HubUnreachableError` if there is no usable answer.
     """
 
     def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
@@ -103,26 +103,30 @@ class HubClient:
 
     @property
     def name(self) -> str:
-        """The Hub in words: its address without a password in it."""
+        """The name of the Hub for messages: its address without a password."""
         parts = urlsplit(self.endpoint)
         host = (parts.hostname or "") + (f":{parts.port}" if parts.port else "")
         return "the Hugging Face Hub" if host == "huggingface.co" else f"the Hub at {printable(host)}"
 
     @property
     def page(self) -> str:
-        """Its address for people, without a password in it."""
+        """The web address of the Hub, without a password."""
         parts = urlsplit(self.endpoint)
         return printable(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl())
 
     def file(self, model_id: str, revision: str, name: str, *, most: int, first: int | None = None) -> Reply:
-        """A file: at most ``most`` bytes of it and one more, or with ``first`` exactly its bytes from there on, ``most`` of them."""
+        """A file, or a part of it.
+
+        Without ``first`` the reply has at most ``most`` + 1 bytes; the one more shows that the file is too large. With ``first``
+        it has the ``most`` bytes from this position on.
+        """
         from huggingface_hub import hf_hub_url
 
         address = hf_hub_url(model_id, name, revision=revision, endpoint=self.endpoint)
         return self._get(address, most, first)
 
     def listing(self, model_id: str, revision: str, *, most: int) -> Reply:
-        """What the Hub knows of a repository: a JSON document with its files as ``siblings``."""
+        """The Hub's description of a repository: a JSON document with the files as ``siblings``."""
         from urllib.parse import quote
 
         return self._get(f"{self.endpoint}/api/models/{model_id}/revision/{quote(revision, safe='')}", most, None)
@@ -148,7 +152,7 @@ class HubClient:
                 return self._read(response, pieces, most, first)
         except (HubError, _TryAgainError):
             raise
-        except Exception as error:  # noqa: BLE001 - three generations of clients, each with exceptions of its own
+        except Exception as error:  # noqa: BLE001 - the three supported clients all have different exceptions
             reason, again = _reason(error, self._timeout)
         if again:
             raise _TryAgainError(reason) from None
@@ -172,19 +176,19 @@ class HubClient:
         )
 
     def _body(self, response: Any, pieces: Iterator[bytes], most: int, first: int | None) -> tuple[bytes, int | None]:
-        """The bytes asked for and the file's size. What is sent beyond them is not read."""
+        """The requested bytes and the size of the file. Bytes after the requested ones are not read."""
         size = _number(response.headers.get("Content-Length"))
         if first is None:
             if size is not None and size > most:
                 return b" " * (most + 1), size
             body, more = self._up_to(pieces, most + 1), most + 1
         elif response.status_code == 206:
-            found = _CONTENT_RANGE.fullmatch(str(response.headers.get("Content-Range", "")).strip())
-            if found is None or int(found[1]) != first:
+            match = _CONTENT_RANGE.fullmatch(str(response.headers.get("Content-Range", "")).strip())
+            if match is None or int(match[1]) != first:
                 raise self._unreachable(f"{self.name} answers a request for a part of a file with another part")
-            size, more = int(found[3]), min(most, int(found[3]) - first)
+            size, more = int(match[3]), min(most, int(match[3]) - first)
             body = self._up_to(pieces, more)
-        else:  # it knows no ranges: the part is at the beginning, so little is lost
+        else:  # the server ignores ranges; parts are near the start of a file, so reading from the start costs little
             more = first + most
             body = self._up_to(pieces, more)
         if len(body) < (more if size is None else min(more, size)) and (size is not None or first is not None):
@@ -192,7 +196,7 @@ class HubClient:
         return (body if first is None or response.status_code == 206 else body[first:]), size
 
     def _up_to(self, pieces: Iterator[bytes], most: int) -> bytes:
-        """At most ``most`` bytes, in bounded time: a server that drips is not waited for."""
+        """At most ``most`` bytes. Raises :class:`HubUnreachableError` if the server sends too slowly."""
         body = bytearray()
         end = time.monotonic() + _SLOWEST * self._timeout
         while len(body) < most:
@@ -207,14 +211,14 @@ class HubClient:
         return bytes(body[:most])
 
     def _id(self, response: Any) -> str | None:
-        """The repository's name in the last address on this Hub that has one: its own content store has none."""
-        own = urlsplit(self.endpoint)
+        """The name of the repository, from the last address on this Hub that contains one. Addresses of its store do not."""
+        hub = urlsplit(self.endpoint)
         for answer in (response, *reversed(response.history)):
             address = urlsplit(str(answer.url))
-            if address.netloc.rpartition("@")[2] == own.netloc.rpartition("@")[2]:
-                found = _ID_IN_ADDRESS.match(address.path.removeprefix(own.path))
-                if found is not None:
-                    return found[1]
+            if address.netloc.rpartition("@")[2] == hub.netloc.rpartition("@")[2]:
+                match = _ID_IN_ADDRESS.match(address.path.removeprefix(hub.path))
+                if match is not None:
+                    return match[1]
         return None
 
     def _unreachable(self, reason: str) -> HubUnreachableError:
@@ -224,7 +228,7 @@ class HubClient:
         )
 
     def refusal(self, reply: Reply, model_id: str) -> HubError:
-        """The error for an answer that is neither the file nor a word that it is not there."""
+        """The error for a status that means neither success nor a missing file."""
         page = f"{self.page}/{model_id}"
         if reply.status in {401, 403}:
             if reply.code == "GatedRepo":
@@ -263,13 +267,16 @@ def _checked_endpoint(text: str) -> str:
 
 @contextmanager
 def _opened(address: str, headers: Mapping[str, str], timeout: float) -> Iterator[tuple[Any, Iterator[bytes]]]:
-    """A response whose body is not read yet, and the pieces of it; huggingface_hub changed its client twice."""
+    """Open a response without reading its body, and return it with the pieces of the body.
+
+    huggingface_hub has changed its HTTP client twice, so both interfaces are supported.
+    """
     from huggingface_hub import get_session
 
     session: Any = get_session()
     if callable(getattr(session, "stream", None)):  # httpx, httpx2
         with session.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as response:
-            yield response, response.iter_bytes()  # as they come, so that one who drips is noticed
+            yield response, response.iter_bytes()  # pieces as they arrive, so that a slow server is noticed
     else:  # requests
         with session.get(address, headers=headers, timeout=timeout, stream=True) as response:
             read = getattr(response.raw, "read1", response.raw.read)
@@ -277,7 +284,7 @@ def _opened(address: str, headers: Mapping[str, str], timeout: float) -> Iterato
 
 
 def _reason(error: Exception, timeout: float) -> tuple[str, bool]:
-    """What a client's exception means, and whether another try may help. Its own text is not used: it may quote a header."""
+    """The meaning of a client's exception, and whether another try may help. Its text is not used: it may quote a header."""
     names = {base.__name__ for base in type(error).__mro__}
     if "TooManyRedirects" in names:
         return "it redirects in a circle", False
@@ -297,16 +304,16 @@ def _reason(error: Exception, timeout: float) -> tuple[str, bool]:
 
 
 def _wait(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait."""
+    """The seconds that the server asks to wait, or ``None``."""
     word = str(headers.get("Retry-After") or "").strip()
     if word.isascii() and word.isdigit():
         return float(word[:9])
-    found = _RESET.search(str(headers.get("RateLimit") or ""))
-    return None if found is None else float(found[1])
+    match = _RESET.search(str(headers.get("RateLimit") or ""))
+    return None if match is None else float(match[1])
 
 
 def _commit(response: Any) -> str | None:
-    """The commit; of a file that lies with a content network the Hub says it when it sends the client there."""
+    """The commit of the answer. If the Hub redirects to a content network, only the redirect names the commit."""
     for answer in (response, *reversed(response.history)):
         commit = str(answer.headers.get("X-Repo-Commit") or "")
         if _COMMIT.fullmatch(commit):

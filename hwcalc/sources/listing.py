@@ -1,4 +1,4 @@
-"""What is known on this machine: the catalog, the user's own files and the Hugging Face cache, for ``kvplan models``."""
+"""The models that this machine knows, for ``kvplan models``: the catalog, the user's own files and the Hugging Face cache."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class KnownModel:
 
 
 def known_ids() -> tuple[str, ...]:
-    """All ids from folder names alone; no file is opened. The cache may lack the config of some."""
+    """All ids. Only folders are listed and no file is opened, so the cache may lack the config of some models."""
     with profile_errors():
         listed = list_models()
     return tuple(sorted({*listed, *cached_ids()}, key=lambda model_id: (model_id.lower(), model_id)))
 
 
 def list_known_models(search: str | None = None) -> list[KnownModel]:
-    """Every known model in alphabetical order; with ``search``, those whose id or model type has each of its words.
+    """All known models in alphabetical order. With ``search``, each of its words must be in the id or the model type.
 
-    Opens each model's file. A broken file of the user's own stops with :class:`~hwcalc.errors.ConfigError`; a broken file of the
-    cache is another program's affair, and its model is listed without a type.
+    Opens the file of each model. Raises :class:`~hwcalc.errors.ConfigError` for a broken file of the user's own. Other programs
+    own the cache, so a model with a broken file in the cache is listed without a type.
     """
     words = (search or "").lower().split()
     return [row for row in _rows() if all(word in row.id.lower() or word in (row.model_type or "").lower() for word in words)]

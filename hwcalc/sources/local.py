@@ -1,4 +1,4 @@
-"""Paths, folders and streams: a config that the caller has at hand."""
+"""Read the config of a model from a path, a folder or a stream."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hwcalc.text import printable, shown
 
 __all__ = ["from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 
-# A file of the Hugging Face cache given by its path still tells its id and commit.
+# The path of a file in the Hugging Face cache contains the id and the commit.
 _SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
 
-# Names that describe the model of their folder; a file of any other name stands for itself.
+# A file with one of these names describes the model of its folder. Any other file describes only itself.
 _MODELS = ("config.json", "params.json")
 
 
 def has_path_syntax(text: str) -> bool:
-    """Whether ``text`` can only be meant as a path: ``./x``, ``/x``, ``~/x``, ``a/../b``, ``x.json``, any with a backslash."""
+    """Whether ``text`` can only be a path: ``./x``, ``/x``, ``~/x``, ``a/../b``, ``x.json``, or any text with a backslash."""
     return (
         text.startswith(("/", "./", "~"))
         or text.endswith((".json", "/"))
@@ -36,11 +36,12 @@ def has_path_syntax(text: str) -> bool:
 
 
 def from_path(path: Path, *, weights: bool = False) -> RawModel:
-    """The model whose ``config.json`` is at ``path`` or in the folder ``path``; with ``weights``, what
-    the headers of the weight files beside it say, too.
+    """The model whose ``config.json`` is ``path`` or is in the folder ``path``.
+
+    With ``weights``, the headers of the weight files beside it are read too.
 
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is none, :class:`~hwcalc.errors.ConfigError` if it cannot be
-    read and :class:`~hwcalc.errors.UnsupportedError` on a GGUF file.
+    read and :class:`~hwcalc.errors.UnsupportedError` for a GGUF file.
     """
     name = printable(str(path))
     if path.suffix.lower() == ".gguf":
@@ -82,7 +83,7 @@ def _what_else(folder: Path) -> str:
 
 
 def _identity(file: Path) -> tuple[str, str | None]:
-    """Id and commit as the place tells them: the cache's folder names, else the folder's, else the file's own name."""
+    """The id and the commit. They come from the folder names of the cache, the name of the folder, or the name of the file."""
     where = Path(os.path.abspath(file))
     folder = where.parent
     if folder.parent.name == "snapshots" and (match := _SNAPSHOT.fullmatch(folder.parent.parent.name)):
@@ -117,13 +118,13 @@ def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
 
 
 def _own_name(config: Mapping[str, Any]) -> str:
-    """The name that a config gives itself, where it is an id: a training machine's path is not."""
+    """The name in the config if it is an id. Some configs have a path of the training machine instead."""
     name = config.get("_name_or_path")
     return name if isinstance(name, str) and is_model_id(name) else "config"
 
 
 def no_such_path(text: str) -> ModelNotFoundError:
-    """The error for something that can only be a path and is not there."""
+    """The error for a path that does not exist."""
     return ModelNotFoundError(
         f"there is no file or folder {shown(text)}.",
         hint="Give a folder with a config.json, a config.json, or an id such as Qwen/Qwen3-8B (kvplan models lists what is built in).",

@@ -1,4 +1,4 @@
-"""``params.json``, the format of Mistral's and Meta's own code, read as the config of transformers that says the same."""
+"""Translate ``params.json``, the format of Mistral's and Meta's own code, to the equivalent config of transformers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RENAMED: Final = {
 }
 _EXPERTS: Final = {"num_experts": "num_local_experts", "num_experts_per_tok": "num_experts_per_tok"}
 
-# They say how the model is trained, stored or stretched, or describe a tower beside the language model, never what a layer keeps.
+# These keys describe training, storage, longer contexts or an additional tower. They do not change the cache of a layer.
 _HARMLESS: Final = frozenset(
     {
         *("causal", "dropout", "ffn_dim_multiplier", "is_causal", "lora", "max_batch_size", "multiple_of", "quantization"),
@@ -39,14 +39,15 @@ _NEEDED: Final = ("dim", "n_layers", "n_heads")
 
 
 def config_from_params(params: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The config that ``params`` describes: ``mistral``, ``mixtral`` where it has experts, ``llama`` where it is Meta's.
+    """The config that ``params`` describes: ``mixtral`` if it has experts, ``llama`` if it is Meta's, otherwise ``mistral``.
 
     >>> config = config_from_params({"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "hidden_dim": 96}, "params.json")
     >>> config["model_type"], config["hidden_size"], config["num_key_value_heads"]
     ('mistral', 64, 2)
 
-    Values are checked by the parser, as those of any config. Raises :class:`~hwcalc.errors.ConfigError` if it is no such file and
-    :class:`~hwcalc.errors.UnsupportedError` if it describes what these model types do not have; ``name`` stands for it in messages.
+    The parser checks the values later. Raises :class:`~hwcalc.errors.ConfigError` if the file has another format, and
+    :class:`~hwcalc.errors.UnsupportedError` if it describes something that these model types do not have. Messages call the file
+    ``name``.
     """
     missing = [key for key in _NEEDED if params.get(key) is None]
     if missing:
@@ -70,10 +71,10 @@ def config_from_params(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     config.setdefault("num_key_value_heads", heads)
     if "head_dim" not in config and all(type(size) is int and size > 0 for size in (params["dim"], heads)):
         config["head_dim"] = params["dim"] // heads
-    if params.get("vocab_size") == -1:  # Meta's: the tokenizer knows
+    if params.get("vocab_size") == -1:  # Meta: only the tokenizer knows the size
         del config["vocab_size"]
     if "hidden_dim" not in params:
-        return _metas(params, config)
+        return _meta_config(params, config)
     config["sliding_window"] = params.get("sliding_window")
     if isinstance(config["sliding_window"], list):
         raise UnsupportedError(
@@ -88,8 +89,8 @@ def config_from_params(params: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], **config}
 
 
-def _metas(params: Mapping[str, Any], config: dict[str, Any]) -> dict[str, Any]:
-    """Llama as Meta published it: the MLP's width is a rule, 2/3 of 4 x dim, rounded up to a multiple.
+def _meta_config(params: Mapping[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a Llama in Meta's format. The MLP width follows from a rule: 2/3 of 4 x dim, rounded up to a multiple.
 
     dim 4096, multiple_of 256: 8 x 4096 // 3 = 10,922, and the next multiple of 256 is 11,008.
     """

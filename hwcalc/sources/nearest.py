@@ -1,4 +1,4 @@
-"""The ids that someone may have meant."""
+"""Find similar ids for a mistyped one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ _SIMILAR = 0.72
 
 
 def nearest(text: str, ids: Iterable[str], count: int = 3) -> tuple[str, ...]:
-    """Up to ``count`` of ``ids``, best first. Those that are the same but for case stand alone, else those of the same name in
-    another org; else names that begin or end with it come first, then the most similar ones.
+    """Up to ``count`` of ``ids`` that are similar to ``text``, best first.
+
+    If some ids differ only in capitals, only these are returned; if not, and some have the same name in another org, only those.
+    Otherwise names that begin or end with the text come first, and then the most similar ones.
 
     >>> known = ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "openai/gpt-oss-20b"]
     >>> nearest("llama-3.1-8b", known), nearest("llama-3.1-7b", known)
@@ -20,24 +22,24 @@ def nearest(text: str, ids: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """
     from difflib import SequenceMatcher
 
-    wanted = text[:_LONGEST].lower().strip("/ ")
-    name = wanted.rpartition("/")[2]
+    query = text[:_LONGEST].lower().strip("/ ")
+    name = query.rpartition("/")[2]
     if not name:
         return ()
-    whole, part = SequenceMatcher(b=wanted, autojunk=False), SequenceMatcher(b=name, autojunk=False)
+    whole, part = SequenceMatcher(b=query, autojunk=False), SequenceMatcher(b=name, autojunk=False)
     ranked: list[tuple[int, float, str]] = []
     for model_id in ids:
         low = model_id.lower()
-        own = low.rpartition("/")[2]
-        if low == wanted:
+        short = low.rpartition("/")[2]
+        if low == query:
             ranked.append((0, 0.0, model_id))
-        elif own == name:
+        elif short == name:
             ranked.append((1, 0.0, model_id))
-        elif own.startswith(f"{name}-") or own.endswith(f"-{name}"):
-            ranked.append((2, float(len(own)), model_id))
+        elif short.startswith(f"{name}-") or short.endswith(f"-{name}"):
+            ranked.append((2, float(len(short)), model_id))
         else:
-            score = _ratio(part, own)
-            if "/" in wanted:
+            score = _ratio(part, short)
+            if "/" in query:
                 score = max(score, _ratio(whole, low))
             if score >= _SIMILAR:
                 ranked.append((3, -score, model_id))

@@ -1,4 +1,4 @@
-"""What a source is doing, for whoever wants to show it. Nobody does unless the command runs on a terminal."""
+"""Progress reports of the sources. Only a command on a terminal shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LISTENER: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 
 
 def tell(what: str) -> None:
-    """Say what is being done, in a few words; the latest word counts."""
+    """Report in a few words what is being done. A new report replaces the last one."""
     listener = _LISTENER.get()
     if listener is not None:
         listener(what)
@@ -20,7 +20,7 @@ def tell(what: str) -> None:
 
 @contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Everything told inside the block goes to ``listener``."""
+    """Send all reports inside the block to ``listener``."""
     token = _LISTENER.set(listener)
     try:
         yield

@@ -1,4 +1,4 @@
-"""``hf_quant_config.json``, where ModelOpt's older exports say how the weights are quantised, merged into the config."""
+"""Merge ``hf_quant_config.json`` into the config. Older exports of ModelOpt describe their quantisation in this file."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from hwcalc.model import Note, WeightFacts
 __all__ = ["QUANT_FILE", "is_quantized", "may_be_quantized", "with_quantization"]
 
 QUANT_FILE: Final = "hf_quant_config.json"
-_PLAIN: Final = frozenset({"F64", "F32", "F16", "BF16", "C64", "BOOL", "I64"})
+_UNQUANTISED: Final = frozenset({"F64", "F32", "F16", "BF16", "C64", "BOOL", "I64"})
 
 
 def is_quantized(config: Mapping[str, Any]) -> bool:
-    """Whether the config itself says how its weights are quantised."""
+    """Whether the config itself says how the weights are quantised."""
     levels = (config, *(value for key in ("text_config", "llm_config") if isinstance(value := config.get(key), Mapping)))
     return any(level.get(key) for level in levels for key in ("quantization_config", "compression_config"))
 
 
 def may_be_quantized(facts: WeightFacts) -> bool:
-    """Whether the files hold a dtype that no unquantised model has."""
-    return any(size and dtype not in _PLAIN for dtype, size in facts.bytes_by_dtype.items())
+    """Whether the files contain a dtype that unquantised models do not have."""
+    return any(size and dtype not in _UNQUANTISED for dtype, size in facts.bytes_by_dtype.items())
 
 
 def with_quantization(config: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Note, ...]]:
-    """The config with what ``document`` says as its ``quantization_config``; unchanged if it has one of its own.
+    """The config with the content of ``document`` as its ``quantization_config``. A config that has one stays unchanged.
 
     ``{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}}`` becomes
     ``{"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head"], "producer": ...}``.

@@ -1,4 +1,4 @@
-"""Keep a Hub model's facts in the user's own catalog folder, in the format of the built-in one."""
+"""Write the facts of a Hub model to the user's own catalog folder, in the format of the built-in catalog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Refreshed", "finite", "refresh"]
 
 @frozen
 class Refreshed:
-    """A file that was written, and what a reader should know of it."""
+    """The file that was written, and notes about it."""
 
     path: Path
     notes: tuple[Note, ...]
@@ -32,9 +32,9 @@ class Refreshed:
 def refresh(model_id: str, *, revision: str | None = None, token: str | None = None, endpoint: str | None = None) -> Refreshed:
     """Read a model from the Hub and write ``<user folder>/<org>/<name>.json``.
 
-    The model must be one that kvplan reads: what no parser knows is not kept. Weight bytes that an entry has are not replaced by
-    none because the files could not be read. Raises a subclass of :class:`~hwcalc.errors.KvplanError`; the file is written whole
-    or not at all.
+    Models that no parser knows are refused. If the catalog has weight bytes for the model and the weight files cannot be read
+    now, nothing is written. The file is written completely or not at all. Raises a subclass of
+    :class:`~hwcalc.errors.KvplanError`.
     """
     folder = user_folder()
     if folder is None:
@@ -55,7 +55,7 @@ def refresh(model_id: str, *, revision: str | None = None, token: str | None = N
 
 
 def _check(raw: RawModel, model_id: str) -> None:
-    """Nothing is written that is not the Hub's, or that says less than what is known already."""
+    """Raise an error if the description is not from the Hub, or if it lacks weight bytes that the catalog already has."""
     if raw.source in {"local", "stdin"}:
         raise UsageError(
             f"--refresh reads models from the Hub, and {shown(model_id)} is a file or folder here: nothing was written.",
@@ -105,7 +105,7 @@ def _entry(raw: RawModel) -> dict[str, Any]:
 
 
 def finite(value: Any) -> Any:
-    """A config without what strict JSON cannot hold: a key whose value is infinite or no number is left out."""
+    """A config for strict JSON: keys whose value is infinite or NaN are left out."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items() if not _infinite(item)}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""One repository on the Hub at one commit: its files, whole or in part."""
+"""One repository on the Hub at one commit, with its files."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from hwcalc.text import shown
 __all__ = ["Listing", "Repository"]
 
 _PARALLEL = 8
-
-
 _WHOLE_COMMIT = 40
 
 
 @frozen
 class Listing:
-    """The names of a repository's files, and the base model that its page names, if it is an id."""
+    """The names of a repository's files, and the id of the base model (empty if the page does not name one)."""
 
     names: tuple[str, ...]
     base: str
 
 
 class Repository:
-    """One commit of one repository. A file that the Hub refuses or cannot give is an error, one that it lacks is ``None``.
+    """One commit of one repository. A missing file is ``None``; a refused or failed request raises :class:`HubError`.
 
-    ``id`` is the repository's name today, ``commit`` is ``None`` where a mirror does not say it.
+    ``asked`` is the id in the request, ``id`` the current name of the repository. ``commit`` is ``None`` if a mirror does not say
+    it.
     """
 
     parallel = _PARALLEL
@@ -43,19 +42,19 @@ class Repository:
         self.revision = self.commit or revision
 
     def whole(self, name: str, most: int) -> bytes | None:
-        """A small file."""
+        """The content of a small file."""
         reply = self._file(name, most, None)
         return None if reply is None else reply.body
 
     def part(self, name: str, first: int, end: int) -> FilePart | None:
-        """A part of a large one."""
+        """The bytes of a file from ``first`` up to ``end``."""
         reply = self._file(name, end - first, first)
         return None if reply is None else FilePart(data=reply.body, file_bytes=reply.file_bytes)
 
     def _file(self, name: str, most: int, first: int | None) -> Reply | None:
         try:
             reply = self.client.file(self.id, self.revision, name, most=most, first=first)
-        except ValueError as error:  # huggingface_hub's own rule of what an id is
+        except ValueError as error:  # huggingface_hub rejects the id
             raise HubError(f"{self.client.name} has no {shown(self.asked)}.") from error
         if reply.status == 404 and reply.code in {"RepoNotFound", "RevisionNotFound"}:
             raise HubError(f"{self.client.name} has no {shown(self.asked)} at revision {shown(self.revision)}.")
@@ -66,7 +65,7 @@ class Repository:
         return reply
 
     def listing(self) -> Listing | None:
-        """What the Hub knows of it, if it says so: a plain mirror may not."""
+        """The list of files and the base model; ``None`` if the server has no such list, as some mirrors."""
         reply = self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT)
         if reply.status == 404:
             return None

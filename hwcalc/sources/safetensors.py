@@ -1,10 +1,11 @@
-"""The header of a safetensors file: which tensors it holds, of what dtype, and where. Pure: bytes in, counts out.
+"""Read the header of a safetensors file: its tensors, their dtypes and their places. Pure functions without I/O.
 
-A file is eight bytes with the header's length N (little endian), N bytes of JSON, then the tensors without a gap:
+A file consists of eight bytes with the length N of the header (little endian), N bytes of JSON, and the tensors without gaps.
+This header describes four elements of BF16 in 8 bytes:
 
 ``{"w": {"dtype": "BF16", "shape": [2, 2], "data_offsets": [0, 8]}, "__metadata__": {"format": "pt"}}``
 
-is four elements of BF16 in 8 bytes. The file comes from strangers: every number is checked before it is used.
+Files are not trusted: every number is checked before it is used.
 Format: https://huggingface.co/docs/safetensors/index#format
 """
 
@@ -22,21 +23,21 @@ from hwcalc.model import WeightFacts
 __all__ = ["LARGEST_HEADER", "PREFIX", "Header", "add_up", "header_end", "read_header", "read_index"]
 
 PREFIX: Final = 8
-"""Bytes before the header: its length."""
+"""Bytes before the header. They hold its length."""
 
 LARGEST_HEADER: Final = 100_000_000
-"""Bytes. The format's own limit."""
+"""Most bytes of a header, as the format defines it."""
 
 LARGEST_INDEX: Final = 128 * 1024**2
-"""Bytes of an index. A model with a million tensors stays under 100 MB."""
+"""Most bytes of an index. The index of a model with a million tensors has less than 100 MB."""
 
 MOST_FILES: Final = 4096
-"""Files that one index may name. The largest published models have some hundreds."""
+"""Most files that one index may name. The largest published models have some hundreds."""
 
 _MOST_TENSORS: Final = 4_000_000
 _LARGEST_FILE: Final = 2**50
 
-# Bits of one element, sub-byte formats included.
+# Bits of one element.
 _BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 16),
@@ -51,7 +52,7 @@ _FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Z
 
 @frozen
 class Header:
-    """One file's tensors, added up by dtype; both mappings have the same keys."""
+    """The tensors of one file, added up per dtype. Both mappings have the same keys."""
 
     bytes_by_dtype: Mapping[str, int]
     elements_by_dtype: Mapping[str, int]
@@ -59,13 +60,13 @@ class Header:
 
 
 def header_end(start: bytes, name: str) -> int:
-    """Where the header ends, in bytes from the file's start, as its first eight bytes say.
+    """The end of the header, in bytes from the start of the file. The first eight bytes of the file define it.
 
     >>> header_end((72).to_bytes(8, "little"), "model.safetensors")
     80
 
-    Raises :class:`~hwcalc.errors.ConfigError` if that cannot be: fewer than eight bytes, or a length of less than 2 or more
-    than :data:`LARGEST_HEADER`. ``name`` stands for the file in messages.
+    Raises :class:`~hwcalc.errors.ConfigError` if ``start`` has fewer than eight bytes, or if the length of the header is not
+    between 2 and :data:`LARGEST_HEADER`. Messages call the file ``name``.
     """
     if len(start) < PREFIX:
         raise _broken(name, f"it is {len(start)} bytes long")
@@ -76,11 +77,11 @@ def header_end(start: bytes, name: str) -> int:
 
 
 def read_header(data: bytes, name: str, file_bytes: int | None = None) -> Header:
-    """The tensors of a file that begins with ``data``; what follows the header in it is ignored.
+    """The tensors of a file that begins with ``data``. Bytes after the header are ignored.
 
-    ``file_bytes`` is the size of the whole file where it is known. Raises :class:`~hwcalc.errors.ConfigError` if the header is cut,
-    is no JSON, or contradicts itself: a negative or fractional number, a shape that does not take the bytes that it claims, tensors
-    that overlap or leave a gap, a file that is shorter or longer than its tensors.
+    ``file_bytes`` is the size of the whole file if it is known. Raises :class:`~hwcalc.errors.ConfigError` if the header is cut
+    off, is not JSON, or contradicts itself: a negative or fractional number, a shape that does not match its bytes, tensors with
+    overlaps or gaps, a file that is shorter or longer than its tensors.
     """
     end = header_end(data, name)
     if len(data) < end:
@@ -109,10 +110,10 @@ def read_header(data: bytes, name: str, file_bytes: int | None = None) -> Header
 
 
 def read_index(data: bytes, name: str) -> dict[str, int]:
-    """The files that an index (``model.safetensors.index.json``) names, in order, each with about the bytes of its header.
+    """The files that an index (``model.safetensors.index.json``) names, in order, each with an estimate of its header's bytes.
 
-    A header's line for a tensor is its name and some hundred letters, so the names of the index tell how much to ask for.
-    Raises :class:`~hwcalc.errors.ConfigError` if it is no index, or names a file outside of its folder.
+    A header has one line per tensor: its name and about a hundred letters more. Therefore the names in the index tell how many
+    bytes to request. Raises :class:`~hwcalc.errors.ConfigError` if it is no index, or if it names a file outside of its folder.
     """
     if len(data) > LARGEST_INDEX:
         raise _broken(name, f"it is larger than {LARGEST_INDEX // 1024**2} MiB")
@@ -131,12 +132,12 @@ def read_index(data: bytes, name: str) -> dict[str, int]:
     return dict(sorted(files.items()))
 
 
-# "name":{"dtype":"F8_E4M3","shape":[16384,16384],"data_offsets":[12345678901,12345678901]}, less the name.
+# The length of "name":{"dtype":"F8_E4M3","shape":[16384,16384],"data_offsets":[12345678901,12345678901]}, without the name.
 _LINE: Final = 104
 
 
 def add_up(headers: Iterable[Header], source: str) -> WeightFacts:
-    """All files of a model together."""
+    """The facts about all files of a model together."""
     rows = tuple(headers)
     dtypes = sorted({dtype for row in rows for dtype in row.bytes_by_dtype})
     return WeightFacts(
@@ -172,7 +173,7 @@ def _tensor(row: object, name: str) -> tuple[str, int, int, int]:
     for axis in shape:
         count *= axis
     bits = _BITS.get(dtype)
-    # A dtype that came after this program was written: its bytes are what its offsets say.
+    # For an unknown, newer dtype only the offsets give the number of bytes.
     if bits is not None and count * bits != 8 * (offsets[1] - offsets[0]):
         raise _broken(name, f"a tensor's shape and dtype {dtype} do not take the bytes that its data_offsets claim")
     if bits is None and count > 8 * (offsets[1] - offsets[0]):

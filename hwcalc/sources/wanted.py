@@ -1,4 +1,4 @@
-"""What the sources are asked for and how they answer."""
+"""The request to a source and its answers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hwcalc.text import shown
 
 __all__ = ["Absent", "Source", "Wanted", "split_revision"]
 
-# What git allows in a branch or tag name, less what could leave the folder of a cache.
+# The characters that git allows in a branch or tag name. Names that could leave the cache folder are refused below.
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@#=,-]{0,199}")
 
 
 @frozen
 class Wanted:
-    """A model by id. ``revision`` is a branch, a tag, a commit or the start of one; ``None`` is the main branch.
+    """A request for a model by its id.
 
-    ``token`` and ``endpoint`` are for the Hub and stand before what the environment says; ``weights`` asks for the headers of the
-    weight files too.
+    ``revision`` is a branch, a tag, a commit or the start of a commit; ``None`` means the main branch. ``token`` and ``endpoint``
+    are for the Hub and override the environment. ``weights`` also asks for the headers of the weight files.
     """
 
     id: str
@@ -35,9 +35,10 @@ class Wanted:
 
 @frozen
 class Absent:
-    """A source does not have it: ``place`` is where it looked, ``remark`` what it found instead that a reader should know.
+    """The answer of a source that does not have the model.
 
-    ``error`` is why it could not look at all; it is raised if nobody else has the model.
+    ``place`` is where it looked, and ``remark`` is what the user should know about this place. If the source could not look at
+    all, ``error`` is the reason; it is raised if no other source has the model.
     """
 
     place: str
@@ -46,10 +47,14 @@ class Absent:
 
 
 Source = Callable[[Wanted], RawModel | Absent]
+"""A place that may have descriptions of models."""
 
 
 def split_revision(text: str, revision: str | None) -> tuple[str, str | None]:
-    """``"org/name@revision"`` as id and revision; the option ``revision`` may say the same again, but nothing else."""
+    """Split ``"org/name@revision"`` into id and revision.
+
+    Raises :class:`UsageError` if the option ``revision`` names another revision, or if the revision is malformed.
+    """
     model_id, sign, named = text.partition("@")
     if sign and revision is not None and revision != named:
         raise UsageError(f"two revisions: {shown(named)} in the id and {shown(revision)} as an option.", hint="Give one.")

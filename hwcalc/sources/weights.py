@@ -1,4 +1,4 @@
-"""Exact weight bytes of a model from the headers of its safetensors files, wherever they lie; the tensors are never read."""
+"""Exact weight bytes of a model from the headers of its safetensors files. The tensors are never read."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from hwcalc.sources.safetensors import LARGEST_INDEX, Header, add_up, header_end
 __all__ = ["FilePart", "Files", "Folder", "read_weights"]
 
 FIRST: Final = 128 * 1024
-"""Bytes asked for first of a file whose number of tensors is unknown. Headers of unquantised models of 8B take 30 to 40 KiB."""
+"""Bytes of the first request for a file with an unknown number of tensors. Unquantised 8B models have headers of 30 to 40 KiB."""
 
 MOST_BYTES: Final = 512 * 1024**2
-"""Bytes of all headers of a model together. The largest published ones have some 100 MB."""
+"""Most bytes of all headers of a model together. The largest published models have some 100 MB."""
 
 
 @frozen
 class FilePart:
-    """Some bytes of a file and, where it is known, the size of the whole file."""
+    """Some bytes of a file, and the size of the whole file if it is known."""
 
     data: bytes
     file_bytes: int | None
 
 
 class Files(Protocol):
-    """Some place with the files of one model: a folder, a repository. ``None`` answers a question for a file that is not there.
+    """A place with the files of one model, such as a folder or a repository. A missing file is ``None``.
 
-    ``parallel`` is how many may be read at the same time.
+    ``parallel`` is the number of files that may be read at the same time.
     """
 
     parallel: int
 
     def whole(self, name: str, most: int) -> bytes | None:
-        """A small file; of one that is larger than ``most`` bytes at least one byte more."""
+        """The content of a small file. If the file is larger than ``most``, the result has at least ``most`` + 1 bytes."""
 
     def part(self, name: str, first: int, end: int) -> FilePart | None:
-        """The bytes from ``first`` to before ``end``, fewer where the file ends earlier."""
+        """The bytes from ``first`` up to ``end`` (exclusive). There are fewer if the file ends earlier."""
 
 
 class Folder:
@@ -69,9 +69,9 @@ class Folder:
 
 
 def read_weights(files: Files, stems: Sequence[str] = ("model",)) -> WeightFacts | None:
-    """What the weight files hold, or ``None`` if there are none in this format.
+    """The facts about the weight files, or ``None`` if there are no safetensors files.
 
-    A model is ``<stem>.safetensors``, or the files that ``<stem>.safetensors.index.json`` names. Raises
+    The weights are ``<stem>.safetensors``, or the files that ``<stem>.safetensors.index.json`` names. Raises
     :class:`~hwcalc.errors.ConfigError` if a header is damaged or a file is missing.
     """
     for stem in stems:
@@ -120,7 +120,7 @@ def _one(files: Files, name: str, guess: int) -> tuple[Header, int]:
 
 
 def _rest(files: Files, name: str, start: FilePart) -> Header:
-    """The header of a file of which the first part is known; where that is too short, one more read gives the rest."""
+    """The header of a file whose first part is known. If the header is longer than this part, the rest is read."""
     end = header_end(start.data, name)
     data = start.data
     if len(data) < end and (start.file_bytes is None or end <= start.file_bytes):

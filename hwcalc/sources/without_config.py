@@ -1,4 +1,4 @@
-"""A repository that has no ``config.json``: what it holds instead, and what its user most likely wants."""
+"""A repository without a ``config.json``: read ``params.json`` instead, or explain what the repository contains."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["without_config"]
 
 
 def without_config(repository: Repository) -> bytes | None:
-    """The content of its ``params.json``; ``None`` if the Hub does not know the repository after all.
+    """The content of ``params.json``; ``None`` if the repository does not exist.
 
-    Raises :class:`~hwcalc.errors.UnsupportedError` where it holds an adapter or only GGUF files, and
-    :class:`~hwcalc.errors.ModelNotFoundError` where it holds configs in folders or nothing that describes a model.
+    Raises :class:`~hwcalc.errors.UnsupportedError` if the repository holds an adapter or only GGUF files, and
+    :class:`~hwcalc.errors.ModelNotFoundError` if it holds configs in folders or nothing that describes a model.
     """
     listing = repository.listing()
     if listing is None:
