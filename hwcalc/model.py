@@ -116,7 +116,7 @@ class RawModel:
 
 @frozen
 class ModelFacts:
-    """Single facts that some engine asks for beside the layers. Zero, ``None`` or an empty mapping: the description does not say."""
+    """Single facts beside the layers that some engine needs. Zero, ``None`` or an empty mapping: the description does not say it."""
 
     hash_routed_layers: int = 0
     """How many of the first layers route by a table from tokens to experts."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
@@ -14,11 +13,9 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
+from hwcalc.planner.asked import Asked
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
-    from hwcalc.engines.lora import Lora
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes"]
@@ -76,65 +73,49 @@ def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
             )
 
 
-def open_request(
-    model: ModelSpec,
-    *,
-    seq: int | None = None,
-    batch: int = 1,
-    dtype: str | None = None,
-    engine: str = "reference",
-    encoder_seq: int | None = None,
-    engine_options: Mapping[str, str] | None = None,
-    weights: str | None = None,
-    gpu: str | None = None,
-    gpus: int | None = None,
-    instance: str | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    dcp: int = 1,
-    ep: int = 1,
-    memory_utilization: float | None = None,
-    kv_memory: int | None = None,
-    margin: Fraction | None = None,
-    lora: Lora | None = None,
-    draft: ModelSpec | None = None,
-    option_draft: ModelSpec | None = None,
-) -> Opened:
+def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Opened:
     """The request with every default filled in and checked by its engine; :attr:`Opened.notes` say what was filled in.
 
-    Raises a :class:`~hwcalc.errors.KvplanError` subclass.
+    ``options`` are fields of :class:`~hwcalc.planner.asked.Asked`, read already; ``draft`` is a loaded model here, and ``option_draft``
+    the one that an option of the engine names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
-    rules, wanted = find_engine(engine)
-    if memory_utilization is not None and not 0 < memory_utilization <= 1:
-        raise UsageError(f"memory-utilization is {memory_utilization}.", hint="Allowed: a share above 0 and up to 1.")
-    if margin is not None and not 0 <= margin < 1:
-        raise UsageError(f"margin is {float(margin):g}.", hint="Allowed: a share from 0 to below 1, such as 5%.")
-    (card, gpus), notes = _accelerator(gpu, gpus, instance)
-    parallel = parallel_sizes(gpus, Parallel(tp=tp, pp=pp, dp=dp, dcp=dcp, ep=ep), default=instance is not None)
+    asked = Asked(**options)
+    rules, version = find_engine(asked.engine)
+    _check_shares(asked)
+    (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
+    sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
+    parallel = parallel_sizes(gpus, sizes, default=asked.instance is not None)
     _check_divides(model, parallel)
+    seq = asked.seq
     if seq is None:
         seq, more = _default_seq(model)
         notes += more
-    if not 1 <= seq <= _LONGEST or not 1 <= batch <= _LONGEST:
-        raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {batch:,}).")
-    resolved = rules.version(wanted)
-    rules.check_options(engine_options or {})
+    if not 1 <= seq <= _LONGEST or not 1 <= asked.batch <= _LONGEST:
+        raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {asked.batch:,}).")
+    resolved = rules.version(version)
+    rules.check_options(asked.engine_options)
     request = Request(
         seq=seq,
-        batch=batch,
-        dtype=dtype,
-        encoder_seq=encoder_seq,
+        batch=asked.batch,
+        dtype=asked.dtype,
+        encoder_seq=asked.encoder_seq,
         engine_version=resolved or None,
         parallel=parallel,
-        hardware=Hardware(gpu=card, memory_utilization=memory_utilization, kv_memory=kv_memory, margin=margin),
-        weights=weights,
-        lora=lora,
-        draft=draft,
+        hardware=Hardware(gpu=gpu, memory_utilization=asked.memory_utilization, kv_memory=asked.kv_memory, margin=asked.margin),
+        weights=asked.weights,
+        lora=asked.lora,
+        draft=asked.draft,
         option_draft=option_draft,
-        options=dict(engine_options or {}),
+        options=dict(asked.engine_options),
     )
     return rules.open(model, request, notes)
+
+
+def _check_shares(asked: Asked) -> None:
+    if asked.memory_utilization is not None and not 0 < asked.memory_utilization <= 1:
+        raise UsageError(f"memory-utilization is {asked.memory_utilization}.", hint="Allowed: a share above 0 and up to 1.")
+    if asked.margin is not None and not 0 <= asked.margin < 1:
+        raise UsageError(f"margin is {float(asked.margin):g}.", hint="Allowed: a share from 0 to below 1, such as 5%.")
 
 
 def _accelerator(gpu: str | None, gpus: int | None, instance: str | None) -> Noted[tuple[Gpu | None, int | None]]:

@@ -66,9 +66,13 @@ def left_out(recommendation: Recommendation) -> list[str]:
     """What is not listed, and why."""
     out = []
     if recommendation.too_small and recommendation.offers:
-        out.append(f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {plural(recommendation.max_gpus, 'GPU')}.")
+        out.append(
+            f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {plural(recommendation.max_gpus, 'GPU')}."
+        )
     if recommendation.one_at_a_time:
-        out.append(f"{recommendation.one_at_a_time:,} of those are laptops or have unified memory: one is taken, unless --gpu names it.")
+        out.append(
+            f"{recommendation.one_at_a_time:,} of those are laptops or have unified memory: one is taken, unless --gpu names it."
+        )
     if recommendation.refused:
         out.append(f"{recommendation.refused:,} of {recommendation.considered:,} are not for {recommendation.engine}.")
     if recommendation.unknown:
@@ -90,7 +94,11 @@ def layout_words(offer: Offer) -> str:
 
 
 def _asked(recommendation: Recommendation) -> str:
-    engine = recommendation.engine if recommendation.engine_version is None else f"{recommendation.engine} {recommendation.engine_version}"
+    engine = (
+        recommendation.engine
+        if recommendation.engine_version is None
+        else f"{recommendation.engine} {recommendation.engine_version}"
+    )
     weights = "weights as published" if recommendation.weights == "as published" else f"{recommendation.weights} weights"
     what = f"{plural(recommendation.batch, 'sequence')} of {plural(recommendation.seq, 'token')}"
     return f"{recommendation.model}: {what}, {engine}, {recommendation.kv_dtype} cache, {weights}"

@@ -97,15 +97,21 @@ def _ranks(reconciliation: Reconciliation, *, format_: str, color: bool, width: 
 
 def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: int) -> str:
     """The inputs of the plan, the meaning of each figure, and the notes."""
-    inputs = [f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in reconciliation.inputs]
+    inputs = [
+        f"{one.name} {one.value} ({one.source if one.line is None else f'line {one.line:,}'})" for one in reconciliation.inputs
+    ]
     lines = [("planned with", ", ".join(inputs))]
-    lines += [(row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})") for row in reconciliation.rows]
+    lines += [
+        (row.name, f"{row.meaning} (line {row.line:,}{'' if row.rank is None else f', {row.rank}'})")
+        for row in reconciliation.rows
+    ]
     for fact in reconciliation.facts:
         if fact.name == "usage_share" and not isinstance(fact.value, str):
             lines.append(("in use", f"{100 * fact.value:g} % of the cache, as the server runs (line {fact.line:,})"))
     if reconciliation.saved is not None:
         sizes = ", ".join(
-            f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}" for name, size in reconciliation.saved.values.items()
+            f"{name.removesuffix('_bytes').replace('_', ' ')} {human_bytes(size)}"
+            for name, size in reconciliation.saved.values.items()
         )
         lines.append(("kept", f"{sizes}: {reconciliation.saved.path}"))
     lines += [("note", note.message) for note in reconciliation.notes]
