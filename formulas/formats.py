@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Weight
@@ -13,6 +15,7 @@ __all__ = [
     "BNB4",
     "BNB4_DOUBLE",
     "BNB8",
+    "FLOATS",
     "FP8",
     "FP8_BLOCK",
     "FP8_CHANNEL",
@@ -53,6 +56,11 @@ class WeightFormat:
     flat_group: int | None = None
     nested_bytes: int = 0
 
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of one number, for formats of whole bytes; scales are not counted."""
+        return self.bits // 8
+
     def bytes(self, weight: Weight) -> int:
         """Bytes of all copies of a tensor.
 
@@ -83,6 +91,8 @@ class WeightFormat:
 FP32 = WeightFormat(name="fp32", bits=32)
 FP16 = WeightFormat(name="fp16", bits=16)
 BF16 = WeightFormat(name="bf16", bits=16)
+FLOATS: Final[Mapping[str, WeightFormat]] = {form.name: form for form in (FP32, FP16, BF16)}
+"""The formats in which a model can run and be trained, by name: what is not quantised is in one of them."""
 FP8 = WeightFormat(name="fp8", bits=8, tensor_bytes=4)
 """e4m3 with one fp32 scale per tensor."""
 FP8_CHANNEL = WeightFormat(name="fp8_channel", bits=8, row_bytes=2)

@@ -15,8 +15,9 @@ from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, device_context, estimated, exact, forward, memory_of, workspaces
 from hwcalc.engines.extra_models import beside
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.rank_weights import PLAIN, rank_weight_bytes
+from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import ALONE, Hardware, Parallel
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import Note
 from hwcalc.profiles.engines import runtime_profile
 
@@ -45,7 +46,7 @@ def plan_equation(opened: Opened) -> Noted[Budget | None]:
     parts = (
         *weights.value,
         *extra.value,
-        forward(opened, tokens, rows, plain=wanted if wanted in PLAIN else None),
+        forward(opened, tokens, rows, plain=wanted if wanted in FLOATS else None),
         *engine.working(opened),
         device_context(hardware.gpu),
         *workspaces(hardware.gpu),
@@ -76,7 +77,7 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
 
     model, parallel = opened.model, opened.request.parallel
     wanted = format_name(opened.request.weights)
-    plain = wanted if wanted in PLAIN else None
+    plain = wanted if wanted in FLOATS else None
     scheme, known = planned_scheme(model, wanted)
     rules = opened.engine.weight_rules()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.errors import UsageError
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
 
 __all__ = ["Lora", "parse_lora"]
@@ -13,9 +14,9 @@ __all__ = ["Lora", "parse_lora"]
 _LARGEST_RANK: Final = 8192
 _LARGEST_COUNT: Final = 100_000
 _TARGETS: Final = ("all", "attention", "mlp")
-_DTYPE_BYTES: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "fp32": 4}
+_DTYPES: Final = ("bf16", "fp16", "fp32")
 _ALLOWED: Final = (
-    f"rank=1..{_LARGEST_RANK:,}, count=1..{_LARGEST_COUNT:,}, targets={'|'.join(_TARGETS)}, dtype={'|'.join(_DTYPE_BYTES)}"
+    f"rank=1..{_LARGEST_RANK:,}, count=1..{_LARGEST_COUNT:,}, targets={'|'.join(_TARGETS)}, dtype={'|'.join(_DTYPES)}"
 )
 
 
@@ -35,7 +36,7 @@ class Lora:
     @property
     def element_bytes(self) -> int:
         """Bytes of one number."""
-        return _DTYPE_BYTES[self.dtype]
+        return FLOATS[self.dtype].number_bytes
 
 
 def parse_lora(text: str) -> Lora:
@@ -59,7 +60,7 @@ def parse_lora(text: str) -> Lora:
         rank=_number(text, "rank", given["rank"], _LARGEST_RANK),
         count=_number(text, "count", given.get("count", "1"), _LARGEST_COUNT),
         targets=_word(text, "targets", given.get("targets", "all"), _TARGETS),
-        dtype=_word(text, "dtype", given.get("dtype", "bf16"), _DTYPE_BYTES),
+        dtype=_word(text, "dtype", given.get("dtype", "bf16"), _DTYPES),
     )
 
 

@@ -15,7 +15,7 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
-from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
+from hwcalc.formulas.formats import BF16, FLOATS, FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
@@ -23,10 +23,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["PLAIN", "REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes"]
-
-PLAIN: Final = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
-"""Unquantised formats by name."""
+__all__ = ["REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_stages", "rank_weight_bytes"]
 
 
 @frozen
@@ -55,7 +52,7 @@ class Rules:
 
     def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
         """The format of what is not quantised: ``wanted``, else the model's own, else bf16."""
-        return PLAIN.get(wanted or model.dtype or "", BF16)
+        return FLOATS.get(wanted or model.dtype or "", BF16)
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
         """A layer's cache as the fullest tensor-parallel rank keeps it."""

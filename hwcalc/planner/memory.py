@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.noted import Noted
-from hwcalc.formulas.formats import WeightFormat
+from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (
@@ -21,7 +21,7 @@ from hwcalc.planner.result import (
     WeightPart,
     WeightsInfo,
 )
-from hwcalc.quantization.planned import PLAIN_FORMATS, format_name, named_in_the_id, planned_scheme
+from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
@@ -108,7 +108,7 @@ def _weights(model: ModelSpec, wanted: str | None, own: str) -> Noted[WeightsInf
     if not known:
         named = named_in_the_id(model) if model.quantization is None else None
         return _unknown(named or _UNKNOWN_SCHEME)
-    plain = PLAIN_FORMATS.get(wanted or "") or PLAIN_FORMATS[own]
+    plain = FLOATS.get(wanted or "") or FLOATS[own]
     if scheme is None:
         return Noted(_estimate(model.counted, None, plain))
     notes = []

@@ -19,7 +19,7 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_model
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan, Verdict
 
 if TYPE_CHECKING:
     from hwcalc.hardware.candidates import Candidate
@@ -29,8 +29,6 @@ __all__ = ["DEFAULT_LIMIT", "DEFAULT_MOST", "LARGEST_MOST", "Offer", "Recommenda
 DEFAULT_MOST: Final = 8
 DEFAULT_LIMIT: Final = 20
 LARGEST_MOST: Final = 64
-FITS: Final = "fits"
-TIGHT: Final = "tight"
 
 
 @frozen
@@ -51,7 +49,7 @@ class Offer:
     tp: int
     pp: int
     dp: int
-    verdict: str
+    verdict: Verdict
     total_bytes: int
     usable_bytes: int
     needed_bytes: int

@@ -101,10 +101,9 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
 
 
 def _plain(wanted: str | None, dtype: str | None) -> WeightFormat:
-    from hwcalc.formulas.formats import BF16, FP16, FP32
+    from hwcalc.formulas.formats import BF16, FLOATS
 
-    known = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
-    return known.get(wanted or "") or known.get(dtype or "", BF16)
+    return FLOATS.get(wanted or "") or FLOATS.get(dtype or "", BF16)
 
 
 def _copies(weight: Weight, use: Use) -> tuple[int, int]:

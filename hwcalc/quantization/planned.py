@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError
-from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["PLAIN_FORMATS", "format_name", "named_in_the_id", "planned_scheme", "weight_formats"]
+__all__ = ["format_name", "named_in_the_id", "planned_scheme", "weight_formats"]
 
-PLAIN_FORMATS: Final[Mapping[str, WeightFormat]] = {"fp32": FP32, "fp16": FP16, "bf16": BF16}
 """Unquantised formats."""
 
 _SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
@@ -26,7 +24,7 @@ def weight_formats() -> tuple[str, ...]:
     """All names that ``--weights`` takes."""
     from hwcalc.quantization.scheme import FORMATS
 
-    return (*PLAIN_FORMATS, *FORMATS)
+    return (*FLOATS, *FORMATS)
 
 
 def format_name(text: str | None) -> str | None:
@@ -48,7 +46,7 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
 
     ``name`` is the name of a format; ``None`` means as published.
     """
-    if name in PLAIN_FORMATS:
+    if name in FLOATS:
         return None, True
     if name is None and model.quantization is None:
         return None, named_in_the_id(model) is None

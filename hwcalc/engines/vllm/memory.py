@@ -17,7 +17,7 @@ from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, ranked, workspaces
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.rank_weights import PLAIN, RankBytes
+from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Parallel, Request
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
@@ -26,6 +26,7 @@ from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
 from hwcalc.engines.widths import encoder_width
 from hwcalc.formulas import Role
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.engines import runtime_profile, vllm_profile
 from hwcalc.units import human_bytes
@@ -83,7 +84,7 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
 
     model, request, parallel = opened.model, opened.request, opened.request.parallel
     wanted = format_name(request.weights)
-    plain = wanted if wanted in PLAIN else _running_dtype(request)
+    plain = wanted if wanted in FLOATS else _running_dtype(request)
     scheme, known = planned_scheme(model, wanted)
     stages = model.once(
         ("vllm", "weights", plain, wanted, parallel), lambda: param_bytes_rank(model, parallel, dtype=plain, scheme=scheme)

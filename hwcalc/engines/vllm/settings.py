@@ -14,6 +14,7 @@ from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
@@ -21,7 +22,6 @@ from hwcalc.units import parse_tokens
 
 __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
-_BYTES: Final = {"fp16": 2, "bf16": 2, "fp32": 4}
 # Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
 _DEAF: Final = frozenset({"FalconForCausalLM"})
 
@@ -54,7 +54,7 @@ class VllmSettings:
     @property
     def plain_bytes(self) -> int:
         """Bytes of an element of the model."""
-        return _BYTES[self.plain]
+        return FLOATS[self.plain].number_bytes
 
     @property
     def speculated(self) -> int:
@@ -140,7 +140,7 @@ def _model_dtype(model: ModelSpec, wanted: str | None) -> str:
     if wanted in (None, "auto"):
         return own
     found = find_dtype(wanted or "")
-    if found is None or found.name not in _BYTES:
+    if found is None or found.name not in FLOATS:
         raise UsageError(
             f"engine option dtype={(wanted or '')[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
@@ -176,7 +176,7 @@ def _plain_option(options: Mapping[str, str], name: str, default: str) -> str:
     if value in (None, "auto"):
         return default
     found = find_dtype(str(value))
-    if found is None or found.name not in _BYTES:
+    if found is None or found.name not in FLOATS:
         raise UsageError(
             f"engine option {name}={str(value)[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )

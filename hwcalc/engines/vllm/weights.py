@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.rank_weights import PLAIN, Rules, rank_weight_bytes
+from hwcalc.engines.rank_weights import Rules, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank, module_of
 from hwcalc.engines.stages import Tables
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.formulas import LatentAttention
-from hwcalc.formulas.formats import BF16, FP16, WeightFormat
+from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 
@@ -157,7 +157,7 @@ class VllmRules(Rules):
 
     def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
         """A float32 checkpoint is loaded in 16 bits unless it says ``fp32``."""
-        return PLAIN.get(wanted or "", FP16 if model.dtype == "fp16" else BF16)
+        return FLOATS.get(wanted or "", FP16 if model.dtype == "fp16" else BF16)
 
     def held(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
         for block in super().held(model, weights, pp):

@@ -14,6 +14,7 @@ from hwcalc.engines.vllm.memory import rotary_parts
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
 from hwcalc.engines.vllm.versions import GROUP_AWARE_LOG_SINCE, minor
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts
@@ -21,7 +22,6 @@ from hwcalc.reconcile.rows import Number, Range, Row, compared, spread
 
 __all__ = ["batch_shape", "compare", "overheads"]
 
-_BYTES_OF: Final = {"fp32": 4, "fp16": 2, "bf16": 2}
 _WEIGHTS: Final = ("rotary table",)
 """Overheads that vLLM makes while it loads the model, and counts with the weights."""
 
@@ -240,8 +240,8 @@ def _padding(context: Opened, groups: tuple[PoolGroup, ...]) -> Number | None:
             kind,
             tp=settings.tp,
             speculated=settings.speculated,
-            conv_bytes=_BYTES_OF[settings.conv],
-            ssm_bytes=_BYTES_OF[settings.state],
+            conv_bytes=FLOATS[settings.conv].number_bytes,
+            ssm_bytes=FLOATS[settings.state].number_bytes,
         )
         for kind in kinds
     )
