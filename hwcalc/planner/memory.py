@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import WeightFormat
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (

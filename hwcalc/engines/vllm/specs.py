@@ -12,11 +12,10 @@ Source: vLLM 0.33, v1/kv_cache_interface.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 
 __all__ = [
     "ChunkSpec",
