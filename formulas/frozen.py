@@ -218,5 +218,5 @@ class _Signature:
             default = Parameter.empty if each.name in known.required else ... if each.name in known.factories else each.default
             return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
-        known: _Fields = owner.__frozen__
+        known: _Fields = owner.__frozen__  # type: ignore[attr-defined]
         return Signature([parameter(each) for each in known.all if each.init])

@@ -21,10 +21,11 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas import AttentionKind, FullAttention, Stack
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
+from tests import paths
 from tests.hwcalc.parsers import remote_configs
 from tests.hwcalc.parsers.rows_law import LAWS, WITHOUT_A_LAW, violations, without_numbers
 
-GOLDEN: Final = ROOT / "tests" / "golden" / "transformers.json"
+GOLDEN: Final = paths.GOLDEN / "transformers.json"
 SMALL: Final = {
     "num_hidden_layers": 7,
     "hidden_size": 256,
