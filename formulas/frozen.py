@@ -32,6 +32,11 @@ class Field:
         self.repr = repr
         self.compare = compare
 
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _MISSING and self.default_factory is _MISSING
+
 
 def field(
     *,
@@ -83,22 +88,24 @@ def fields(of: object) -> tuple[Field, ...]:
 def replace(record: T, /, **change: Any) -> T:
     """The same with other values in some fields, as :func:`dataclasses.replace` does it."""
     values = record.__dict__
-    return type(record)(**{name: values[name] for name in record.__frozen__.named} | change)  # type: ignore[attr-defined]
+    return type(record)(**{name: values[name] for name in record.__frozen__.set} | change)  # type: ignore[attr-defined]
 
 
 class _Fields:
     """The fields of a class, those of its bases first, and what the shared methods need of them."""
 
-    __slots__ = ("all", "blank", "checked", "compared", "factories", "named", "own", "required")
+    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "set", "unset")
 
     def __init__(self, cls: type) -> None:
         self.own = tuple(_own_fields(cls))
         inherited = (each for base in reversed(cls.__mro__[1:]) if "__frozen__" in base.__dict__ for each in fields(base))
-        self.all = tuple({each.name: each for each in (*inherited, *self.own)}.values())
-        self.blank = {each.name: each.default for each in self.all}
-        self.factories = {each.name: each.default_factory for each in self.all if each.default_factory is not _MISSING}
-        self.named = {each.name: each for each in self.all if each.init}.keys()
-        self.required = {name for name in self.named if self.blank[name] is _MISSING} - self.factories.keys()
+        found = {each.name: each for each in (*inherited, *self.own)}
+        self.all = tuple(found.values())
+        self.names = found.keys()
+        self.set = tuple(each.name for each in self.all if each.init)
+        self.unset = frozenset(each.name for each in self.all if not each.init)
+        self.defaults = {each.name: each.default for each in self.all if each.default is not _MISSING}
+        self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
         self.compared = tuple(each.name for each in self.all if each.compare)
         self.checked = hasattr(cls, "__post_init__")
 
@@ -121,23 +128,23 @@ def _own_fields(cls: type) -> Iterator[Field]:
 
 def _init(self: Any, /, **values: Any) -> None:
     known: _Fields = self.__frozen__
-    if not known.required <= values.keys() <= known.named:
-        raise _wrong_names(known, type(self).__qualname__, values)
     attributes = self.__dict__
-    attributes |= known.blank
+    attributes |= known.defaults
     attributes |= values
-    for name, make in known.factories.items():
+    for name, make in known.factories:
         if name not in values:
             attributes[name] = make()
+    if attributes.keys() != known.names or (known.unset and not known.unset.isdisjoint(values)):
+        raise _wrong_names(known, type(self).__qualname__, values)
     if known.checked:
         self.__post_init__()
 
 
 def _wrong_names(known: _Fields, name: str, values: dict[str, Any]) -> TypeError:
-    strange = [given for given in values if given not in known.named]
+    strange = [given for given in values if given not in known.names - known.unset]
     if strange:
         return TypeError(f"{name}.__init__() got an unexpected keyword argument {strange[0]!r}")
-    missing = ", ".join(repr(each.name) for each in known.all if each.name in known.required - values.keys())
+    missing = ", ".join(repr(each.name) for each in known.all if each.is_required and each.name not in values)
     return TypeError(f"{name}.__init__() missing required keyword arguments: {missing}")
 
 
@@ -215,7 +222,7 @@ class _Signature:
         from inspect import Parameter, Signature
 
         def parameter(each: Field) -> Parameter:
-            default = Parameter.empty if each.name in known.required else ... if each.name in known.factories else each.default
+            default = Parameter.empty if each.is_required else ... if each.default is _MISSING else each.default
             return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
 
         known: _Fields = owner.__frozen__  # type: ignore[attr-defined]
