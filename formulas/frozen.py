@@ -1,22 +1,60 @@
-"""Frozen, keyword-only dataclasses that are cheap to define."""
+"""Frozen, keyword-only dataclasses that cost little to define, to make and to change.
+
+The module ``dataclasses`` takes longer to import than most plans take to work out, and compiles methods anew for each class. Here
+all classes share their methods, and ``dataclasses`` is asked only when another tool wants to see a dataclass.
+"""
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, dataclass, fields
-from typing import TypeVar, dataclass_transform
+from _thread import RLock
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar, dataclass_transform
 
-__all__ = ["frozen"]
+__all__ = ["Field", "field", "fields", "frozen", "is_frozen", "replace"]
 
 T = TypeVar("T")
 
+_MISSING: Final[Any] = object()
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True)
+
+class Field:
+    """One field of a class. ``type`` is its annotation, as text."""
+
+    __slots__ = ("compare", "default", "default_factory", "init", "name", "repr", "type")
+
+    name: str
+    type: str
+
+    def __init__(self, *, default: Any, default_factory: Any, init: bool, repr: bool, compare: bool) -> None:  # noqa: A002
+        self.default = default
+        self.default_factory = default_factory
+        self.init = init
+        self.repr = repr
+        self.compare = compare
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _MISSING and self.default_factory is _MISSING
+
+
+def field(
+    *,
+    default: Any = _MISSING,
+    default_factory: Callable[[], Any] = _MISSING,
+    init: bool = True,
+    repr: bool = True,  # noqa: A002
+    compare: bool = True,
+) -> Any:
+    """What a field needs beyond its default, as :func:`dataclasses.field` has it."""
+    return Field(default=default, default_factory=default_factory, init=init, repr=repr, compare=compare)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=True, field_specifiers=(field,))
 def frozen(cls: type[T]) -> type[T]:
-    """``dataclass(frozen=True, kw_only=True)`` in a quarter of the time.
+    """``dataclass(frozen=True, kw_only=True)``. What comes out is a dataclass to every other tool.
 
-    An ordinary dataclass compiles all its methods again for each class. A plan uses forty classes, and this would take a
-    third of the command's time. Only ``__init__`` differs between classes, so only ``__init__`` is compiled here, and all
-    classes share the other methods. Every other tool sees a normal dataclass.
+    Methods that the class defines itself stay. Its module must import ``annotations`` from ``__future__``.
 
     >>> @frozen
     ... class Point:
@@ -25,27 +63,104 @@ def frozen(cls: type[T]) -> type[T]:
     >>> Point(x=1) == Point(x=1, y=0), Point(x=1)
     (True, Point(x=1, y=0))
     """
-    record = dataclass(kw_only=True, repr=False, eq=False)(cls)
-    record.__compared__ = tuple(field.name for field in fields(record) if field.compare)  # type: ignore[attr-defined, arg-type]
+    made: Any = cls
+    made.__frozen__ = _Fields(cls)
     for name, method in _SHARED.items():
         if name not in cls.__dict__:
-            setattr(record, name, method)
-    return record
+            setattr(cls, name, method)
+    made.__dataclass_fields__ = _AsDataclass(cls, "__dataclass_fields__")
+    made.__dataclass_params__ = _AsDataclass(cls, "__dataclass_params__")
+    made.__signature__ = _Signature()
+    return cls
 
 
-def _values(record: object) -> tuple[object, ...]:
-    return tuple(map(record.__dict__.__getitem__, type(record).__compared__))  # type: ignore[attr-defined]
+def is_frozen(value: object) -> bool:
+    """Whether ``value`` is of a class that :func:`frozen` made."""
+    return hasattr(type(value), "__frozen__")
+
+
+def fields(of: object) -> tuple[Field, ...]:
+    """The fields of a class or of a value, in their order."""
+    found: _Fields = of.__frozen__  # type: ignore[attr-defined]
+    return found.all
+
+
+def replace(record: T, /, **change: Any) -> T:
+    """The same with other values in some fields, as :func:`dataclasses.replace` does it."""
+    values = record.__dict__
+    return type(record)(**{name: values[name] for name in record.__frozen__.set} | change)  # type: ignore[attr-defined]
+
+
+class _Fields:
+    """The fields of a class, those of its bases first, and what the shared methods need of them."""
+
+    __slots__ = ("all", "checked", "compared", "defaults", "factories", "names", "own", "set", "unset")
+
+    def __init__(self, cls: type) -> None:
+        self.own = tuple(_own_fields(cls))
+        inherited = (each for base in reversed(cls.__mro__[1:]) if "__frozen__" in base.__dict__ for each in fields(base))
+        found = {each.name: each for each in (*inherited, *self.own)}
+        self.all = tuple(found.values())
+        self.names = found.keys()
+        self.set = tuple(each.name for each in self.all if each.init)
+        self.unset = frozenset(each.name for each in self.all if not each.init)
+        self.defaults = {each.name: each.default for each in self.all if each.default is not _MISSING}
+        self.factories = tuple((each.name, each.default_factory) for each in self.all if each.default_factory is not _MISSING)
+        self.compared = tuple(each.name for each in self.all if each.compare)
+        self.checked = hasattr(cls, "__post_init__")
+
+
+def _own_fields(cls: type) -> Iterator[Field]:
+    """The fields that the class itself has. As in a dataclass, a default stays behind as the attribute of the class."""
+    for name, annotation in cls.__annotations__.items():
+        if annotation.startswith("ClassVar"):
+            continue
+        found = cls.__dict__.get(name, _MISSING)
+        if not isinstance(found, Field):
+            found = field(default=found)
+        elif found.default is _MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, found.default)
+        found.name, found.type = name, annotation
+        yield found
+
+
+def _init(self: Any, /, **values: Any) -> None:
+    known: _Fields = self.__frozen__
+    attributes = self.__dict__
+    attributes |= known.defaults
+    attributes |= values
+    for name, make in known.factories:
+        if name not in values:
+            attributes[name] = make()
+    if attributes.keys() != known.names or (known.unset and not known.unset.isdisjoint(values)):
+        raise _wrong_names(known, type(self).__qualname__, values)
+    if known.checked:
+        self.__post_init__()
+
+
+def _wrong_names(known: _Fields, name: str, values: dict[str, Any]) -> TypeError:
+    strange = [given for given in values if given not in known.names - known.unset]
+    if strange:
+        return TypeError(f"{name}.__init__() got an unexpected keyword argument {strange[0]!r}")
+    missing = ", ".join(repr(each.name) for each in known.all if each.is_required and each.name not in values)
+    return TypeError(f"{name}.__init__() missing required keyword arguments: {missing}")
+
+
+def _values(record: Any) -> tuple[object, ...]:
+    return tuple(map(record.__dict__.__getitem__, record.__frozen__.compared))
 
 
 def _set(self: object, name: str, value: object) -> None:
-    # __init__ writes each field once, and a cached property writes its value once.
-    attributes = self.__dict__
-    if name in attributes:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
-    attributes[name] = value
+    from dataclasses import FrozenInstanceError
+
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
 def _delete(self: object, name: str) -> None:
+    from dataclasses import FrozenInstanceError
+
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
@@ -60,8 +175,55 @@ def _hash(self: object) -> int:
 
 
 def _text(self: object) -> str:
-    shown = (f"{field.name}={vars(self)[field.name]!r}" for field in fields(self) if field.repr)  # type: ignore[arg-type]
+    shown = (f"{each.name}={self.__dict__[each.name]!r}" for each in fields(self) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-_SHARED = {"__setattr__": _set, "__delattr__": _delete, "__eq__": _equal, "__hash__": _hash, "__repr__": _text}
+_SHARED: Final = {
+    "__init__": _init,
+    "__setattr__": _set,
+    "__delattr__": _delete,
+    "__eq__": _equal,
+    "__hash__": _hash,
+    "__repr__": _text,
+    "__replace__": replace,
+}
+
+
+class _AsDataclass:
+    """An attribute by which other tools know a dataclass: ``dataclasses`` makes it when it is first asked for."""
+
+    _lock: Final = RLock()
+
+    def __init__(self, cls: type, name: str) -> None:
+        self.cls = cls
+        self.name = name
+
+    def __get__(self, record: object, owner: type) -> Any:
+        import dataclasses
+
+        def told(each: Field) -> Any:
+            default = {"default": each.default} if each.default is not _MISSING else {}
+            factory = {"default_factory": each.default_factory} if each.default_factory is not _MISSING else {}
+            return dataclasses.field(**default, **factory, init=each.init, repr=each.repr, compare=each.compare)
+
+        with self._lock:
+            if self.cls.__dict__[self.name] is self:
+                for each in self.cls.__frozen__.own:
+                    setattr(self.cls, each.name, told(each))
+                dataclasses.dataclass(kw_only=True, init=False, repr=False, eq=False)(self.cls)
+        return getattr(self.cls, self.name)
+
+
+class _Signature:
+    """What ``help`` and editors show of the shared ``__init__``."""
+
+    def __get__(self, record: object, owner: type) -> Any:
+        from inspect import Parameter, Signature
+
+        def parameter(each: Field) -> Parameter:
+            default = Parameter.empty if each.is_required else ... if each.default is _MISSING else each.default
+            return Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=each.type)
+
+        known: _Fields = owner.__frozen__  # type: ignore[attr-defined]
+        return Signature([parameter(each) for each in known.all if each.init])

@@ -7,7 +7,6 @@ attentions (LongCat), self and cross attention (encoder-decoder models).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from hwcalc.formulas.frozen import frozen
@@ -73,7 +72,7 @@ class Group:
     layers: LayerNumbers
 
 
-@dataclass(frozen=True)
+@frozen
 class Stack:
     """All layers of a model, in order.
 
@@ -84,6 +83,9 @@ class Stack:
     """
 
     layers: tuple[Layer, ...]
+
+    def __init__(self, layers: tuple[Layer, ...]) -> None:
+        self.__dict__["layers"] = layers
 
     def __iter__(self) -> Iterator[Layer]:
         return iter(self.layers)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import ClassVar, Self, TypeVar
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import fields, frozen, replace
 from hwcalc.formulas.tensor import CacheTensor
 
 __all__ = ["KINDS", "MAX_DIMENSION", "LayerKind", "register"]

@@ -95,6 +95,10 @@ class Span(Shown):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(str, self.numbers))})"
 
+    def __reduce__(self) -> tuple[type[Span], tuple[int, ...]]:
+        """Copies and pickles are made anew from class and numbers."""
+        return type(self), self.numbers
+
     def positions(self, tokens: int, encoder_tokens: int = 0) -> int:
         """The number of positions that are kept."""
         raise NotImplementedError

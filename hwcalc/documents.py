@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hwcalc.formulas.frozen import fields, is_frozen
 from hwcalc.formulas.shown import Shown
 
 __all__ = ["SCHEMA_VERSION", "document_of", "dumps", "error_document", "escaped"]
@@ -19,8 +19,8 @@ def document_of(value: Any) -> Any:
     """A value for JSON: dataclasses become dicts, tuples become lists, and a :class:`Shown` value becomes its text."""
     if isinstance(value, Shown):
         return value.text
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: document_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if is_frozen(value):
+        return {field.name: document_of(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
         return {key: document_of(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

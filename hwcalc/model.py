@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from hwcalc.formulas import Stack
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
 
@@ -124,7 +122,7 @@ class ModelFacts:
     """Routed experts that each token is sent to."""
     expert_dtype: str | None = None
     """The format of routed experts, where it is not that of the other weights."""
-    part_types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    part_types: Mapping[str, str] = field(default_factory=dict)
     """Model types of the parts ``text``, ``vision`` and ``audio``; empty for a part that has none of its own."""
     ties_text_embeddings: bool | None = None
     """What the text part by itself says of tied embeddings; ``None`` without such a part."""
@@ -172,7 +170,7 @@ class ModelSpec:
     """The config keys that cache and weights depend on: dotted path -> value."""
     assumed: bool = False
     notes: tuple[Note, ...] = ()
-    readings: Mapping[str, Stack] = field(default_factory=lambda: MappingProxyType({}))
+    readings: Mapping[str, Stack] = field(default_factory=dict)
     facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""

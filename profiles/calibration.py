@@ -13,13 +13,12 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import date
 from hwcalc.profiles.gpu_file import is_id

@@ -10,9 +10,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen
 
 __all__ = [
     "BUILT_IN",
@@ -48,7 +49,7 @@ class ProfileError(ValueError):
         self.key = key
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CatalogEntry:
     """One file of the catalog: its content, its path, and whether it is the user's own."""
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import Field, check, date, number, sources, text, version, whole
 from hwcalc.profiles.yaml_file import YamlFile

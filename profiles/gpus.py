@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
 from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory

@@ -11,12 +11,12 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.check.errors import LockError
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.text import printable

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from hwcalc.check.errors import LockError
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
 from hwcalc.planner.asked import Access

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import fields, frozen, is_frozen
 from hwcalc.model import Note
 
 __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]
@@ -139,8 +138,8 @@ class CheckDocument:
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if is_frozen(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return value

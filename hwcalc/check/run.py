@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc._version import __version__
@@ -17,7 +16,7 @@ from hwcalc.check.models import Models, key_of
 from hwcalc.check.result import SCHEMA_VERSION, CheckDocument, Checked, CheckFailure, FileInfo, Judged, Summary
 from hwcalc.check.verdict import figures_of, verdict_of
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.plan import plan
 from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, OutputError, View
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.text import printable
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     verdicts = {variant.fits for variant in comparison.variants} - {None}
     status = 1 if verdicts == {False} else 0
     if view.format == "json":
-        from dataclasses import replace
+        from hwcalc.formulas.frozen import replace
 
         return replace(answer(asdict(comparison)), status=status, remarks=remarks)
     from hwcalc.report.compare import comparison_csv, comparison_text

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import PLANNING, Option, given_options, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from hwcalc.cli.options import PLANNING, Option, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner.result import Plan
 
 __all__ = ["OPTIONS", "run"]

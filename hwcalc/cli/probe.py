@@ -94,8 +94,7 @@ def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wante
 
 
 def _shown(probed: Probed, more: More | None, view: View) -> Answer:
-    from dataclasses import replace
-
+    from hwcalc.formulas.frozen import replace
     from hwcalc.report.probe import probe_csv, probe_document, probe_text
 
     status = 0 if probed.agrees and (more is None or more.agrees) else 1
@@ -109,8 +108,7 @@ def _shown(probed: Probed, more: More | None, view: View) -> Answer:
 
 
 def _verified(path: str, view: View) -> Answer:
-    from dataclasses import replace
-
+    from hwcalc.formulas.frozen import replace
     from hwcalc.probe.receipt import read_receipt, verify
 
     verified = verify(read_receipt(path), path)

@@ -57,8 +57,7 @@ def run(*, model: str, **options: Any) -> Answer:
 
 
 def _answer(found: Recommendation, view: View) -> Answer:
-    from dataclasses import replace
-
+    from hwcalc.formulas.frozen import replace
     from hwcalc.hardware.profiles import LEFT_OUT
 
     status = 0 if found.offers else 1

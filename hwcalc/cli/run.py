@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,9 +23,18 @@ BROKEN_PIPE = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and give its exit status. Standard output gets the answer in one piece, or nothing.
 
-    Raises nothing but ``SystemExit``, which ends a shell's completion request.
+    Without ``arguments`` it reads those of the process, which is to end afterwards. Raises nothing but ``SystemExit``, which ends a
+    shell's completion request.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is not None:
+        return _run(list(arguments))
+    status = _run(sys.argv[1:])
+    # The process gives all memory back at its end. Python need not search it for garbage before: that takes a sixth of a plan's time.
+    gc.freeze()
+    return status
+
+
+def _run(words: list[str]) -> int:
     try:
         try:
             return _print(_answer(words))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -21,7 +20,7 @@ from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import CacheTensor, DType, LayerKind
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
 

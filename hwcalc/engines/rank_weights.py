@@ -8,7 +8,6 @@ counted by :mod:`hwcalc.engines.draft_weights`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.request import ALONE, Parallel
@@ -16,7 +15,7 @@ from hwcalc.engines.shards import Rank
 from hwcalc.engines.stages import Tables, count_on_stage, layers_on_stage
 from hwcalc.formulas import LayerKind, pipeline_stages
 from hwcalc.formulas.formats import BF16, FLOATS, FP32, WeightFormat
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 

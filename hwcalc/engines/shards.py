@@ -9,11 +9,11 @@ arXiv:2211.05102). What does not divide is rounded up: the fullest rank is the o
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import ClassVar, Final
 
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.formulas import Mamba2
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

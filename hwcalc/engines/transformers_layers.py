@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -45,6 +44,7 @@ from hwcalc.formulas import (
     Window,
 )
 from hwcalc.formulas.attention import key_value_tensors
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
 __all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "numbers"]

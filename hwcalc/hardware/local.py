@@ -7,12 +7,11 @@ matches, plans use the detected numbers.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.hardware.detect import PROBES, FoundGpu
 from hwcalc.model import Note
 from hwcalc.text import printable

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import ConfigError, UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
 from hwcalc.units import human_bytes

@@ -37,8 +37,7 @@ def recommend(
     tight, ``limit`` is how many are listed (0: all). ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
-    from dataclasses import replace
-
+    from hwcalc.formulas.frozen import replace
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import opened
     from hwcalc.planner.asked import take_options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from hwcalc.model import ModelFacts
@@ -25,7 +24,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         hash_routed_layers=_first(levels, "num_hash_layers") or 0,
         experts_per_token=_first(levels, "num_experts_per_tok") or 0,
         expert_dtype=None if expert_dtype is None else str(expert_dtype),
-        part_types=MappingProxyType({name: _type_of(inner) for name, inner in parts.items()}),
+        part_types={name: _type_of(inner) for name, inner in parts.items()},
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),
         mtp_modules=_mtp_modules(levels),

@@ -6,10 +6,10 @@ Windowed layers, wider heads on the full ones, and last layers that share the ke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import FullAttention, Layer, SharedCache
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed

@@ -7,11 +7,10 @@ no query latent but an output gate of one number a head. GLM-5 Next joins residu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, SparseIndexer
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, gated_mlp, indexer, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import kimi_delta_attention
 from hwcalc.parsers.blocks import Named, Weighed, ends, gated_experts, repeated

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from typing import Final
 
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.cross import CrossAttention
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, repeated

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.attention import AttentionKind, FullAttention
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines import find_engine
@@ -11,6 +10,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked

@@ -293,7 +293,7 @@ def _judged(result: LiveResult) -> LiveResult:
         )
     elif not result.control_difference > result.tolerance:
         wrong.append("a lost cache would not be seen in the logits")
-    from dataclasses import replace
+    from hwcalc.formulas.frozen import replace
 
     return replace(result, status=DIFFERS, reason="; ".join(wrong)) if wrong else result
 

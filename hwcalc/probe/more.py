@@ -96,8 +96,7 @@ def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | No
 
 def _bandwidth(engine: Engine, context: Opened, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
     """Measured, and kept for the accelerator that was measured, whichever the plan is of."""
-    from dataclasses import replace
-
+    from hwcalc.formulas.frozen import replace
     from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, measure_bandwidth, save_bandwidth
 
     gpu = None if device.kind == "cpu" else _accelerator(device, notes)

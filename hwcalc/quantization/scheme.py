@@ -7,7 +7,6 @@ part of the config is not understood, the whole scheme is unknown.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc.formulas.formats import (
@@ -26,7 +25,7 @@ from hwcalc.formulas.formats import (
     NVFP4,
     WeightFormat,
 )
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.names import MOST_NAMES, Names, read_names
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
+from hwcalc.formulas.frozen import fields
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.planner.result import Verdict
 from hwcalc.report.rows import csv_text, listing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hwcalc.formulas.frozen import frozen
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["GpuInfo", "GpusDocument", "InstanceInfo", "InstancesDocument", "VisibleInfo", "gpu_info", "instance_info"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VisibleInfo:
     """What a program sees of the memory, in bytes. Low and high differ where it is estimated, or where readings do."""
 
@@ -24,7 +25,7 @@ class VisibleInfo:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GpuInfo:
     """One accelerator. Null is unknown. ``memory_marketing_gb`` is of 1,024 MiB each, bandwidth of 10^9 bytes a second.
 
@@ -61,7 +62,7 @@ class GpuInfo:
     instances: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class GpusDocument:
     """What ``kvplan gpus --json`` prints."""
 
@@ -69,7 +70,7 @@ class GpusDocument:
     gpus: tuple[GpuInfo, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InstanceInfo:
     """One instance: ``count`` accelerators of one kind, or a ``fraction`` of one (1/8).
 
@@ -90,7 +91,7 @@ class InstanceInfo:
     user: bool
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InstancesDocument:
     """What ``kvplan instances --json`` prints."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
@@ -23,7 +24,7 @@ _COLUMNS = ("figure", "predicted", "measured", "difference", "")
 _CSV = ("rank", "what", "name", "dtype", "shape", "predicted_bytes", "measured_bytes", "difference_bytes", "tolerance_bytes")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ProbeDocument:
     """What ``kvplan probe --json`` prints."""
 

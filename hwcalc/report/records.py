@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from hwcalc.formulas.frozen import frozen
 from hwcalc.sources.listing import KnownModel
 
 __all__ = [
@@ -18,7 +17,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ErrorInfo:
     """What went wrong. ``code`` is the command's exit status, ``hint`` what to try next (empty if there is nothing)."""
 
@@ -28,7 +27,7 @@ class ErrorInfo:
     hint: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ErrorDocument:
     """What ``--json`` prints instead of an answer."""
 
@@ -36,7 +35,7 @@ class ErrorDocument:
     error: ErrorInfo
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ModelsDocument:
     """What ``kvplan models --json`` prints."""
 
@@ -44,7 +43,7 @@ class ModelsDocument:
     models: tuple[KnownModel, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OptionInfo:
     """One of an engine's own knobs, set with ``--engine-option NAME=VALUE``."""
 
@@ -53,7 +52,7 @@ class OptionInfo:
     help: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EngineInfo:
     """One engine. ``versions`` are those whose rules are known, newest first."""
 
@@ -65,7 +64,7 @@ class EngineInfo:
     options: tuple[OptionInfo, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EnginesDocument:
     """What ``kvplan engines --json`` prints."""
 
@@ -73,7 +72,7 @@ class EnginesDocument:
     engines: tuple[EngineInfo, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DTypeInfo:
     """One storage format: ``block_elements`` numbers take ``block_bytes`` bytes, scales included.
 
@@ -88,7 +87,7 @@ class DTypeInfo:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DTypesDocument:
     """What ``kvplan dtypes --json`` prints."""
 

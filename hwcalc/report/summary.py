@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.formulas import Full, LayerNumbers, Role, Strided
+from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
 from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo, Verdict
 from hwcalc.planner.result import Share as ActivationShare
@@ -57,7 +56,7 @@ _SOURCES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Figure:
     """One headline number and its meaning."""
 
@@ -66,7 +65,7 @@ class Figure:
     meaning: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LayerShare:
     """The bytes of all layers of one kind with one length rule, for the whole batch."""
 

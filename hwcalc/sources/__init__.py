@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog

@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.hf_folder import cache_folder
 from hwcalc.sources.wanted import Absent, Wanted

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.document import read_document
@@ -15,7 +15,7 @@ from hwcalc.text import printable
 __all__ = ["KnownModel", "known_ids", "list_known_models"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class KnownModel:
     """One model that can be planned by its id. ``None`` is unknown.
 

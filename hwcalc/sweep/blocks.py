@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Final
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import fields, frozen
 from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.spans import Integers

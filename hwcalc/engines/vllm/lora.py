@@ -9,7 +9,6 @@ and A and B beside the logits (``logits_processor.py``). More adapters than slot
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.engines.lora import Lora
@@ -20,6 +19,7 @@ from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.engines.request import Request
@@ -15,7 +14,7 @@ from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.formats import FLOATS
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.units import parse_tokens

@@ -7,11 +7,11 @@ mamba}`` and the model files): vocabularies are padded to a multiple of 64, and 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import ClassVar, Final
 
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, module_of
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 

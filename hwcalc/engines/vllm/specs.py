@@ -12,11 +12,10 @@ Source: vLLM 0.33, v1/kv_cache_interface.py.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import fields, frozen, replace
 
 __all__ = [
     "ChunkSpec",
@@ -90,7 +89,7 @@ class LayerSpec:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((type(self), *(vars(self)[name] for name in self.__compared__)))  # type: ignore[attr-defined]
+        return hash((type(self), *(vars(self)[each.name] for each in fields(self) if each.compare)))
 
     def __hash__(self) -> int:
         return self._hash

@@ -8,7 +8,6 @@ of vLLM 0.33; how they cut is in :mod:`hwcalc.engines.vllm.shards`, what a pipel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules, rank_weight_bytes
@@ -19,6 +18,7 @@ from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
 from hwcalc.formulas import LatentAttention
 from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
 

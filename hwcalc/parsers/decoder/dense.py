@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Weight, linear, parameter, rms_norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, untied

@@ -26,10 +26,10 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, attention, gated_mlp, linear, rms_norm
 from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.config import Config

@@ -9,11 +9,10 @@ are read here. A class named ``...ForCausalLM`` is the decoder alone, which has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, Layer, NoCache
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block
 from hwcalc.model import Note
 from hwcalc.parsers.classes import architecture, form

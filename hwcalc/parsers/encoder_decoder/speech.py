@@ -6,10 +6,10 @@ which nobody weighs.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.blocks import Weighed, tied_head

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, dense_prefix, not_sparse, times

@@ -6,10 +6,10 @@ Every fourth layer leaves positions out: there the rotary part of the keys comes
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config

@@ -7,10 +7,9 @@ quantisations leave whole towers alone by that name. Every room mirrors the towe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, linear, parameter
 from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config

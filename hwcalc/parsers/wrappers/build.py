@@ -7,10 +7,9 @@ A spec lists the towers by config key and name in the model, each with its proje
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, linear, parameter
 from hwcalc.parsers.blocks import Weighed, norm, switched
 from hwcalc.parsers.config import Config
