@@ -1,10 +1,11 @@
 """Lightning attention with softmax attention in between: MiniMax (all three types) and Ring-linear.
 
 - minimax mirrors ``modeling_minimax.py`` of transformers 5.23.
-- minimax_m1, minimax_text_01: ``attn_type_list`` says 1 for softmax and 0 for lightning attention, whose state is a square
-  matrix for each *query* head (vLLM's ``minimax_text_01.py``: heads x head_dim x head_dim, fp32).
-- bailing_moe_linear (Ring-linear, Ling 2.5): the last of each ``layer_group_size`` layers and any that do not fill a group are
-  softmax, the others lightning (``modeling_bailing_moe_linear_v2.py``); with ``kv_lora_rank`` the former are MLA.
+- minimax_m1, minimax_text_01: ``attn_type_list`` is 1 for softmax attention and 0 for lightning attention. The state of the latter
+  is a square matrix for each *query* head (vLLM's ``minimax_text_01.py``: heads x head_dim x head_dim, fp32).
+- bailing_moe_linear (Ring-linear, Ling 2.5): softmax attention on the last of each ``layer_group_size`` layers and on the layers at
+  the end that do not fill a group, lightning attention on the others (``modeling_bailing_moe_linear_v2.py``). With
+  ``kv_lora_rank`` the softmax attention is MLA.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["BAILING_MOE_LINEAR", "MINIMAX", "MINIMAX_TEXT"]
 
 
 def _minimax(config: Config) -> Reading:
-    """Types by ``layer_types``, else by ``attn_type_list`` (1 is attention), else attention on every second layer from 0 on."""
+    """Types by ``layer_types``, else by ``attn_type_list`` (1 is attention), else attention on layers 0, 2, 4 and so on."""
     count = config.number_of_layers()
     for kind in ("full", "linear"):
         config.ignore(f"{kind}_attn_alpha_factor", f"{kind}_attn_beta_factor")
@@ -36,7 +37,7 @@ def _minimax(config: Config) -> Reading:
     types = spelled or ([FULL if flag else LINEAR for flag in flags] if flags else alternating)
     readers = {LINEAR: _lightning_layer, FULL: full_layer}
     layers = build_layers(config, types, readers)
-    # The library's class does not read attn_type_list.
+    # The class in transformers does not read attn_type_list.
     readings = {"transformers": build_layers(config, alternating, readers)} if flags and not spelled else {}
     return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
 
@@ -61,7 +62,7 @@ def _minimax_text(config: Config) -> Reading:
 
 
 def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """Lightning or softmax attention, then experts; early files may name a shared expert, which a single number weighs."""
+    """Lightning or softmax attention, then experts. Early files may have a shared expert, which is scaled by a single number."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
     width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
     moe = gated_experts(hidden, width, count, active)

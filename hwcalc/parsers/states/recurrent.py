@@ -1,24 +1,33 @@
-"""RecurrentGemma and xLSTM (``modeling_recurrent_gemma.py`` and ``modeling_xlstm.py`` of transformers 5.23)."""
+"""Recurrent layers with little or no attention: RecurrentGemma, xLSTM, and RWKV-4 to RWKV-7.
+
+Mirrors ``modeling_*.py`` of RecurrentGemma, xLSTM and RWKV-4 in transformers 5.23. The code of the other RWKVs lives with the
+models:
+
+- rwkv5, rwkv6: ``attention_hidden_size`` // ``head_size`` heads (if a file has ``num_attention_heads``, that is another name for the
+  head size). The weights are those of RWKV's ``modeling_rwkv5.py``.
+- rwkv7: ``hidden_size`` // ``head_dim`` heads. Layers listed in ``attn`` have softmax attention instead, and keep only the token
+  shift of their feed-forward (fla, ``modeling_rwkv7.py``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas import Layer, MatrixLSTM, RealGatedLRU
+from hwcalc.formulas import Layer, MatrixLSTM, RealGatedLRU, Rwkv4, RwkvMatrix, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, gated_mlp, layer_norm, linear
-from hwcalc.formulas.weights_state import matrix_lstm, rg_lru
+from hwcalc.formulas.weights import Block, Weight, gated_mlp, layer_norm, linear, parameter
+from hwcalc.formulas.weights_state import matrix_lstm, rg_lru, rwkv4
 from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Readers, Reading, attention_dims, build_layers
+from hwcalc.parsers.reading import Readers, Reading, attention_dims, build_layers, equal_dims
 from hwcalc.parsers.states import LINEAR, SLIDING, spelled_layer_types, state_dtype
 
-__all__ = ["RECURRENT_GEMMA", "XLSTM"]
+__all__ = ["RECURRENT_GEMMA", "RWKV4", "RWKV5", "RWKV6", "RWKV7", "XLSTM"]
 
 
 def _recurrent_gemma(config: Config) -> Reading:
-    """``block_types`` is one period; its attention is always windowed."""
+    """``block_types`` is one period. Attention always has a window."""
     count = config.number_of_layers()
     period = config.strings("block_types")
     spelled = spelled_layer_types(config, count)
@@ -40,7 +49,7 @@ def _recurrent_gemma(config: Config) -> Reading:
 
 
 def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """``intermediate_size`` counts gate and up together."""
+    """``intermediate_size`` is the width of gate and up together."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     bias = config.flag("attention_bias")
     mlp = gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
@@ -58,7 +67,7 @@ def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> l
 
 
 def _xlstm(config: Config) -> Reading:
-    """The widths of the states are shares of ``hidden_size`` rounded up to a multiple of 64, then divided among the heads."""
+    """The widths of the states are shares of ``hidden_size``, rounded up to a multiple of 64 and divided among the heads."""
     heads = config.integer("num_heads")
     hidden = config.maybe_integer("hidden_size") or config.integer("embedding_dim")
     count = config.maybe_integer("num_hidden_layers") or config.integer("num_blocks")
@@ -74,7 +83,7 @@ def _xlstm(config: Config) -> Reading:
 
 
 def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """The widths of the projections are the same shares, not rounded; 2.667 x 4,096 for the MLP becomes 10,944."""
+    """The widths of the projections are the same shares without rounding. The MLP's width is rounded: 2.667 x 4,096 is 10,944."""
     hidden, bias = config.integer("hidden_size"), config.flag("use_bias")
     width = _share(config, hidden, "ffn_proj_factor", 2.667, config.integer("ffn_round_up_to_multiple_of"))
     queries, values = (_share(config, hidden, key, share) for key, share in _SHARES)
@@ -93,7 +102,7 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     return out + repeated(reading.layers, weigh)
 
 
-# What queries and keys take of hidden_size, and what values take.
+# The share of hidden_size that queries and keys have, and that values have.
 _SHARES: Final = (("qk_dim_factor", 0.5), ("v_dim_factor", 1.0))
 
 
@@ -103,5 +112,138 @@ def _share(config: Config, hidden: int, key: str, default: float, multiple: int 
     return config.checked_integer(key, int((width + multiple - 1) // multiple * multiple))
 
 
+# RWKV.
+
+
+def _rwkv4(config: Config) -> Reading:
+    hidden = config.integer("hidden_size")
+    kind = Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
+    return Reading(layers=((kind,),) * config.number_of_layers(), config=config)
+
+
+def _rwkv5(config: Config) -> Reading:
+    """RWKV-5 and -6."""
+    count = config.number_of_layers()
+    hidden = config.integer("hidden_size")
+    width = config.maybe_integer("attention_hidden_size") or hidden
+    head_dim = config.integer("head_dim")
+    config.ignore("num_attention_heads", "num_heads", "head_size_divisor")
+    return Reading(layers=(_matrix_layer(config, hidden, width, head_dim),) * count, config=config)
+
+
+def _rwkv7(config: Config) -> Reading:
+    count = config.number_of_layers()
+    hidden = config.integer("hidden_size")
+    config.ignore("num_heads", "attn_mode")
+    value_dim = config.get("value_dim")
+    values = value_dim if isinstance(value_dim, (list, tuple)) else [value_dim]
+    if any(value not in (None, hidden) for value in values):
+        raise config.error("value_dim", value_dim, f"hidden_size ({hidden}) on every layer: no other is known")
+    mixing = _matrix_layer(config, hidden, hidden, config.integer("head_dim"))
+    attention = config.sub("attn")
+    if attention is None:
+        return Reading(layers=(mixing,) * count, config=config)
+    listed = set(attention.integers("layers") or [])
+    attending = _softmax_layer(attention, hidden)
+    return Reading(layers=tuple(attending if i in listed else mixing for i in range(count)), config=config)
+
+
+def _matrix_layer(config: Config, hidden: int, width: int, head_dim: int) -> Layer:
+    heads = width // head_dim
+    if heads * head_dim != width:
+        raise config.error("head_dim", head_dim, f"a divisor of the attention's width ({width})")
+    return (RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
+
+
+def _softmax_layer(attention: Config, hidden: int) -> Layer:
+    heads = attention.integer("num_heads")
+    dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
+    # A token shift is a convolution of two taps.
+    shift = ShortConvolution(channels=hidden, d_conv=2)
+    return (dims.within(attention.maybe_integer("window_size")), shift)
+
+
+def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """RWKV-4 and -5: time mixing, channel mixing, and a layer norm before each.
+
+    The MLP of RWKV-4 is 4 times as wide as the model, that of RWKV-5 is 3.5 times as wide, rounded down to a multiple of 32.
+    """
+    hidden = config.integer("hidden_size")
+    usual = 4 * hidden if isinstance(reading.layers[0][0], Rwkv4) else int(hidden * 3.5) // 32 * 32
+    width = config.maybe_integer("intermediate_size") or usual
+    path = "feed_forward"
+    mlp = parameter(f"{path}.time_mix_key", 1, 1, hidden) + parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
+    mlp += linear(f"{path}.key", hidden, width) + linear(f"{path}.receptance", hidden, hidden)
+    mlp += linear(f"{path}.value", width, hidden)
+
+    def weigh(layer: Layer) -> Iterator[Named]:
+        kind = layer[0]
+        if isinstance(kind, Rwkv4):
+            yield "rwkv", rwkv4(**vars(kind))
+        else:
+            assert isinstance(kind, RwkvMatrix)
+            yield "rwkv", _rwkv5_mixing(kind)
+        yield "mlp", mlp
+        yield "norm", layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
+
+    norms = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
+    return ends(config, top, embed="rwkv.embeddings", norm=norms, head="head") + repeated(reading.layers, weigh)
+
+
+def _rwkv5_mixing(kind: RwkvMatrix) -> tuple[Weight, ...]:
+    """Time mixing of RWKV-4 with heads, a gate and a group norm."""
+    hidden, inner = kind.hidden_size, kind.num_heads * kind.head_dim
+    weights: tuple[Weight, ...] = ()
+    for name in ("time_decay", "time_faaaa"):
+        weights += parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
+    for name in ("key", "value", "receptance", "gate"):
+        weights += parameter(f"attention.time_mix_{name}", 1, 1, hidden) + linear(f"attention.{name}", hidden, inner)
+    return weights + linear("attention.output", inner, hidden) + layer_norm("attention.ln_x", inner)
+
+
+def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block] | None:
+    """RWKV-7: decay, in-context rate, value residual and gate each have a low rank. The first layer has no value residual."""
+    hidden = config.integer("hidden_size")
+    ranks = [config.maybe_integer(f"{name}_low_rank_dim") for name in ("decay", "a", "v", "gate")]
+    # Without the ranks the widths are unknown, since fla has changed its defaults. Hybrids with attention have another layout.
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) < len(ranks) or config.get("attn") is not None or not config.flag("norm_first", default=True):
+        return None
+    decay, rate, value, gate = known
+    bias = config.flag("norm_bias", default=True)
+    ratio = config.number("hidden_ratio", 4)
+    # If the file does not give the width, it is rounded up to a multiple of 32.
+    width = config.maybe_integer("intermediate_size") or config.checked_integer(
+        "hidden_ratio", -(-int(hidden * ratio) // 32) * 32
+    )
+    mlp = parameter("ffn.x_k", hidden) + linear("ffn.key", hidden, width) + linear("ffn.value", width, hidden)
+
+    def low_rank(name: str, rank: int, *, bias: bool = True) -> tuple[Weight, ...]:
+        return linear(f"attn.{name}_lora.lora.0", hidden, rank) + linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
+
+    def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
+        (kind,), first = key
+        assert isinstance(kind, RwkvMatrix)
+        weights = tuple(parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
+        weights += parameter("attn.k_k", hidden) + parameter("attn.k_a", hidden)
+        weights += parameter("attn.r_k", kind.num_heads, kind.head_dim)
+        for name in "rkvo":
+            weights += linear(f"attn.{name}_proj", hidden, hidden)
+        weights += low_rank("w", decay) + low_rank("a", rate) + low_rank("g", gate, bias=False)
+        if not first:
+            weights += low_rank("v", value)
+        yield "rwkv", weights + layer_norm("attn.g_norm", hidden)
+        yield "mlp", mlp
+        yield "norm", layer_norm("attn_norm", hidden, bias=bias) + layer_norm("ffn_norm", hidden, bias=bias)
+
+    norms = layer_norm("model.layers.0.pre_norm", hidden, bias=bias) + layer_norm("model.norm", hidden, bias=bias)
+    layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
+    return ends(config, top, embed="model.embeddings", norm=norms) + repeated(layers, weigh)
+
+
 RECURRENT_GEMMA: Final = Readers(layers=_recurrent_gemma, weights=_recurrent_gemma_weights)
 XLSTM: Final = Readers(layers=_xlstm, weights=_xlstm_weights)
+RWKV4: Final = Readers(layers=_rwkv4, weights=_early_weights)
+RWKV5: Final = Readers(layers=_rwkv5, weights=_early_weights)
+RWKV6: Final = Readers(layers=_rwkv5)
+RWKV7: Final = Readers(layers=_rwkv7, weights=_rwkv7_weights)
