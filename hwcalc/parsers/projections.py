@@ -10,11 +10,11 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.cross import CrossAttention
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.hybrid import Layer
-from hwcalc.formulas.weights import Block, Part, WeightRole, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, Part, WeightRole, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.reading import AttentionDims
 
-__all__ = ["KVQO", "QKVO", "Attends", "Dims", "cross_dims", "output_head", "own_dims", "projections", "square", "stack"]
+__all__ = ["KVQO", "QKVO", "Attends", "Dims", "bart_attention", "cross_dims", "output_head", "own_dims", "projections", "square", "stack"]
 
 Dims = AttentionDims | AttentionKind
 
@@ -81,6 +81,11 @@ class Attends:
         for name in ("q_norm", "k_norm") if self.head_norms else ():
             weights += rms_norm(f"{self.path}.{name}", dims.head_dim)
         return weights + self.norms
+
+
+def bart_attention(path: str, width: int, *, norm: str = "", cross: bool = False, biased: str = "kvqo") -> Attends:
+    """Attention with the names of BART, followed by a layer norm. The norm is named after the path unless ``norm`` is given."""
+    return Attends(path=path, names=KVQO, cross=cross, biased=biased, norms=layer_norm(f"{norm or path}_layer_norm", width))
 
 
 def stack(layers: Iterable[Layer], width: int, part: Part = Part.LANGUAGE, **slots: Attends | Weighed) -> list[Block]:
