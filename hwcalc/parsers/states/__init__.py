@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen
+from hwcalc.parsers.blocks import Named, Weighed, repeated
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Reading, build_layers, read_layer_types
 from hwcalc.profiles.dtypes import find_dtype
@@ -20,6 +22,9 @@ __all__ = [
     "LINEAR",
     "SLIDING",
     "Interleaved",
+    "Mixers",
+    "mixed",
+    "mixed_layers",
     "spelled_layer_types",
     "state_dtype",
 ]
@@ -32,6 +37,9 @@ HYBRID: Final = "hybrid"
 HYBRID_SLIDING: Final = "hybrid_sliding"
 
 _SSM_DTYPE: Final = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+
+Mixers = Mapping[type, tuple[str, Callable[[Any], Weighed]]]
+"""What weighs the mixers of a family: for each type of kind, the name of the block and the weights by the kind."""
 
 
 @frozen
@@ -78,3 +86,13 @@ def spelled_layer_types(config: Config, count: int) -> list[str] | None:
         if types is not None:
             return types
     return None
+
+
+def mixed(layer: Layer, mixers: Mixers) -> list[Named]:
+    """The mixers of one layer."""
+    return [(name, weigh(kind)) for kind in layer for known, (name, weigh) in mixers.items() if isinstance(kind, known)]
+
+
+def mixed_layers(layers: Iterable[Layer], mixers: Mixers, *rest: Named, before: tuple[Named, ...] = ()) -> list[Block]:
+    """Layers that differ only in their mixers. ``rest`` are the other blocks of each layer, ``before`` those listed first."""
+    return repeated(layers, lambda layer: (*before, *mixed(layer, mixers), *rest))

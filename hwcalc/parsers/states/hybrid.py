@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Layer, Mamba1, Mamba2
@@ -19,7 +19,7 @@ from hwcalc.formulas.weights_state import mamba2
 from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every
-from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved
+from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, Mixers, mixed, mixed_layers
 from hwcalc.parsers.states.mamba import dims_with, hybrid_readers, inner_width, mamba1_layer, mamba1_mixer, mamba2_kind
 
 __all__ = ["BAMBA", "FALCON_H1", "GRANITE", "JAMBA", "ZAMBA", "ZAMBA2"]
@@ -60,19 +60,15 @@ def _mamba2_layer(config: Config, index: int) -> Layer:
     return (mamba2_kind(config, heads, head_dim),)
 
 
-def _attention(config: Config, layer: Layer, *, bias: bool = False) -> list[Named]:
+def _mixers(config: Config, *, bias: bool, norm: bool = True, out_bias: bool | None = None) -> Mixers:
+    """Attention and Mamba-2. ``bias`` is that of attention, ``out_bias`` that of Mamba's output if it differs from the input's."""
     hidden = config.integer("hidden_size")
-    return [
-        ("attention", attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)) for kind in layer if isinstance(kind, AttentionKind)
-    ]
-
-
-def _mamba2(config: Config, layer: Layer, *, norm: bool = True, out_bias: bool | None = None) -> list[Named]:
-    bias, conv_bias = config.flag("mamba_proj_bias"), config.flag("mamba_conv_bias")
-    mixer = partial(
-        mamba2, config.integer("hidden_size"), bias=bias, out_bias=out_bias, conv_bias=conv_bias, norm=norm, path="mamba"
-    )
-    return [("mamba", mixer(**vars(kind))) for kind in layer if isinstance(kind, Mamba2)]
+    biases: dict[str, Any] = {"bias": config.flag("mamba_proj_bias"), "conv_bias": config.flag("mamba_conv_bias")}
+    mamba = partial(mamba2, hidden, **biases, out_bias=out_bias, norm=norm, path="mamba")
+    return {
+        AttentionKind: ("attention", lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)),
+        Mamba2: ("mamba", lambda kind: mamba(**vars(kind))),
+    }
 
 
 def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
@@ -82,13 +78,16 @@ def _jamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     period, offset = config.integer("expert_layer_period"), config.integer("expert_layer_offset", minimum=0)
     mixer = mamba1_mixer(config, norms=True)
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
+    mixers: Mixers = {
+        AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
+        Mamba1: ("mamba", lambda kind: mixer(**vars(kind))),
+    }
 
     def weigh(key: tuple[Layer, bool]) -> list[Named]:
         layer, sparse = key
-        mixers = _attention(config, layer) + [("mamba", mixer(**vars(kind))) for kind in layer if isinstance(kind, Mamba1)]
         moe = gated_experts(hidden, width, count, active, path="feed_forward", router="router")
         mlp = gated_mlp(hidden, width, path="feed_forward")
-        return [("norm", norms), *mixers, ("moe", moe) if sparse else ("mlp", mlp)]
+        return [("norm", norms), *mixed(layer, mixers), ("moe", moe) if sparse else ("mlp", mlp)]
 
     layers = [(layer, count > 1 and i % period == offset) for i, layer in enumerate(reading.layers)]
     return ends(config, top, norm="model.final_layernorm") + repeated(layers, weigh)
@@ -98,34 +97,29 @@ def _bamba(config: Config, top: Config, reading: Reading) -> list[Block]:
     """Bamba and Falcon-H1. Each layer of Falcon-H1 has both mixers, and its Mamba may have no norm."""
     hidden = config.integer("hidden_size")
     falcon = config.model_type == "falcon_h1"
-    norm = config.flag("mamba_rms_norm") if falcon else True
-    out_bias = config.flag("projectors_bias") if falcon else None
-    bias = config.flag("attention_bias")
+    mixers = _mixers(
+        config,
+        bias=config.flag("attention_bias"),
+        norm=config.flag("mamba_rms_norm") if falcon else True,
+        out_bias=config.flag("projectors_bias") if falcon else None,
+    )
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), bias=config.flag("mlp_bias"), path="feed_forward")
     norms = rms_norms(hidden, "input_layernorm", "pre_ff_layernorm")
-
-    def weigh(layer: Layer) -> list[Named]:
-        mixers = _attention(config, layer, bias=bias) + _mamba2(config, layer, norm=norm, out_bias=out_bias)
-        return [("norm", norms), *mixers, ("mlp", mlp)]
-
-    return ends(config, top, norm="model.final_layernorm") + repeated(reading.layers, weigh)
+    out = ends(config, top, norm="model.final_layernorm")
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), before=(("norm", norms),))
 
 
 def _granite(config: Config, top: Config, reading: Reading) -> list[Block]:
     """A shared MLP on every layer, with experts beside it if the model has any."""
     hidden, shared = config.integer("hidden_size"), config.integer("shared_intermediate_size")
-    bias = config.flag("attention_bias")
     count = config.maybe_integer("num_local_experts", minimum=0) or 0
     mlp = linear("shared_mlp.input_linear", hidden, 2 * shared) + linear("shared_mlp.output_linear", shared, hidden)
     rest: list[Named] = [("norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")), ("mlp", mlp)]
     if count:
         width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
         rest.append(("moe", gated_experts(hidden, width, count, active, path="block_sparse_moe", router="router")))
-
-    def weigh(layer: Layer) -> list[Named]:
-        return [*_attention(config, layer, bias=bias), *_mamba2(config, layer), *rest]
-
-    return ends(config, top) + repeated(reading.layers, weigh)
+    mixers = _mixers(config, bias=config.flag("attention_bias"))
+    return ends(config, top) + mixed_layers(reading.layers, mixers, *rest)
 
 
 JAMBA: Final = Interleaved(
@@ -243,8 +237,7 @@ def _zamba2(config: Config, top: Config, reading: Reading) -> list[Block]:
     attending = _attending(reading)
     if attending:
         path = "shared_transformer"
-        mlp = linear(f"{path}.feed_forward.gate_up_proj", hidden, 2 * width, bias=bias)
-        mlp += linear(f"{path}.feed_forward.down_proj", width, hidden, bias=bias)
+        mlp = gated_mlp(hidden, width, bias=bias, path=f"{path}.feed_forward", fused="gate_up_proj")
         shared = min(config.integer("num_mem_blocks"), len(attending))
         out += _shared(config, next(iter(attending.values())), mlp, path, shared)
         adapter = _adapter(config, path, width)

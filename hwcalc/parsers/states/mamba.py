@@ -9,10 +9,10 @@ from typing import Any, Final
 from hwcalc.formulas import Layer, Mamba1, Mamba2, NoCache
 from hwcalc.formulas.weights import Block, rms_norm
 from hwcalc.formulas.weights_state import mamba1, mamba2
-from hwcalc.parsers.blocks import Named, Weighed, ends, repeated
+from hwcalc.parsers.blocks import Weighed, ends
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Readers, Reading, equal_dims, full_layer
-from hwcalc.parsers.states import FULL, HYBRID, LINEAR, state_dtype
+from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Mixers, mixed_layers, state_dtype
 
 __all__ = [
     "MAMBA1",
@@ -120,15 +120,15 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     hidden = config.integer("hidden_size")
     biases: dict[str, Any] = {"bias": config.flag("use_bias"), "conv_bias": config.flag("use_conv_bias")}
 
-    def weigh(layer: Layer) -> list[Named]:
-        kind = layer[0]
-        if isinstance(kind, Mamba2):
-            mixer = mamba2(hidden, **vars(kind), **biases)
-        else:
-            mixer = mamba1(hidden, **vars(kind), dt_rank=time_step_rank(config, "time_step_rank"), **biases)
-        return [("mamba", mixer), ("norm", rms_norm("norm", hidden))]
-
-    return ends(config, top, embed="backbone.embeddings", norm="backbone.norm_f") + repeated(reading.layers, weigh)
+    mixers: Mixers = {
+        Mamba1: (
+            "mamba",
+            lambda kind: mamba1(hidden, **vars(kind), dt_rank=time_step_rank(config, "time_step_rank"), **biases),
+        ),
+        Mamba2: ("mamba", lambda kind: mamba2(hidden, **vars(kind), **biases)),
+    }
+    out = ends(config, top, embed="backbone.embeddings", norm="backbone.norm_f")
+    return out + mixed_layers(reading.layers, mixers, ("norm", rms_norm("norm", hidden)))
 
 
 MAMBA1: Final = _alike(_mamba1)

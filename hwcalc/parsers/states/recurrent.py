@@ -1,10 +1,15 @@
-"""Recurrent layers with little or no attention: RecurrentGemma, xLSTM, and RWKV-4 to RWKV-7.
+"""Linear attention and other recurrences: MiniMax, Ring-linear, RecurrentGemma, xLSTM, and RWKV-4 to RWKV-7.
 
-Mirrors ``modeling_*.py`` of RecurrentGemma, xLSTM and RWKV-4 in transformers 5.23. The code of the other RWKVs lives with the
+Mirrors ``modeling_*.py`` of MiniMax, RecurrentGemma, xLSTM and RWKV-4 in transformers 5.23. The code of the others lives with the
 models:
 
-- rwkv5, rwkv6: ``attention_hidden_size`` // ``head_size`` heads (if a file has ``num_attention_heads``, that is another name for the
-  head size). The weights are those of RWKV's ``modeling_rwkv5.py``.
+- minimax_m1, minimax_text_01: ``attn_type_list`` is 1 for softmax attention and 0 for lightning attention, whose state is a square
+  matrix for each *query* head (vLLM's ``minimax_text_01.py``: heads x head_dim x head_dim, fp32).
+- bailing_moe_linear (Ring-linear, Ling 2.5): softmax attention on the last of each ``layer_group_size`` layers and on the layers
+  at the end that fill no group, lightning attention on the others (``modeling_bailing_moe_linear_v2.py``). With ``kv_lora_rank``
+  the softmax attention is MLA.
+- rwkv5, rwkv6: ``attention_hidden_size`` // ``head_size`` heads. If a file has ``num_attention_heads``, that is another name for
+  the head size. The weights are those of RWKV's ``modeling_rwkv5.py``.
 - rwkv7: ``hidden_size`` // ``head_dim`` heads. Layers listed in ``attn`` have softmax attention instead, and keep only the token
   shift of their feed-forward (fla, ``modeling_rwkv7.py``).
 """
@@ -14,16 +19,107 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas import Layer, MatrixLSTM, RealGatedLRU, Rwkv4, RwkvMatrix, ShortConvolution
+from hwcalc.formulas import (
+    LatentAttention,
+    Layer,
+    LightningAttention,
+    MatrixLSTM,
+    RealGatedLRU,
+    Rwkv4,
+    RwkvMatrix,
+    ShortConvolution,
+)
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Weight, gated_mlp, layer_norm, linear, parameter
-from hwcalc.formulas.weights_state import matrix_lstm, rg_lru, rwkv4
-from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
+from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_norm, linear, parameter
+from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Readers, Reading, attention_dims, build_layers, equal_dims
-from hwcalc.parsers.states import LINEAR, SLIDING, spelled_layer_types, state_dtype
+from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, build_layers, equal_dims, every, full_layer
+from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
 
-__all__ = ["RECURRENT_GEMMA", "RWKV4", "RWKV5", "RWKV6", "RWKV7", "XLSTM"]
+__all__ = ["BAILING_MOE_LINEAR", "MINIMAX", "MINIMAX_TEXT", "RECURRENT_GEMMA", "RWKV4", "RWKV5", "RWKV6", "RWKV7", "XLSTM"]
+
+
+# Lightning attention.
+
+
+def _minimax(config: Config) -> Reading:
+    """Types by ``layer_types``, else by ``attn_type_list`` (1 is attention), else attention on layers 0, 2, 4 and so on."""
+    count = config.number_of_layers()
+    for kind in ("full", "linear"):
+        config.ignore(f"{kind}_attn_alpha_factor", f"{kind}_attn_beta_factor")
+    config.ignore("sliding_window")
+    alternating = every(2, count, FULL, LINEAR, offset=0)
+    flags = config.integers("attn_type_list", length=count)
+    spelled = spelled_layer_types(config, count)
+    types = spelled or ([FULL if flag else LINEAR for flag in flags] if flags else alternating)
+    readers = {LINEAR: _lightning_layer, FULL: full_layer}
+    layers = build_layers(config, types, readers)
+    # The class in transformers does not read attn_type_list.
+    readings = {"transformers": build_layers(config, alternating, readers)} if flags and not spelled else {}
+    return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
+
+
+def _lightning_layer(config: Config, index: int) -> Layer:
+    return _lightning(attention_dims(config))
+
+
+def _lightning(dims: AttentionDims) -> Layer:
+    return (LightningAttention(num_heads=dims.num_attention_heads, head_dim=dims.head_dim),)
+
+
+def _minimax_text(config: Config) -> Reading:
+    count = config.number_of_layers()
+    dims = attention_dims(config)
+    types = config.integers("attn_type_list")
+    if types is None:
+        raise config.missing("attn_type_list")
+    if len(types) < count or set(types) - {0, 1}:
+        raise config.error("attn_type_list", types, f"a list of {count} items, 0 (lightning) or 1 (softmax)")
+    return Reading(layers=tuple((dims.full(),) if flag else _lightning(dims) for flag in types[:count]), config=config)
+
+
+def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Lightning or softmax attention, then experts. Early files may have a shared expert, which is scaled by a single number."""
+    hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
+    width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
+    moe = gated_experts(hidden, width, count, active)
+    shared = 0 if config.has_class else config.maybe_integer("shared_intermediate_size", minimum=0) or 0
+    if shared:
+        moe += gated_mlp(hidden, shared, path="shared_mlp") + linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
+
+    mixers: Mixers = {
+        LightningAttention: ("lightning", lambda kind: lightning_attention(hidden, **vars(kind))),
+        AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
+    }
+    norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
+    return ends(config, top) + mixed_layers(reading.layers, mixers, ("moe", moe), ("norm", norms))
+
+
+def _bailing_moe_linear(config: Config) -> Reading:
+    count = config.number_of_layers()
+    period = config.integer("layer_group_size")
+    dims = attention_dims(config)
+    softmax: Layer = (dims.full(),)
+    rank = config.maybe_integer("kv_lora_rank")
+    if rank is not None:
+        softmax = (
+            LatentAttention(
+                num_attention_heads=dims.num_attention_heads,
+                kv_lora_rank=rank,
+                qk_rope_head_dim=config.integer("qk_rope_head_dim", minimum=0),
+                qk_nope_head_dim=config.integer("qk_nope_head_dim", minimum=0),
+                v_head_dim=dims.v_head_dim,
+            ),
+        )
+    config.ignore("num_kv_heads_for_linear_attn", "max_window_layers", "layer_types", "linear_attn_norm_group_size")
+    linear_layer = _lightning(dims)
+    filled = count // period * period
+    layers = tuple(softmax if (i + 1) % period == 0 or i >= filled else linear_layer for i in range(count))
+    return Reading(layers=layers, config=config)
+
+
+# RecurrentGemma and xLSTM.
 
 
 def _recurrent_gemma(config: Config) -> Reading:
@@ -54,16 +150,16 @@ def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> l
     bias = config.flag("attention_bias")
     mlp = gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
 
-    def weigh(layer: Layer) -> Iterator[Named]:
-        for kind in layer:
-            if isinstance(kind, RealGatedLRU):
-                yield "rg_lru", rg_lru(hidden, kind.lru_width, kind.d_conv, heads)
-            elif isinstance(kind, AttentionKind):
-                yield "attention", attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block")
-        yield "mlp", mlp
-        yield "norm", rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
-
-    return ends(config, top, norm="model.final_norm") + repeated(reading.layers, weigh)
+    norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
+    mixers: Mixers = {
+        RealGatedLRU: ("rg_lru", lambda kind: rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
+        AttentionKind: (
+            "attention",
+            lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block"),
+        ),
+    }
+    out = ends(config, top, norm="model.final_norm")
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
 def _xlstm(config: Config) -> Reading:
@@ -91,15 +187,11 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp += linear("ffn.proj_down", width, hidden, bias=bias)
     norms = layer_norm("norm_mlstm", hidden, bias=bias) + layer_norm("norm_ffn", hidden, bias=bias)
 
-    def weigh(layer: Layer) -> Iterator[Named]:
-        kind = layer[0]
-        assert isinstance(kind, MatrixLSTM)
-        yield "mlstm", matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias)
-        yield "mlp", mlp
-        yield "norm", norms
-
+    mixers: Mixers = {
+        MatrixLSTM: ("mlstm", lambda kind: matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias)),
+    }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.out_norm")
-    return out + repeated(reading.layers, weigh)
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
 # The share of hidden_size that queries and keys have, and that values have.
@@ -176,18 +268,11 @@ def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp += linear(f"{path}.key", hidden, width) + linear(f"{path}.receptance", hidden, hidden)
     mlp += linear(f"{path}.value", width, hidden)
 
-    def weigh(layer: Layer) -> Iterator[Named]:
-        kind = layer[0]
-        if isinstance(kind, Rwkv4):
-            yield "rwkv", rwkv4(**vars(kind))
-        else:
-            assert isinstance(kind, RwkvMatrix)
-            yield "rwkv", _rwkv5_mixing(kind)
-        yield "mlp", mlp
-        yield "norm", layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
-
-    norms = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
-    return ends(config, top, embed="rwkv.embeddings", norm=norms, head="head") + repeated(reading.layers, weigh)
+    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: rwkv4(**vars(kind))), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
+    norms = layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
+    outer = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
+    out = ends(config, top, embed="rwkv.embeddings", norm=outer, head="head")
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
 def _rwkv5_mixing(kind: RwkvMatrix) -> tuple[Weight, ...]:
@@ -241,6 +326,9 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     return ends(config, top, embed="model.embeddings", norm=norms) + repeated(layers, weigh)
 
 
+BAILING_MOE_LINEAR: Final = Readers(layers=_bailing_moe_linear)
+MINIMAX: Final = Readers(layers=_minimax, weights=_minimax_weights)
+MINIMAX_TEXT: Final = Readers(layers=_minimax_text, weights=_minimax_weights)
 RECURRENT_GEMMA: Final = Readers(layers=_recurrent_gemma, weights=_recurrent_gemma_weights)
 XLSTM: Final = Readers(layers=_xlstm, weights=_xlstm_weights)
 RWKV4: Final = Readers(layers=_rwkv4, weights=_early_weights)

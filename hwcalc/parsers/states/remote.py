@@ -22,6 +22,7 @@ from hwcalc.formulas.weights_state import convolution, mamba1
 from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Readers, Reading, attention_dims, equal_dims
+from hwcalc.parsers.states import Mixers, mixed_layers
 from hwcalc.parsers.states.mamba import time_step_rank
 
 __all__ = ["PHI4FLASH", "PLAMO2", "PLAMO3"]
@@ -132,17 +133,11 @@ def _plamo2_weights(config: Config, top: Config, reading: Reading) -> list[Block
     norms = rms_norms(hidden, "pre_mixer_norm", "post_mixer_norm", "pre_mlp_norm", "post_mlp_norm")
     mlp = gated_mlp(hidden, config.integer("intermediate_size"), fused="gate_up_proj")
 
-    def weigh(layer: Layer) -> Iterator[Named]:
-        kind = layer[0]
-        if isinstance(kind, Mamba2):
-            yield "mamba", _plamo2_mamba(kind, hidden)
-        else:
-            assert isinstance(kind, AttentionKind)
-            yield "attention", _plamo2_attention(kind, hidden)
-        yield "mlp", mlp
-        yield "norm", norms
-
-    return ends(config, top) + repeated(reading.layers, weigh)
+    mixers: Mixers = {
+        Mamba2: ("mamba", lambda kind: _plamo2_mamba(kind, hidden)),
+        AttentionKind: ("attention", lambda kind: _plamo2_attention(kind, hidden)),
+    }
+    return ends(config, top) + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
 def _plamo2_attention(kind: AttentionKind, hidden: int) -> tuple[Weight, ...]:
