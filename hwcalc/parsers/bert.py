@@ -1,8 +1,8 @@
-"""BERT and what is built like it: one object each that says what they add to BERT.
+"""BERT and models built like it, each as an object that says how it differs from BERT.
 
-Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Such a class attends in both directions unless ``is_decoder`` is
-set, and then there is nothing to keep: every token would change when one is added. A class that predicts words has a head and
-no pooler, a bare one a pooler and no head; a class for another task is not weighed.
+Each mirrors the model's ``modeling_*.py`` in transformers 5.23. Unless ``is_decoder`` is set, such a class attends in both
+directions. It can then keep nothing, since every token changes when one is added. A class that predicts words has a head and no
+pooler, the bare class has a pooler and no head. Parameters of classes for other tasks are not counted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def shared_heads(config: Config) -> AttentionDims:
-    """Heads that share the model's width. These classes know no key for fewer key/value heads, nor for a width of heads."""
+    """Heads that share the model's width. These classes have no key for fewer key/value heads or for the width of a head."""
     config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
     heads, width = config.integer("num_attention_heads"), config.integer("hidden_size")
     if width < heads:
@@ -51,8 +51,8 @@ def shared_heads(config: Config) -> AttentionDims:
 
 
 def no_cache(config: Config, key: str) -> Reading:
-    """A model that attends in both directions, since its config does not set ``key``."""
-    # The heads are still read: a config without them is damaged whether or not they are cached.
+    """A model that attends in both directions because its config does not set ``key``."""
+    # The heads are read all the same: a config without them is broken, whether or not anything is cached.
     shared_heads(config)
     message = f"The config does not set {key}: this model attends in both directions and keeps nothing between steps."
     return Reading(
@@ -64,31 +64,31 @@ def no_cache(config: Config, key: str) -> Reading:
 
 @frozen
 class Bert:
-    """What a model type adds to BERT, or takes from it."""
+    """How a model type differs from BERT."""
 
     token_types: bool = True
     embedding_norm: bool = True
     narrow: str = ""
-    """The key for the width of embeddings that are projected to the model's own."""
+    """The key for the width of embeddings that are projected to the model's width."""
     projected: bool = False
-    """Whether they are projected even where that width is the model's."""
+    """Whether they are projected even if that width is the model's."""
     final_norm: Switch = False
     positions: bool = True
     transformed: bool = True
-    """Whether the head has a matrix and a norm before the table."""
+    """Whether the head has a matrix and a norm before its table."""
     second_bias: bool = True
-    """Whether a table that is not tied has a bias beside the head's."""
+    """Whether a table that is not tied has a bias besides that of the head."""
     head: Callable[[Config, int], Weighed] | None = None
-    """A head of another build."""
+    """Weighs the head of a model whose head is built in another way."""
     pooler: bool = True
     pooler_always: bool = False
     qkv_bias: Switch = True
     extra: Callable[[Config, int], Weighed] | None = None
-    """What stands beside the embeddings."""
+    """Weighs further tensors of the embeddings."""
     layer_extra: Callable[[Config, int], Weighed] | None = None
 
     def read(self, config: Config) -> Reading:
-        """Self attention of a decoder, cross attention too if it was added; nothing at all of an encoder."""
+        """A decoder keeps self attention, and cross attention if it was added. An encoder keeps nothing."""
         config.ignore("cross_attention_hidden_size", "position_embedding_type")
         cross = config.flag("add_cross_attention")
         if not config.flag("is_decoder"):
@@ -102,11 +102,14 @@ class Bert:
         headed = predicts_words(config)
         if headed is None:
             return None
-        cross = config.flag("is_decoder") and config.flag("add_cross_attention")
-        return self.blocks(config, top, reading.layers, headed=headed, cross=cross)
+        return self.blocks(config, top, reading.layers, headed=headed, cross=self.crosses(config))
+
+    def crosses(self, config: Config) -> bool:
+        """Whether this is a decoder with cross attention."""
+        return config.flag("is_decoder") and config.flag("add_cross_attention")
 
     def encoder(self, config: Config, path: str) -> list[Block]:
-        """The same as the encoder of a pair."""
+        """All blocks of such a model as the encoder of a pair."""
         layers: tuple[Layer, ...] = ((NoCache(),),) * config.number_of_layers()
         return self.blocks(config, config, layers, headed=False, cross=False, part=Part.ENCODER, path=f"{path}.")
 
@@ -122,7 +125,7 @@ class Bert:
         part: Part = Part.LANGUAGE,
         path: str = "",
     ) -> list[Block]:
-        """A stack of these layers. ``source`` is the width that cross attention attends to, the model's own unless given."""
+        """All blocks of a model with these layers. ``source`` is the width that cross attention reads, by default the model's own."""
         width = config.integer("hidden_size")
         pooled = self.pooler_always or (self.pooler and not headed)
         biased = "qkvo" if switched(config, self.qkv_bias) else "o"
@@ -160,7 +163,7 @@ class Bert:
         return (config.maybe_integer(self.narrow) if self.narrow else None) or width
 
     def _embeddings(self, config: Config, width: int, path: str) -> Weighed:
-        """Words, positions, token types, a norm, and the projection where embeddings are narrower."""
+        """Words, positions, token types, a norm, and a projection if embeddings are narrower than the model."""
         narrow, base = self._narrow(config, width), f"{path}embeddings"
         weights = embedding(f"{base}.word_embeddings", config.integer("vocab_size"), narrow)
         if self.positions:
@@ -174,7 +177,7 @@ class Bert:
         return weights + (self.extra(config, width) if self.extra is not None else ())
 
     def _head(self, config: Config, width: int, *, tied: bool) -> Weighed:
-        """What predicts words."""
+        """The head that predicts words."""
         narrow, vocab, path = self._narrow(config, width), config.integer("vocab_size"), "cls.predictions"
         weights = parameter(f"{path}.bias", vocab, role=WeightRole.BIAS)
         if self.transformed:
@@ -192,7 +195,7 @@ def _attention(path: str, width: int, biased: str, source: int | None = None) ->
 
 
 def _rembert_head(config: Config, width: int) -> Weighed:
-    """RemBERT's output embeddings have the class's own width; they are never the input's."""
+    """RemBERT's output embeddings have a width of their own, so they are never tied to the input's."""
     wide = config.maybe_integer("output_embedding_size") or _REMBERT_OUTPUT
     vocab, path = config.integer("vocab_size"), "cls.predictions"
     weights = linear(f"{path}.dense", width, wide, bias=True) + layer_norm(f"{path}.LayerNorm", wide)
@@ -203,7 +206,7 @@ _REMBERT_OUTPUT: Final = 1664
 
 
 def _rotary_table(config: Config, width: int) -> Weighed:
-    """RoFormer keeps its sines and cosines as a table."""
+    """RoFormer stores its sines and cosines as a table."""
     size = max(1, width // config.integer("num_attention_heads"))
     return embedding("encoder.embed_positions", config.integer("max_position_embeddings"), size)
 
@@ -215,7 +218,7 @@ def _task_types(config: Config, width: int) -> Weighed:
 
 
 def _sound_and_shape(config: Config, width: int) -> Weighed:
-    """RoCBert: how a character sounds and looks."""
+    """RoCBert: embeddings of the sound and the shape of a character."""
     total = width
     out: Weighed = ()
     for name, key in (("pronunciation", "pronunciation_embed"), ("shape", "shape_embed")):

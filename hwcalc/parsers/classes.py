@@ -1,4 +1,4 @@
-"""What the class that a document names says of the model: which half of it there is, and which head."""
+"""What the class named in a document tells about the model: which parts it has, and which head."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def architecture(config: Config) -> str:
 def form(config: Config) -> str | None:
     """Which parts of an encoder-decoder model the class has, ``None`` for a class with a head for another task.
 
-    ``both`` (with a head; also where no class is named), ``text`` (the same of a model that hears and reads, without its
-    ears), ``decoder``, ``encoder``, or ``body`` (both without a head).
+    ``both`` (with a head; also if no class is named), ``text`` (both with a head, of a model that has encoders of speech and of
+    text, without the one of speech), ``decoder``, ``encoder``, or ``body`` (both without a head).
     """
     name = architecture(config)
     if not name or name.endswith(("ForConditionalGeneration", "MTModel", "ForSpeechToText")):
@@ -33,7 +33,7 @@ def form(config: Config) -> str | None:
 
 
 def predicts_words(config: Config) -> bool | None:
-    """Whether the class has a head for words; ``None`` for one that has neither such a head nor none at all."""
+    """Whether the class has a head that predicts words. ``None`` for a class with a head for another task."""
     name = architecture(config)
     if not name or name.endswith(("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "ForMaskedLM", "Decoder")):
         return True

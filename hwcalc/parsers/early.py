@@ -1,4 +1,4 @@
-"""The first generation of decoders, each with a build of its own: GPT-1, XLM and CPM-Ant; and GIT, which is BERT over images.
+"""Early decoders, each built in its own way: GPT-1, XLM and CPM-Ant; and GIT, which is BERT with images.
 
 Mirrors ``modeling_*.py`` of those names in transformers 5.23. Reformer and XLNet keep no keys and values.
 """
@@ -26,7 +26,7 @@ __all__ = ["CPMANT", "GIT", "GPT1", "REFORMER", "XLM", "XLNET"]
 
 @frozen
 class _Early:
-    """How one of them is read, and what it weighs but for its head, which a class that does not predict words lacks."""
+    """How one of them is read, and what it weighs. ``body`` is all but the head, which only a class that predicts words has."""
 
     layers: Callable[[Config], Reading]
     body: Callable[[Config, Reading], list[Block] | None]
@@ -50,12 +50,12 @@ class _Early:
 
 
 def _read(config: Config) -> Reading:
-    """Plain attention on all layers."""
+    """Full attention on all layers."""
     return Reading(layers=((shared_heads(config).full(),),) * config.number_of_layers(), config=config)
 
 
 def _git(config: Config, reading: Reading) -> list[Block]:
-    """GIT: BERT's layers, always causal, over image patches and words in one sequence; the image encoder is CLIP's."""
+    """GIT: BERT's layers, always causal, over one sequence of image patches and words. The image encoder is that of CLIP."""
     vision = needed(config, "vision_config")
     width, seen = config.integer("hidden_size"), vision.integer("hidden_size")
     path = "image_encoder.vision_model"
@@ -77,7 +77,7 @@ def _git(config: Config, reading: Reading) -> list[Block]:
 
 
 def _read_cpmant(config: Config) -> Reading:
-    """CPM-Ant has a width of heads of its own, and puts ``prompt_length`` learned tokens before every sequence."""
+    """CPM-Ant has a key for the width of a head, and puts ``prompt_length`` learned tokens before every sequence."""
     dims = shared_heads(config)
     size = config.integer("dim_head")
     layer = replace(dims, head_dim=size, v_head_dim=size).full()
@@ -90,7 +90,7 @@ def _read_cpmant(config: Config) -> Reading:
 
 
 def _cpmant(config: Config, reading: Reading) -> list[Block]:
-    """CPM-Ant: a T5-like stack with gated MLPs; its table also holds the prompts, so that the head is a tensor of its own."""
+    """CPM-Ant: a stack like T5's with gated MLPs. Its table also holds the prompts, so the head is a tensor of its own."""
     width, path = config.integer("hidden_size"), "self_att.self_attention"
     names = {"q": "project_q", "k": "project_k", "v": "project_v", "o": "attention_out"}
     rows = config.integer("vocab_size") + config.integer("prompt_types") * config.integer("prompt_length", minimum=0)
@@ -112,13 +112,13 @@ def _cpmant(config: Config, reading: Reading) -> list[Block]:
 
 
 def _read_gpt1(config: Config) -> Reading:
-    """GPT-1 could keep keys and values; its class in transformers computes the whole sequence anew at each step."""
+    """GPT-1 could keep keys and values, but its class in transformers computes the whole sequence again at each step."""
     reading = _read(config)
     return replace(reading, readings={"transformers": ((NoCache(),),) * len(reading.layers)})
 
 
 def _gpt1(config: Config, reading: Reading) -> list[Block]:
-    """GPT-1: two layer norms a layer and none at the end."""
+    """GPT-1: two layer norms in each layer and none after the last."""
     width = config.integer("hidden_size")
     table = embedding("tokens_embed", config.integer("vocab_size"), width)
     table += embedding("positions_embed", config.integer("max_position_embeddings"), width)
@@ -134,13 +134,13 @@ def _gpt1(config: Config, reading: Reading) -> list[Block]:
 
 
 def _read_xlm(config: Config) -> Reading:
-    """XLM, trained causally or not; its class in transformers keeps no cache from one call to the next."""
+    """XLM, trained causally or not. Its class in transformers keeps no cache from one call to the next."""
     config.ignore("bos_index", "eos_index", "pad_index", "unk_index", "mask_index")
     return _read_gpt1(config) if config.flag("causal") else no_cache(config, "causal")
 
 
 def _xlm(config: Config, reading: Reading) -> list[Block] | None:
-    """XLM: a table of languages where there is more than one. An adaptive softmax is not weighed."""
+    """XLM: a table of languages if there is more than one. A model with an adaptive softmax is not counted."""
     if config.flag("asm"):
         return None
     width = config.integer("hidden_size")

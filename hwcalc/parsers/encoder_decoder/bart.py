@@ -1,25 +1,26 @@
-"""Models of BART's build: one object each that says what they add to it.
+"""Models built like BART, each as an object that says how it differs from BART; and ProphetNet.
 
-Each mirrors the model's ``modeling_*.py`` in transformers 5.23. A class named ``...ForCausalLM`` is the decoder alone (its
-matrices of cross attention included), one named ``...EncoderModel`` the encoder alone. Embeddings are one table while
-``tie_word_embeddings`` holds, and else one for each of encoder, decoder and head, with the one that they would share.
+Each mirrors the model's ``modeling_*.py`` in transformers 5.23. A class named ``...ForCausalLM`` is the decoder alone, with its
+matrices of cross attention; a class named ``...EncoderModel`` is the encoder alone. With ``tie_word_embeddings`` there is one
+table of embeddings. Without it encoder, decoder and head have one each, and the shared table exists as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, layer_norm, linear
+from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, layer_norm, linear, plain_mlp
 from hwcalc.formulas.weights_state import convolution
 from hwcalc.parsers.blocks import Named, Switch, Weighed, repeated, switched, tied_head
 from hwcalc.parsers.classes import form
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, encoder_layers
-from hwcalc.parsers.projections import KVQO, Dims, cross_dims, output_head, own_dims, projections, square
+from hwcalc.parsers.projections import KVQO, Attends, Dims, cross_dims, output_head, own_dims, projections, square, stack
 from hwcalc.parsers.reading import Reading
+from hwcalc.parsers.towers.whisper import mel_convolutions
 
 __all__ = [
     "BART",
@@ -36,6 +37,7 @@ __all__ = [
     "MVP",
     "NLLB_MOE",
     "PEGASUS_X",
+    "PROPHETNET",
     "SPEECH2TEXT",
     "TROCR",
     "WHISPER",
@@ -45,17 +47,17 @@ __all__ = [
 BART_KEYS: Final = Keys(count=("decoder_layers",), heads="decoder_attention_heads")
 
 Tables = Callable[[Config, int, str, bool], list[Block]]
-"""``tables(config, width, form, tied)``: embeddings and head."""
+"""``tables(config, width, form, tied)`` gives embeddings and head."""
 
 
 @frozen
 class Bart(EncoderDecoder):
-    """What a model type adds to BART, or takes from it."""
+    """How a model type differs from BART."""
 
     keys: Keys = BART_KEYS
     forms: tuple[str, ...] = ("both", "decoder", "encoder", "body")
     positions: int | None = 2
-    """Learned positions: this many rows more than the key says; ``None`` where they are computed."""
+    """Learned positions have this many more rows than the key says. ``None`` if positions are computed."""
     encoder_positions: str = "max_position_embeddings"
     decoder_positions: str = "max_position_embeddings"
     embedding_norm: Switch = True
@@ -63,28 +65,26 @@ class Bart(EncoderDecoder):
     bias: Switch = True
     key_bias: bool = True
     own_tables: bool = True
-    """Whether encoder and decoder share their embeddings; otherwise the encoder has none, or one of its own vocabulary."""
+    """Whether encoder and decoder have tables of their own when embeddings are not tied."""
     tables: Tables | None = None
     decoder_is_tied: bool = True
-    """False where the class of the decoder alone always has a head of its own."""
+    """False if the class of the decoder alone always has a head of its own."""
     decoder_only: bool = False
-    """The type of the decoder of an image model, which may attend to a width that is not its own."""
+    """Whether this is the decoder of an image model, whose cross attention may read vectors of another width."""
     encoder_attention: Callable[[Config, int], Weighed] | None = None
     front: Callable[[Config, int], Weighed] | None = None
-    """What stands before the encoder's layers."""
+    """The weights before the encoder's layers."""
     sparse: bool = False
     uncounted_with: str = ""
-    """A key that adds what nobody weighs."""
+    """A key. A config that sets it has weights that nobody counts."""
 
-    def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
-        """All blocks, or ``None`` for a class of another form."""
+    def form(self, config: Config) -> str | None:
+        """The form of the class, ``None`` also for a config that has weights nobody counts."""
         kind = "decoder" if self.decoder_only else form(config)
-        if kind not in self.forms or (self.uncounted_with and config.flag(self.uncounted_with)):
-            return None
-        return self.blocks(config, top, reading, kind)
+        return None if self.uncounted_with and config.flag(self.uncounted_with) else kind
 
     def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-        """All blocks of one form of this model."""
+        """All blocks of a class of this form."""
         width = config.integer("hidden_size")
         tied = tied_head(config, top)
         out = (self.tables or self.shared_tables)(config, width, kind, tied)
@@ -137,7 +137,7 @@ class Bart(EncoderDecoder):
         mlp = linear("fc1", width, inner, bias=True) + linear("fc2", inner, width, bias=True)
         if routed:
             count = config.integer("num_experts")
-            # Each token goes to its two best experts.
+            # Each token goes to two experts.
             router = linear("ffn.router.classifier", width, count, bias=config.flag("router_bias"), role=WeightRole.ROUTER)
             yield "moe", experts(mlp, count, 2) + router
         else:
@@ -150,7 +150,7 @@ class Bart(EncoderDecoder):
 
 
 def _two_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list[Block]:
-    """FSMT has a vocabulary for each side; the head may share the decoder's table, and then both sides share one."""
+    """FSMT has a vocabulary for each side. If the head shares the decoder's table, all three share one table."""
     out = [Block(kind="embedding", weights=embedding("encoder.embed_tokens", config.integer("src_vocab_size"), width))]
     if tied:
         return out
@@ -160,7 +160,7 @@ def _two_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list
 
 
 def _own_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list[Block]:
-    """Marian: a table for each side, and the head with the decoder's, unless the sides share them as BART's do."""
+    """Marian: a table for each side, and a head over the decoder's vocabulary, unless the sides share them as in BART."""
     if config.flag("share_encoder_decoder_embeddings"):
         return BART.shared_tables(config, width, kind, tied)
     target = config.maybe_integer("decoder_vocab_size") or config.integer("vocab_size")
@@ -182,7 +182,7 @@ def _bigbird(config: Config, width: int) -> Weighed:
 
 
 def _longformer(config: Config, width: int) -> Weighed:
-    """LED's encoder: a second set of queries, keys and values for global tokens."""
+    """The encoder of LED has a second set of queries, keys and values for global tokens."""
     path = "self_attn.longformer_self_attn"
     own: Weighed = ()
     for end in ("", "_global"):
@@ -192,7 +192,7 @@ def _longformer(config: Config, width: int) -> Weighed:
 
 
 def _global_norm(config: Config, width: int) -> Weighed:
-    """Pegasus-X: a second norm, for the global tokens."""
+    """Pegasus-X has a second norm, for the global tokens."""
     return projections("self_attn", width, square(width), KVQO) + layer_norm("global_self_attn_layer_norm", width)
 
 
@@ -200,14 +200,8 @@ def _global_tokens(config: Config, width: int) -> Weighed:
     return embedding("encoder.embed_global", config.integer("num_global_tokens"), width)
 
 
-def _two_convolutions(config: Config, width: int) -> Weighed:
-    """Whisper: two convolutions of three taps over the mel bins."""
-    first = convolution("encoder.conv1", width, 3, inputs=config.integer("num_mel_bins"), bias=True)
-    return first + convolution("encoder.conv2", width, 3, inputs=width, bias=True)
-
-
 def _subsampler(config: Config, width: int) -> Weighed:
-    """Speech2Text: gated convolutions, each of which halves its channels afterwards."""
+    """Speech2Text: convolutions, each followed by a gate that halves the channels."""
     kernels = config.integers("conv_kernel_sizes", minimum=1) or []
     count = config.integer("num_conv_layers", maximum=MAX_LAYERS)
     if len(kernels) < count:
@@ -222,12 +216,50 @@ def _subsampler(config: Config, width: int) -> Weighed:
     return out
 
 
+_PROPHETNET_NAMES: Final = {"k": "key_proj", "v": "value_proj", "q": "query_proj", "o": "out_proj"}
+
+
+def _prophetnet(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """ProphetNet, whose decoder predicts several next words at once."""
+    width, vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    sides = ("decoder",) if kind == "decoder" else ("encoder", "decoder")
+    out = [Block(kind="embedding", weights=embedding("word_embeddings", vocab, width))]
+    if kind != "decoder":
+        out += _prophetnet_side(config, width, "encoder", encoder_layers(config, "num_encoder_layers"))
+    out += _prophetnet_side(config, width, "decoder", reading.layers)
+    if tied_head(config, top):
+        return out
+    # Without tying, each side has the table once more.
+    out += [Block(kind="embedding", weights=embedding(f"{side}.word_embeddings", vocab, width)) for side in sides]
+    return out if kind == "body" else out + output_head("lm_head", width, vocab)
+
+
+def _prophetnet_side(config: Config, width: int, side: str, layers: tuple[Layer, ...]) -> list[Block]:
+    """Layers and positions of one side. In the decoder each layer has a matrix for the relative positions of n-grams."""
+    part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
+    outside = embedding(f"{side}.position_embeddings", config.integer("max_position_embeddings"), width)
+    outside += layer_norm(f"{side}.embeddings_layer_norm", width)
+    norm = layer_norm("self_attn_layer_norm", width)
+    mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="feed_forward", names=("intermediate", "output"))
+    out: list[Block] = []
+    if side == "decoder":
+        outside += embedding("decoder.ngram_embeddings", config.integer("ngram"), width)
+        buckets = config.integer("num_buckets") * config.integer("num_decoder_attention_heads")
+        norm += linear("self_attn.relative_pos_embeddings", width, buckets, bias=True)
+        after = layer_norm("cross_attn_layer_norm", width)
+        cross = Attends(path="cross_attn", names=_PROPHETNET_NAMES, cross=True, biased="kvqo", norms=after)
+        out += stack(layers, width, cross_attention=cross) if config.flag("add_cross_attention") else []
+    own = Attends(path="self_attn", names=_PROPHETNET_NAMES, biased="kvqo", norms=norm)
+    out.append(Block(kind="embedding", weights=outside, part=part))
+    return out + stack(layers, width, part, attention=own, mlp=mlp + layer_norm("feed_forward_layer_norm", width))
+
+
 BART: Final = Bart()
 BIGBIRD: Final = Bart(positions=0, bias="use_bias", decoder_is_tied=False, encoder_attention=_bigbird)
 BLENDERBOT: Final = Bart(positions=0, embedding_norm=False, final_norm=True)
-"""Pegasus too."""
+"""Blenderbot and Pegasus."""
 BLENDERBOT_SMALL: Final = Bart(positions=0)
-# The padding row and the one after it.
+# The two rows more are the padding row and the one after it.
 FSMT: Final = Bart(embedding_norm=False, tables=_two_vocabularies)
 LED: Final = Bart(
     positions=0,
@@ -244,7 +276,7 @@ PEGASUS_X: Final = Bart(
     positions=None, embedding_norm=False, final_norm=True, bias=False, encoder_attention=_global_norm, front=_global_tokens
 )
 SPEECH2TEXT: Final = Bart(positions=None, embedding_norm=False, final_norm=True, own_tables=False, front=_subsampler)
-# Without weights where its document is of this type alone.
+# A document of this type alone has no weights here: PP_FORMULANET in images.py counts them.
 FORMULANET: Final = Bart(final_norm=True, own_tables=False, decoder_only=True)
 TROCR: Final = Bart(embedding_norm="layernorm_embedding", own_tables=False, crosses=False, decoder_only=True)
 WHISPER: Final = Bart(
@@ -255,7 +287,12 @@ WHISPER: Final = Bart(
     final_norm=True,
     key_bias=False,
     own_tables=False,
-    front=_two_convolutions,
+    front=lambda config, width: mel_convolutions(config, "encoder", width),
     # Every recording is padded to this length.
     tokens=lambda config: config.maybe_integer("max_source_positions"),
+)
+PROPHETNET: Final = EncoderDecoder(
+    keys=Keys(count=("num_decoder_layers",), heads="num_decoder_attention_heads"),
+    weights=_prophetnet,
+    forms=("both", "body", "decoder"),
 )

@@ -1,4 +1,4 @@
-"""Decoders that put out the codes of sound: Dia and MusicGen.
+"""Decoders whose output is the codes of an audio codec: Dia and MusicGen.
 
 Mirrors ``modeling_*.py`` of those names in transformers 5.23.
 """
@@ -10,10 +10,10 @@ from typing import Final
 from hwcalc.formulas import CrossAttention, Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, gated_mlp, layer_norm, linear, rms_norm
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys
-from hwcalc.parsers.projections import KVQO, Attends, output_head, stack
+from hwcalc.parsers.projections import Attends, bart_attention, output_head, stack
 from hwcalc.parsers.reading import Reading, attention_dims
 from hwcalc.parsers.towers.build import needed
 
@@ -21,7 +21,7 @@ __all__ = ["DIA", "DIA_DECODER", "MELODY", "MELODY_DECODER", "MUSICGEN", "MUSICG
 
 
 def _dia_layers(config: Config, cross: bool) -> tuple[Layer, ...]:
-    """Self attention is grouped, cross attention has heads of its own."""
+    """Self attention has grouped queries. Cross attention has its own number of heads."""
     count = config.number_of_layers()
     own = attention_dims(config).full()
     heads, kv_heads = config.integer("cross_num_attention_heads"), config.integer("cross_num_key_value_heads")
@@ -32,7 +32,7 @@ def _dia_layers(config: Config, cross: bool) -> tuple[Layer, ...]:
 
 
 def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-    """Dia: bytes in, one table and one head over all audio channels out."""
+    """Dia: bytes go in. The decoder has one table and one head for all audio channels together."""
     encoder, decoder = needed(config, "encoder_config"), reading.config
     width, wide = encoder.integer("hidden_size"), decoder.integer("hidden_size")
     channels = decoder.integer("num_channels") * decoder.integer("vocab_size")
@@ -40,15 +40,13 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
     def mlp(side: Config, width: int) -> Weighed:
         return gated_mlp(width, side.integer("intermediate_size"), fused="gate_up_proj")
 
-    def norms(width: int, *names: str) -> Weighed:
-        return tuple(weight for name in names for weight in rms_norm(f"{name}_norm", width))
-
     own = Attends(path="self_attention")
+    norms = rms_norms(width, "pre_sa_norm", "post_sa_norm")
     layers: tuple[Layer, ...] = ((attention_dims(encoder).full(),),) * encoder.number_of_layers()
     table = embedding("encoder.embedding", encoder.integer("vocab_size"), width)
     return [
         Block(kind="embedding", weights=table, part=Part.ENCODER),
-        *stack(layers, width, Part.ENCODER, attention=own, mlp=mlp(encoder, width), norm=norms(width, "pre_sa", "post_sa")),
+        *stack(layers, width, Part.ENCODER, attention=own, mlp=mlp(encoder, width), norm=norms),
         Block(kind="norm", weights=rms_norm("encoder.norm", width), part=Part.ENCODER),
         Block(kind="embedding", weights=embedding("decoder.embeddings.embed", channels, wide)),
         *stack(
@@ -57,7 +55,7 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
             attention=own,
             cross_attention=Attends(path="cross_attention", cross=True, source=decoder.integer("cross_hidden_size")),
             mlp=mlp(decoder, wide),
-            norm=norms(wide, "pre_sa", "pre_ca", "pre_mlp"),
+            norm=rms_norms(wide, "pre_sa_norm", "pre_ca_norm", "pre_mlp_norm"),
         ),
         Block(kind="norm", weights=rms_norm("decoder.norm", wide)),
         *output_head("logits_dense", wide, channels),
@@ -65,12 +63,10 @@ def _dia(config: Config, top: Config, reading: Reading, kind: str) -> list[Block
 
 
 def _musicgen(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-    """MusicGen's decoder alone: a table and a head for each codebook. The melody model has no cross attention."""
+    """The decoder of MusicGen: a table and a head for each codebook. The melody model has no cross attention."""
     width, vocab, books = config.integer("hidden_size"), config.integer("vocab_size"), config.integer("num_codebooks")
-    own, cross = (
-        Attends(path=path, names=KVQO, cross=over, norms=layer_norm(f"{path}_layer_norm", width))
-        for path, over in (("self_attn", False), ("encoder_attn", True))
-    )
+    own = bart_attention("self_attn", width, biased="")
+    cross = bart_attention("encoder_attn", width, cross=True, biased="")
     inner = config.integer("ffn_dim")
     mlp = linear("fc1", width, inner) + linear("fc2", inner, width) + layer_norm("final_layer_norm", width)
     return [

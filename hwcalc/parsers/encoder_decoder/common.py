@@ -1,8 +1,8 @@
-"""How a document of an encoder and a decoder is read: each decoder layer keeps self attention, and cross attention over the
+"""How a document with an encoder and a decoder is read. Each decoder layer keeps self attention, and cross attention over the
 encoder's output.
 
-Most of these classes map ``num_hidden_layers`` and ``num_attention_heads`` to their *encoder*, so that the decoder's own keys
-are read here. A class named ``...ForCausalLM`` is the decoder alone, which has no encoder output to attend to, and one named
+Most of these classes map ``num_hidden_layers`` and ``num_attention_heads`` to their *encoder*, so the decoder's own keys are read
+here. A class named ``...ForCausalLM`` is the decoder alone, which has no encoder output to attend to. A class named
 ``...EncoderModel`` is the encoder alone, which keeps nothing.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["COMMON", "EncoderDecoder", "Keys", "encoder_layers"]
 
 @frozen
 class Keys:
-    """Under which keys a class describes its decoder. ``count`` are tried in turn; null means the next one."""
+    """The keys by which a class describes its decoder. Those in ``count`` are tried in turn; null means the next one."""
 
     count: tuple[str, ...] = ("num_hidden_layers",)
     heads: str = "num_attention_heads"
@@ -41,7 +41,7 @@ class Keys:
         return config.number_of_layers(last)
 
     def dims(self, config: Config) -> AttentionDims:
-        """Heads and widths of its attention: one key/value head a head, and all heads as wide as the model, unless given."""
+        """Heads and widths of its attention. Unless given, there are as many key/value heads as heads, together as wide as the model."""
         heads = config.integer(self.heads)
         kv_heads = config.maybe_integer(self.kv_heads) if self.kv_heads else None
         head_dim = config.maybe_integer(self.head_dim) if self.head_dim else None
@@ -66,7 +66,7 @@ COMMON: Final = Keys(kv_heads="num_key_value_heads", head_dim="head_dim")
 Weigher = Callable[[Config, Config, Reading, str], Sequence[Block] | None]
 """``weights(config, top, reading, form)``: what a model of this form weighs, ``None`` where the file does not say enough."""
 
-# What lies outside the decoder: encoders of text and speech, the convolutions before them, unit decoders after it.
+# Keys of what is not the decoder: encoders of text and speech, the convolutions before them, the unit decoder after the decoder.
 _OUTSIDE: Final = ("encoder_", "speech_encoder_", "t2u_", "conv_", "num_conv_", "num_encoder_", "adaptor_")
 _WITHOUT_EFFECT: Final = (
     "num_attention_heads", "num_key_value_heads", "add_cross_attention", "cross_attention_hidden_size", "attention_window",
@@ -76,24 +76,24 @@ _WITHOUT_EFFECT: Final = (
 
 @frozen
 class EncoderDecoder:
-    """A family whose documents describe an encoder and a decoder. Without ``weights``, nobody counts them."""
+    """A family whose documents describe an encoder and a decoder. Without ``weights`` its parameters are not counted."""
 
     keys: Keys = COMMON
     special: Callable[[Config, bool], tuple[Layer, ...]] | None = None
-    """Reads the decoder's layers (with or without cross attention) where keys alone do not tell them."""
+    """Reads the decoder's layers (with or without cross attention) if ``keys`` are not enough."""
     weights: Weigher | None = None
     forms: tuple[str, ...] = ("both",)
     """The forms of the class (:func:`hwcalc.parsers.classes.form`) whose weights are known."""
     part: str = ""
-    """The key of the decoder's own config; none where the document describes it at its top."""
+    """The key of the decoder's own config. Empty if the document describes the decoder at its top level."""
     crosses: bool = True
-    """False where the only class with this config is the decoder alone, or the encoder's output stands before its tokens."""
+    """False if the only class with this config is the decoder alone, or if the encoder's output precedes the decoder's tokens."""
     tokens: Callable[[Config], int | None] | None = None
-    """How many tokens the encoder puts out, where the model itself fixes that number."""
+    """The number of tokens that the encoder puts out, if the model fixes it."""
     notes: tuple[Note, ...] = ()
 
     def read(self, config: Config) -> Reading:
-        """The layers of the decoder; empty ones for a class that is the encoder alone."""
+        """The layers of the decoder, or layers that keep nothing for a class that is the encoder alone."""
         decoder = self._decoder(config)
         _set_aside(config)
         name = architecture(config)
@@ -104,22 +104,26 @@ class EncoderDecoder:
         return replace(reading, encoder_tokens=self.tokens(config) if cross and self.tokens else None, notes=self.notes)
 
     def decode(self, config: Config, cross: bool = True) -> Reading:
-        """The layers of a decoder that is described at this level."""
+        """The layers of a decoder whose config this is."""
         _set_aside(config)
         layers = self.keys.layers(config, cross) if self.special is None else self.special(config, cross)
         return Reading(layers=layers, config=config)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
         """All blocks, ``None`` for a class of another form."""
-        kind = form(config)
+        kind = self.form(config)
         return None if kind is None or kind not in self.forms else self.blocks(config, top, reading, kind)
+
+    def form(self, config: Config) -> str | None:
+        """The form of the class that the document names."""
+        return form(config)
 
     def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> Sequence[Block] | None:
         """All blocks of a class of one of :attr:`forms`."""
         return None if self.weights is None else self.weights(config, top, reading, kind)
 
     def _decoder(self, config: Config) -> Config:
-        """The decoder's config; one that is absent or names another type is read as the one that the class builds."""
+        """The decoder's config. If it is absent or names another type, it is read as the type that the class builds."""
         if not self.part:
             return config
         usual, child = config.nested_type(self.part), config.sub(self.part)
@@ -137,7 +141,7 @@ class EncoderDecoder:
 
 
 def _set_aside(config: Config) -> None:
-    """Mark everything that describes other parts than the decoder as known."""
+    """Mark all keys that describe other parts than the decoder as known."""
     config.ignore(*_WITHOUT_EFFECT, *(key for key in config.raw if str(key).startswith(_OUTSIDE)))
 
 

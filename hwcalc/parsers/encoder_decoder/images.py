@@ -1,39 +1,45 @@
-"""Encoders of images that stand before a decoder of text: how many tokens they put out, and what they weigh.
+"""Decoders of text behind an encoder of images: BLIP, Florence-2 and PP-FormulaNet, and what other pairs share with them.
 
-Mirrors ``modeling_*.py`` of ViT, DaViT (Florence-2) and PP-FormulaNet's SAM in transformers 5.23.
+Mirrors ``modeling_*.py`` of those names and of ViT in transformers 5.23.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.weights import Block, Part, WeightRole, layer_norm, linear, parameter
+from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, parameter, plain_mlp
+from hwcalc.parsers.bert import BLIP_TEXT as BLIP_BERT
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.towers.build import Style, conv, encoder_layer, grid, patch_conv
+from hwcalc.parsers.encoder_decoder.bart import BART, BART_KEYS, FORMULANET
+from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys
+from hwcalc.parsers.reading import Reading
+from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
+from hwcalc.parsers.towers.sam import neck, sam_layers
 
-__all__ = ["davit", "image_tokens", "sam_layers", "vision_layers", "vit"]
+__all__ = ["BLIP", "BLIP_TEXT", "FLORENCE2", "PP_FORMULANET", "PP_FORMULANET_TEXT", "image_tokens", "vit"]
 
-# Vision transformers by the tokens that they add to their patches: a class token, and DeiT's distillation token.
+# Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
 _EXTRA_TOKENS: Final = {"beit": 1, "blip_vision_model": 1, "deit": 2, "dinov2": 1, "vit": 1, "vit_mae": 1}
-# Hierarchical ones halve the grid between stages and have no class token.
+# Hierarchical encoders halve the grid between stages and have no class token.
 _HALVING: Final = ("donut-swin", "swin", "swinv2")
-_LARGEST_IMAGE: Final = 2**20
+_MOST_HALVINGS: Final = 21
 
 
 def image_tokens(encoder: Config | None) -> int | None:
-    """Tokens of an encoder of images of one size: one for each patch. ``None`` where the image decides, or the type is unknown.
+    """The number of tokens that an encoder of images puts out: one for each patch.
 
-    A ViT for 64 x 64 pixels with patches of 32 gives four patches and one class token: 5.
+    ``None`` if the number depends on the image, or if the type is unknown. A ViT for 64 x 64 pixels with patches of 32 gives
+    four patches and one class token: 5.
     """
     if encoder is None:
         return None
-    # Nothing else in an encoder's config bears on what the decoder keeps.
+    # No other key of an encoder's config bears on what the decoder keeps.
     encoder.ignore(*encoder.raw)
-    size, patch = _sides(encoder, "image_size"), _sides(encoder, "patch_size")
     kind = encoder.model_type
-    if size is None or patch is None or kind is None:
+    if encoder.get("image_size") is None or encoder.get("patch_size") is None:
         return None
+    size, patch = pair(encoder, "image_size"), pair(encoder, "patch_size")
     if kind in _EXTRA_TOKENS:
         return (size[0] // patch[0]) * (size[1] // patch[1]) + _EXTRA_TOKENS[kind]
     rows, columns = (-(-size[i] // patch[i]) for i in (0, 1))
@@ -41,7 +47,7 @@ def image_tokens(encoder: Config | None) -> int | None:
         depths = encoder.sequence("depths")
         if not depths:
             return None
-        halvings = min(len(depths) - 1, _LARGEST_IMAGE.bit_length())
+        halvings = min(len(depths) - 1, _MOST_HALVINGS)
     elif kind == "pp_formulanet_vision":
         # Two convolutions of stride 2 follow the patches.
         halvings = 2
@@ -52,44 +58,65 @@ def image_tokens(encoder: Config | None) -> int | None:
     return rows * columns
 
 
-def _sides(config: Config, key: str) -> tuple[int, int] | None:
-    """One side of a square, or height and width."""
-    value = config.get(key)
-    if value is None:
-        return None
-    sides = value if isinstance(value, (list, tuple)) else [value, value]
-    if len(sides) != 2:
-        raise config.error(key, value, "a whole number, or height and width")
-    height, width = (config.checked_integer(key, side, maximum=_LARGEST_IMAGE) for side in sides)
-    return height, width
-
-
-def vision_layers(vision: Config, style: Style, path: str) -> Block:
-    """The layers of a vision transformer."""
+def _transformer(vision: Config, path: str, style: Style, names: tuple[str, ...], pooler: Weighed = ()) -> tuple[Block, Block]:
+    """A vision transformer. ``names`` are those of the class token, the positions, the patches, the norm and the layers."""
     width = vision.integer("hidden_size")
-    layer = encoder_layer(vision, style, path, width, vision.integer("intermediate_size"))
-    return Block(kind="encoder_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers())
+    token, positions, patches, norm, layers = (f"{path}.{name}" for name in names)
+    outside = parameter(token, 1, 1, width) + parameter(positions, 1, grid(vision, 1), width)
+    outside += patch_conv(vision, patches, width) + layer_norm(norm, width)
+    layer = encoder_layer(vision, style, layers, width, vision.integer("intermediate_size"))
+    return (
+        Block(kind="patches", weights=outside + pooler, part=Part.VISION),
+        Block(kind="encoder_layer", weights=layer, part=Part.VISION, count=vision.number_of_layers()),
+    )
 
 
 def vit(vision: Config, path: str) -> tuple[Block, ...]:
-    """A vision transformer with its class token and pooler."""
+    """A vision transformer with class token and pooler."""
     width = vision.integer("hidden_size")
     style = Style(
         attention="attention",
-        names=("q_proj", "k_proj", "v_proj", "o_proj"),
+        names=LLAMA_NAMES,
         bias=("qkv_bias", "qkv_bias", "qkv_bias", True),
         norms=("layernorm_before", "layernorm_after"),
     )
-    outside = parameter(f"{path}.embeddings.cls_token", 1, 1, width)
-    outside += parameter(f"{path}.embeddings.position_embeddings", 1, grid(vision, 1), width)
-    outside += patch_conv(vision, f"{path}.embeddings.patch_embeddings.projection", width)
-    outside += layer_norm(f"{path}.layernorm", width)
-    outside += linear(f"{path}.pooler.dense", width, vision.maybe_integer("pooler_output_size") or width, bias=True)
-    return (Block(kind="patches", weights=outside, part=Part.VISION), vision_layers(vision, style, f"{path}.layers"))
+    base = "embeddings"
+    names = (f"{base}.cls_token", f"{base}.position_embeddings", f"{base}.patch_embeddings.projection", "layernorm", "layers")
+    pooler = linear(f"{path}.pooler.dense", width, vision.maybe_integer("pooler_output_size") or width, bias=True)
+    return _transformer(vision, path, style, names, pooler)
 
 
-def davit(vision: Config, path: str) -> tuple[Block, ...]:
-    """Stages of a convolution down, then pairs of blocks that attend over windows and over channels."""
+def _blip(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """The captioner of BLIP: BERT's decoder after a vision transformer with fused queries, keys and values."""
+    vision, base = needed(config, "vision_config"), "embeddings"
+    names = (
+        f"{base}.class_embedding",
+        f"{base}.position_embedding",
+        f"{base}.patch_embedding",
+        "post_layernorm",
+        "encoder.layers",
+    )
+    return [
+        *_transformer(vision, "vision_model", Style(names=("qkv", "projection")), names),
+        *BLIP_BERT.blocks(reading.config, top, reading.layers, headed=True, cross=True, source=vision.integer("hidden_size")),
+    ]
+
+
+def _florence(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """Florence-2: BART after DaViT. The positions in the image are learned by row and by column."""
+    vision = needed(config, "vision_config")
+    stages = _davit(vision, "vision_tower")
+    last, hidden, path = (vision.integers("embed_dim") or [0])[-1], vision.integer("projection_dim"), "multi_modal_projector"
+    projector = linear(f"{path}.image_projection", last, hidden) + layer_norm(f"{path}.image_proj_norm", hidden)
+    rows = vision.integer("max_position_embeddings")
+    for name, width in (("row", last // 2), ("column", last - last // 2)):
+        projector += embedding(f"{path}.image_position_embed.{name}_embeddings", rows, width)
+    between = Block(kind="projector", weights=projector, part=Part.PROJECTOR)
+    return [*stages, between, *BART.blocks(reading.config, top, reading, "both")]
+
+
+def _davit(vision: Config, path: str) -> tuple[Block, ...]:
+    """Stages: a convolution that shrinks the image, then pairs of blocks, one with attention in windows, one across channels."""
     widths = vision.integers("embed_dim", minimum=1) or []
     count = len(widths)
     kernels, depths = vision.integers("patch_size", length=count, minimum=1), vision.integers("depths", length=count)
@@ -102,8 +129,8 @@ def davit(vision: Config, path: str) -> tuple[Block, ...]:
         down += layer_norm(f"{path}.convs.{i}.norm", inputs if before[i] else width)
         out.append(Block(kind="patches", weights=down, part=Part.VISION))
         if depth:
-            pair = _davit_pair(vision, width, f"{path}.blocks.{i}")
-            out.append(Block(kind="encoder_layer", weights=pair, part=Part.VISION, count=min(depth, MAX_LAYERS)))
+            both = _davit_pair(vision, width, f"{path}.blocks.{i}")
+            out.append(Block(kind="encoder_layer", weights=both, part=Part.VISION, count=min(depth, MAX_LAYERS)))
         inputs = width
     return tuple(out)
 
@@ -115,26 +142,39 @@ def _davit_pair(vision: Config, width: int, path: str) -> Weighed:
         base = f"{path}.{name}"
         weights += linear(f"{base}.{attention}.qkv", width, 3 * width, bias=vision.flag("qkv_bias"))
         weights += linear(f"{base}.{attention}.proj", width, width, bias=True)
-        weights += linear(f"{base}.ffn.fc1", width, inner, bias=True) + linear(f"{base}.ffn.fc2", inner, width, bias=True)
+        weights += plain_mlp(width, inner, path=f"{base}.ffn")
         for number in (1, 2):
             weights += conv(f"{base}.conv{number}", width, 1, 3, 3) + layer_norm(f"{base}.norm{number}", width)
     return weights
 
 
-def sam_layers(vision: Config, path: str) -> tuple[Block, ...]:
-    """Layers that attend over windows and a few that attend to all: they differ in their tables of relative positions."""
-    width, side = vision.integer("hidden_size"), vision.integer("image_size") // vision.integer("patch_size")
-    style = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))
-    plain = encoder_layer(vision, style, f"{path}.layers", width, vision.integer("mlp_dim"))
-    count, size = vision.number_of_layers(), max(1, width // vision.integer("num_attention_heads"))
-    everywhere = len({index for index in vision.integers("global_attn_indexes") or [] if index < count})
-    window = vision.integer("window_size", minimum=0)
-    out = []
-    for number, rows in ((everywhere, side), (count - everywhere, window or side)):
-        tables: Weighed = ()
-        if vision.flag("use_rel_pos"):
-            for axis in "hw":
-                tables += parameter(f"{path}.layers.attn.rel_pos_{axis}", 2 * rows - 1, size, role=WeightRole.EMBEDDING)
-        if number:
-            out.append(Block(kind="encoder_layer", weights=plain + tables, part=Part.VISION, count=number))
-    return tuple(out)
+def _formulanet(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
+    """PP-FormulaNet: BART's decoder after SAM's encoder and two convolutions."""
+    vision = needed(config, "vision_config")
+    width, path, side = vision.integer("hidden_size"), "encoder", vision.integer("image_size") // vision.integer("patch_size")
+    outside = patch_conv(vision, f"{path}.patch_embed.projection", width)
+    if vision.flag("use_abs_pos"):
+        outside += parameter(f"{path}.pos_embed", 1, side, side, width)
+    outside += neck(f"{path}.neck", width, vision.integer("output_channels"))
+    first, middle = vision.integer("post_conv_in_channels"), vision.integer("post_conv_mid_channels")
+    last, base = vision.integer("post_conv_out_channels"), f"{path}.multi_modal_projector"
+    projector = conv(f"{base}.conv1", middle, first, 3, 3, bias=False) + conv(f"{base}.conv2", last, middle, 3, 3, bias=False)
+    projector += linear(f"{base}.linear_1", last, last, bias=True)
+    projector += linear(f"{base}.linear_2", last, vision.integer("decoder_hidden_size"), bias=True)
+    return [
+        Block(kind="patches", weights=outside, part=Part.VISION),
+        *sam_layers(vision, f"{path}.layers", kinds=("encoder_layer", "encoder_layer"), table=""),
+        Block(kind="projector", weights=projector, part=Part.PROJECTOR),
+        *FORMULANET.blocks(reading.config, top, reading, "decoder"),
+    ]
+
+
+def _tokens(config: Config) -> int | None:
+    return image_tokens(config.sub("vision_config"))
+
+
+BLIP_TEXT: Final = EncoderDecoder(keys=Keys())
+BLIP: Final = EncoderDecoder(keys=Keys(), weights=_blip, part="text_config", tokens=_tokens)
+FLORENCE2: Final = EncoderDecoder(keys=BART_KEYS, weights=_florence, part="text_config")
+PP_FORMULANET_TEXT: Final = EncoderDecoder(keys=BART_KEYS)
+PP_FORMULANET: Final = EncoderDecoder(keys=BART_KEYS, weights=_formulanet, part="text_config", tokens=_tokens)

@@ -1,7 +1,7 @@
-"""Any encoder with any decoder of text: the three pair classes of transformers.
+"""Any encoder with any decoder of text: the three classes of transformers for such pairs.
 
-Mirrors ``modeling_*_encoder_decoder.py`` of transformers 5.23. The decoder is made to attend to the encoder on each of its layers.
-A pair of which one side is of a type that nobody weighs is not weighed.
+Mirrors ``modeling_*_encoder_decoder.py`` of transformers 5.23. Every layer of the decoder gets cross attention to the encoder.
+The parameters of a pair are not counted if the type of either side has no weights here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.bart import Bart
 from hwcalc.parsers.encoder_decoder.common import EncoderDecoder
 from hwcalc.parsers.encoder_decoder.images import image_tokens, vit
-from hwcalc.parsers.encoder_decoder.sound import wav2vec2
+from hwcalc.parsers.encoder_decoder.speech import wav2vec2
 from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers.build import needed
@@ -54,7 +54,7 @@ def _read(config: Config) -> Reading:
 
 
 def _as_decoder(config: Config) -> Config:
-    """The same config with ``is_decoder``, which these models set whatever the file says."""
+    """The same config with ``is_decoder`` set, as these models set it whatever the file says."""
     child = Config({**config.raw, "is_decoder": True}, config.model_type, config.where)
     child.read = config.read
     config.children.append(child)
@@ -69,7 +69,7 @@ def _with_cross(layer: Layer) -> Layer:
 
 
 def _weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
-    """Both sides, and a matrix between them where their widths differ."""
+    """Both sides, and a matrix between them if their widths differ."""
     encoder, decoder = needed(config, "encoder"), reading.config
     weigh = _encoder(encoder)
     if weigh is None:
@@ -85,7 +85,7 @@ def _weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
 
 
 def _encoder(config: Config) -> Weigh | None:
-    """What weighs an encoder of this type, by its config and its path."""
+    """The function that weighs an encoder of this type: it takes the encoder's config and its path."""
     family = find_family(config.model_type)
     return family.encoder if isinstance(family, Bert) else _ENCODERS.get(config.model_type or "")
 
@@ -93,8 +93,7 @@ def _encoder(config: Config) -> Weigh | None:
 def _decoder(config: Config, reading: Reading) -> Sequence[Block] | None:
     family = find_family(config.model_type)
     if isinstance(family, Bert):
-        cross = config.flag("is_decoder") and config.flag("add_cross_attention")
-        return family.blocks(config, config, reading.layers, headed=True, cross=cross)
+        return family.blocks(config, config, reading.layers, headed=True, cross=family.crosses(config))
     if isinstance(family, Bart):
         return family.blocks(config, config, reading, "decoder")
     return family.weigh(config, config, reading) if family is not None and config.model_type == "gpt2" else None

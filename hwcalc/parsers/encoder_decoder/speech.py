@@ -1,7 +1,8 @@
-"""Models that write down speech: SeamlessM4T, SpeechT5, Moonshine, Canary and Cohere's ASR.
+"""Models that write down speech: SeamlessM4T, SpeechT5, Moonshine, Canary and Cohere's ASR, and their encoders.
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Classes of SeamlessM4T and SpeechT5 that speak have vocoders,
-which nobody weighs.
+Mirrors ``modeling_*.py`` of those names, of Parakeet and of wav2vec 2.0 in transformers 5.23. A layer of a conformer is attention
+and a convolution between two half MLPs, each behind a norm, with one more norm at the end. Classes of SeamlessM4T and SpeechT5
+that speak have vocoders, which nobody weighs.
 """
 
 from __future__ import annotations
@@ -10,27 +11,172 @@ from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, Part, embedding, layer_norm, linear, plain_mlp, rms_norm
+from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import convolution
-from hwcalc.parsers.blocks import Weighed, tied_head
+from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
 from hwcalc.parsers.classes import architecture
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.encoder_decoder.bart import BART_KEYS
 from hwcalc.parsers.encoder_decoder.common import EncoderDecoder, Keys, encoder_layers
-from hwcalc.parsers.encoder_decoder.sound import conformer, masked_span, parakeet, wav2vec2_front
-from hwcalc.parsers.projections import KVQO, Attends, output_head, stack
+from hwcalc.parsers.projections import Attends, bart_attention, output_head, stack
 from hwcalc.parsers.reading import Reading
-from hwcalc.parsers.towers.build import needed
+from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, linears, needed
 
-__all__ = ["CANARY", "COHERE", "DECODER", "MOONSHINE", "SEAMLESS", "SPEECHT5"]
+__all__ = ["CANARY", "COHERE", "DECODER", "MOONSHINE", "SEAMLESS", "SPEECHT5", "wav2vec2"]
 
 
-def _with_norm(path: str, name: str, width: int, *, cross: bool = False) -> Attends:
-    return Attends(path=path, names=KVQO, cross=cross, biased="kvqo", norms=layer_norm(f"{name}_layer_norm", width))
+def parakeet(config: Config, path: str) -> tuple[Block, ...]:
+    """FastConformer of NVIDIA: convolutions that halve the frames, then conformer layers with relative positions."""
+    width, inner = config.integer("hidden_size"), config.integer("intermediate_size")
+    bias, conv_bias = config.flag("attention_bias"), config.flag("convolution_bias")
+    heads = config.integer("num_attention_heads")
+    size = config.maybe_integer("head_dim") or max(1, width // heads)
+    layer = layer_norm("norm_out", width)
+    for name in ("feed_forward1", "feed_forward2"):
+        layer += plain_mlp(width, inner, bias=bias, path=name, names=("linear1", "linear2")) + layer_norm(f"norm_{name}", width)
+    layer += linears("self_attn", LLAMA_NAMES[:3], width, heads * size, bias=bias)
+    layer += linear("self_attn.o_proj", heads * size, width, bias=bias)
+    layer += linear("self_attn.relative_k_proj", width, heads * size) + layer_norm("norm_self_att", width)
+    layer += parameter("self_attn.bias_u", heads, size) + parameter("self_attn.bias_v", heads, size)
+    layer += convolution("conv.pointwise_conv1", 2 * width, 1, inputs=width, bias=conv_bias)
+    layer += convolution("conv.depthwise_conv", width, config.integer("conv_kernel_size"), bias=conv_bias)
+    layer += layer_norm("conv.norm", width)
+    layer += convolution("conv.pointwise_conv2", width, 1, inputs=width, bias=conv_bias) + layer_norm("norm_conv", width)
+    return (
+        Block(kind="convolution", weights=_subsampling(config, width, path), part=Part.ENCODER),
+        Block(kind="encoder_layer", weights=layer, part=Part.ENCODER, count=config.number_of_layers()),
+    )
+
+
+def _subsampling(config: Config, width: int, path: str) -> Weighed:
+    """A full convolution, then pairs of a depthwise and a pointwise one. Together they divide the frames by ``subsampling_factor``."""
+    channels, kernel = config.integer("subsampling_conv_channels"), config.integer("subsampling_conv_kernel_size")
+    stride, factor = config.integer("subsampling_conv_stride", minimum=2), config.integer("subsampling_factor", minimum=2)
+    layers, base = factor.bit_length() - 1, f"{path}.subsampling"
+    weights = conv(f"{base}.layers.0", channels, 1, kernel, kernel)
+    for i in range(1, layers):
+        weights += conv(f"{base}.layers.{3 * i - 1}", channels, 1, kernel, kernel)
+        weights += conv(f"{base}.layers.{3 * i}", channels, channels, 1, 1)
+    bins = config.integer("num_mel_bins") // stride**layers
+    return weights + linear(f"{base}.linear", channels * max(1, bins), width, bias=True)
+
+
+def wav2vec2(config: Config, path: str) -> tuple[Block, ...] | None:
+    """wav2vec 2.0. ``None`` for a model with adapters."""
+    if config.flag("add_adapter") or config.get("adapter_attn_dim") is not None:
+        return None
+    width = config.integer("hidden_size")
+    front = wav2vec2_front(config, width, f"{path}.feature_extractor", f"{path}.feature_projection", f"{path}.encoder")
+    front += layer_norm(f"{path}.encoder.layer_norm", width) + masked_span(config, width, path)
+    style = Style(
+        attention="attention",
+        mlp=("feed_forward.intermediate_dense", "feed_forward.output_dense"),
+        norms=("layer_norm", "final_layer_norm"),
+    )
+    layer = encoder_layer(config, style, f"{path}.encoder.layers", width, config.integer("intermediate_size"))
+    return (
+        Block(kind="convolution", weights=front, part=Part.AUDIO),
+        Block(kind="encoder_layer", weights=layer, part=Part.AUDIO, count=config.number_of_layers()),
+    )
+
+
+def wav2vec2_front(config: Config, width: int, extractor: str, projection: str, encoder: str) -> Weighed:
+    """What comes before the layers of wav2vec 2.0: convolutions over samples, a projection, and a convolution for positions."""
+    last = (config.integers("conv_dim", minimum=1) or [1])[-1]
+    front = _convolutions(config, extractor) + layer_norm(f"{projection}.layer_norm", last)
+    front += linear(f"{projection}.projection", last, width, bias=True)
+    # A grouped convolution. Its weight is stored as a direction and a length for each tap.
+    kernel, groups = config.integer("num_conv_pos_embeddings"), config.integer("num_conv_pos_embedding_groups")
+    path = f"{encoder}.pos_conv_embed.conv"
+    front += parameter(f"{path}.parametrizations.weight.original0", 1, 1, kernel)
+    front += parameter(f"{path}.parametrizations.weight.original1", width, width // groups, kernel, role=WeightRole.CONV)
+    return front + parameter(f"{path}.bias", width, role=WeightRole.BIAS)
+
+
+def _convolutions(config: Config, path: str) -> Weighed:
+    """The convolutions of wav2vec 2.0 over samples. There is a group norm after the first, or a layer norm after each."""
+    widths = config.integers("conv_dim", minimum=1) or []
+    kernels = config.integers("conv_kernel", minimum=1) or []
+    if not widths or len(widths) != len(kernels):
+        raise config.error("conv_kernel", kernels, f"a list of {len(widths)} numbers, one for each convolution")
+    everywhere = config.text("feat_extract_norm") == "layer"
+    weights: Weighed = ()
+    for i, (width, kernel) in enumerate(zip(widths, kernels, strict=True)):
+        inputs = widths[i - 1] if i else 1
+        weights += convolution(f"{path}.conv_layers.{i}.conv", width, kernel, inputs=inputs, bias=config.flag("conv_bias"))
+        if everywhere or i == 0:
+            weights += layer_norm(f"{path}.conv_layers.{i}.layer_norm", width)
+    return weights
+
+
+def masked_span(config: Config, width: int, path: str) -> Weighed:
+    """The embedding that hides spans in training, unless both probabilities are zero."""
+    masks = config.number("mask_time_prob", 0.05) > 0 or config.number("mask_feature_prob", 0.0) > 0
+    return parameter(f"{path}.masked_spec_embed", width) if masks else ()
+
+
+def conformer(config: Config, path: str) -> tuple[Block, ...] | None:
+    """The speech encoder of Seamless, version 1 or 2, with its adapter. ``None`` for other kinds of positions."""
+    second = config.model_type == "seamless_m4t_v2"
+    if config.text("position_embeddings_type") != ("relative_key" if second else "relative"):
+        return None
+    width, inner = config.integer("hidden_size"), config.integer("speech_encoder_intermediate_size")
+    features = config.integer("feature_projection_input_dim")
+    outside = layer_norm(f"{path}.feature_projection.layer_norm", features)
+    outside += linear(f"{path}.feature_projection.projection", features, width, bias=True)
+    outside += layer_norm(f"{path}.encoder.layer_norm", width) + _feed_forward(f"{path}.intermediate_ffn", width, inner)
+    outside += layer_norm(f"{path}.inner_layer_norm", width)
+    layer, count = _conformer_layer(config, width, inner, second), config.integer("speech_encoder_layers", maximum=MAX_LAYERS)
+    out = [
+        Block(kind="encoder_layer", weights=layer, part=Part.ENCODER, count=count),
+        Block(kind="encoder", weights=outside, part=Part.ENCODER),
+    ]
+    adapters = config.integer("num_adapter_layers", minimum=0, maximum=MAX_LAYERS) if config.flag("add_adapter") else 0
+    if adapters:
+        out.append(Block(kind="adapter", weights=_seamless_adapter(config, width, inner), part=Part.ENCODER, count=adapters))
+    return tuple(out)
+
+
+def _conformer_layer(config: Config, width: int, inner: int, second: bool) -> Weighed:
+    heads = config.integer("speech_encoder_attention_heads")
+    size = max(1, width // heads)
+    layer = _square_attention("self_attn", width)
+    if second:
+        reach = config.integer("left_max_position_embeddings", minimum=0)
+        rows = reach + config.integer("right_max_position_embeddings", minimum=0) + 1
+        layer += embedding("self_attn.distance_embedding", rows, size)
+    else:
+        layer += linear("self_attn.linear_pos", width, width)
+        layer += parameter("self_attn.pos_bias_u", heads, size) + parameter("self_attn.pos_bias_v", heads, size)
+    layer += layer_norm("self_attn_layer_norm", width) + layer_norm("final_layer_norm", width)
+    for name in ("ffn1", "ffn2"):
+        layer += _feed_forward(name, width, inner) + layer_norm(f"{name}_layer_norm", width)
+    layer += convolution("conv_module.pointwise_conv1", 2 * width, 1, inputs=width)
+    layer += convolution("conv_module.depthwise_conv", width, config.integer("conv_depthwise_kernel_size"))
+    layer += layer_norm("conv_module.depthwise_layer_norm" if second else "conv_module.batch_norm", width)
+    layer += convolution("conv_module.pointwise_conv2", width, 1, inputs=width)
+    return layer + layer_norm("conv_module.layer_norm", width)
+
+
+def _seamless_adapter(config: Config, width: int, inner: int) -> Weighed:
+    kernel = config.integer("adaptor_kernel_size")
+    weights = _square_attention("self_attn", width) + _feed_forward("ffn", width, inner) + layer_norm("ffn_layer_norm", width)
+    for name in ("residual", "self_attn"):
+        weights += layer_norm(f"{name}_layer_norm", width)
+        weights += convolution(f"{name}_conv", 2 * width, kernel, inputs=width, bias=True)
+    return weights
+
+
+def _square_attention(path: str, width: int) -> Weighed:
+    return linears(path, ("linear_q", "linear_k", "linear_v", "linear_out"), width, width, bias=True)
+
+
+def _feed_forward(path: str, width: int, inner: int) -> Weighed:
+    return plain_mlp(width, inner, path=path, names=("intermediate_dense", "output_dense"))
 
 
 def _seamless(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
-    """One table for all; NLLB's text encoder or a conformer; NLLB's decoder."""
+    """One embedding table for all, NLLB's text encoder or a conformer, and NLLB's decoder."""
     width, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     out = [Block(kind="embedding", weights=embedding("shared", vocab, width))]
     if kind == "text":
@@ -51,20 +197,20 @@ def _seamless(config: Config, top: Config, reading: Reading, kind: str) -> list[
 
 
 def _text_stack(config: Config, side: str, layers: tuple[Layer, ...]) -> list[Block]:
-    """Layers with a norm before each block, and one after the last."""
+    """Layers with a norm before each block, and one norm after the last layer."""
     width, encoder = config.integer("hidden_size"), side == "encoder"
     part = Part.ENCODER if encoder else Part.LANGUAGE
     mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="ffn") + layer_norm("ffn_layer_norm", width)
-    cross = _with_norm("cross_attention", "cross_attention", width, cross=True)
+    cross = bart_attention("cross_attention", width, cross=True)
     return [
-        *stack(layers, width, part, attention=_with_norm("self_attn", "self_attn", width), mlp=mlp),
+        *stack(layers, width, part, attention=bart_attention("self_attn", width), mlp=mlp),
         Block(kind="norm", weights=layer_norm(f"text_{side}.layer_norm", width), part=part),
         *(() if encoder else stack(layers, width, cross_attention=cross)),
     ]
 
 
 def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
-    """SpeechT5: wav2vec's front, one table of relative positions for all encoder layers, computed positions elsewhere."""
+    """SpeechT5: wav2vec's front, one table of relative positions for all encoder layers, and computed positions elsewhere."""
     if not architecture(config).endswith("ForSpeechToText"):
         return None
     width, vocab, path = config.integer("hidden_size"), config.integer("vocab_size"), "encoder.prenet"
@@ -80,39 +226,35 @@ def _speecht5(config: Config, top: Config, reading: Reading, kind: str) -> list[
     for side, layers, path in (("encoder", encoder_layers(config), "attention"), ("decoder", reading.layers, "self_attn")):
         mlp = plain_mlp(width, config.integer(f"{side}_ffn_dim"), path="feed_forward", names=names)
         part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
-        own = _with_norm(path, "self_attn", width)
+        own = bart_attention(path, width, norm="self_attn")
         out += stack(layers, width, part, attention=own, mlp=mlp + layer_norm("final_layer_norm", width))
-    out += stack(reading.layers, width, cross_attention=_with_norm("encoder_attn", "encoder_attn", width, cross=True))
+    out += stack(reading.layers, width, cross_attention=bart_attention("encoder_attn", width, cross=True))
     return out if tied_head(config, top) else out + output_head("text_decoder_postnet.lm_head", width, vocab)
 
 
 def _moonshine(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-    """Moonshine: three convolutions over the samples themselves; the decoder's MLP is gated, norms have no shift."""
+    """Moonshine: three convolutions over the samples. The decoder's MLP is gated, and norms have no bias."""
     width, inner, vocab = config.integer("hidden_size"), config.integer("intermediate_size"), config.integer("vocab_size")
     front = convolution("encoder.conv1", width, 127) + convolution("encoder.conv2", 2 * width, 7, inputs=width, bias=True)
     front += convolution("encoder.conv3", width, 3, inputs=2 * width, bias=True) + layer_norm("encoder.groupnorm", width)
     own = Attends(path="self_attn", biased="qkv" if config.flag("attention_bias") else "")
-    before = ("input_layernorm", "post_attention_layernorm")
+    norms = rms_norms(width, "input_layernorm", "post_attention_layernorm")
     gate = linear("mlp.fc1", width, 2 * inner, bias=True) + linear("mlp.fc2", inner, width, bias=True)
     encoder = _moonshine_keys("encoder").layers(config, cross=False)
     out = [
         Block(kind="convolution", weights=front + rms_norm("encoder.layer_norm", width), part=Part.ENCODER),
-        *stack(encoder, width, Part.ENCODER, attention=own, mlp=plain_mlp(width, inner), norm=_norms(before, width)),
+        *stack(encoder, width, Part.ENCODER, attention=own, mlp=plain_mlp(width, inner), norm=norms),
         *stack(
             reading.layers,
             width,
             cross_attention=replace(own, path="encoder_attn", cross=True),
             attention=own,
             mlp=gate,
-            norm=_norms((*before, "final_layernorm"), width),
+            norm=norms + rms_norm("final_layernorm", width),
         ),
         Block(kind="embedding", weights=embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.norm", width)),
     ]
     return out if tied_head(config, top) else out + output_head("proj_out", width, vocab)
-
-
-def _norms(names: tuple[str, ...], width: int) -> Weighed:
-    return tuple(weight for name in names for weight in rms_norm(name, width))
 
 
 def _moonshine_keys(side: str) -> Keys:
@@ -124,7 +266,7 @@ def _moonshine_keys(side: str) -> Keys:
 
 
 def _transcriber(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-    """Canary and Cohere's ASR: a plain decoder over a Parakeet encoder. The head has a bias, tied or not."""
+    """Canary and Cohere's ASR: a decoder after a Parakeet encoder. The head has a bias, tied or not."""
     encoder, decoder = needed(config, "encoder_config"), reading.config
     width, vocab = decoder.integer("hidden_size"), decoder.integer("vocab_size")
     outside = embedding("decoder.embed_tokens", vocab, width)
@@ -154,6 +296,6 @@ SEAMLESS: Final = EncoderDecoder(keys=BART_KEYS, weights=_seamless, forms=("both
 SPEECHT5: Final = EncoderDecoder(keys=BART_KEYS, weights=_speecht5)
 MOONSHINE: Final = EncoderDecoder(keys=_moonshine_keys("decoder"), weights=_moonshine)
 DECODER: Final = EncoderDecoder()
-"""Of Canary, and all of Moonshine's streaming model."""
+"""The decoder of Canary, and the whole streaming model of Moonshine."""
 CANARY: Final = EncoderDecoder(weights=_transcriber, part="decoder_config")
 COHERE: Final = EncoderDecoder(weights=_transcriber)

@@ -1,7 +1,7 @@
 """T5 and its descendants: mT5, UMT5, LongT5, Switch, UDOP, Pop2Piano and Pix2Struct.
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. Files of T5 1.1, Flan and mT5 say that the head is not tied:
-there the library ties it all the same, until it meets a checkpoint whose two tables differ, as theirs do.
+Mirrors ``modeling_*.py`` of those names in transformers 5.23. Files of T5 1.1, Flan and mT5 say that the head is not tied.
+transformers ties it even so, unless the two tables in the checkpoint differ, as they do in these checkpoints.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _QKVO: Final = {letter: letter for letter in "qkvo"}
 
 @frozen
 class _T5(EncoderDecoder):
-    """What a model type adds to T5, or takes from it."""
+    """How a model type differs from T5."""
 
     keys: Keys = _KEYS
     forms: tuple[str, ...] = ("both", "body", "encoder")
     biases_everywhere: bool = False
-    """Whether each layer has a table of relative positions, not the first one alone."""
+    """Whether every layer has a table of relative positions, not only the first."""
     sparse: bool = False
     spreads: bool = False
-    """Whether the encoder may attend to global tokens, each of which stands for a stretch of the input."""
+    """Whether the encoder may attend to global tokens, each of which represents a stretch of the input."""
     headed: bool | None = None
-    """Whether the class has a head of its own, tied or not; ``None`` where the file decides."""
+    """Whether the head is a tensor of its own; ``None`` if the file decides."""
     before: Callable[[Config, int], list[Block]] | None = None
     after: Callable[[Config, int], list[Block]] | None = None
-    """What stands beside the two sides, listed before them or after."""
+    """Other blocks, listed before the two sides or after them."""
 
     def blocks(self, config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-        """All blocks of one form of this model."""
+        """All blocks of a class of this form."""
         width, vocab = config.integer("d_model"), config.integer("vocab_size")
         out = [Block(kind="embedding", weights=embedding("shared", vocab, width))]
         untied = not tied_head(config, top) if self.sparse else config.get("tie_word_embeddings") is False
@@ -108,19 +108,19 @@ def _biases(config: Config, path: str, heads: int) -> Weighed:
 
 
 def _sparse_step(config: Config, count: int, side: str) -> int:
-    """Every how many layers experts stand; a class that is told of none puts them nowhere but on its second layer's multiple."""
+    """One layer in this many has experts. With no number of sparse layers it is ``count``, which leaves experts on layer 1 alone."""
     sparse = config.maybe_integer(f"num_sparse_{side}_layers", minimum=0) or 0
     return count // sparse if sparse > 0 else count
 
 
 def _composers(config: Config, width: int) -> list[Block]:
-    """Pop2Piano: who is to have written the piece."""
+    """Pop2Piano: a vector for each composer."""
     table = embedding("mel_conditioner.embedding", config.integer("composer_vocab_size"), width)
     return [Block(kind="embedding", weights=table, part=Part.AUDIO)]
 
 
 def _udop(config: Config, width: int) -> list[Block]:
-    """UDOP: patches of the page for each side, where on the page a word stands, and biases by distance on the page."""
+    """UDOP: the place of a word on the page, and for each side patches of the page and biases by distance on the page."""
     args = config.sequence("relative_bias_args")
     types = ["1d", "horizontal", "vertical"] if args is None else [arg.get("type") for arg in args if isinstance(arg, dict)]
     cells, heads = config.integer("max_2d_position_embeddings"), config.integer("num_heads")
@@ -131,7 +131,7 @@ def _udop(config: Config, width: int) -> list[Block]:
     for side, path in (("encoder", "patch_embed.proj"), ("decoder", "decoder.embed_patches.proj")):
         biases: Weighed = ()
         for i, name in enumerate(types):
-            if name != "1d":  # That one is the layers' own.
+            if name != "1d":  # The layers have that table.
                 biases += _biases(config, f"{side}.relative_bias.biases.{i}.relative_attention_bias", heads)
         part = Part.ENCODER if side == "encoder" else Part.LANGUAGE
         out.append(Block(kind="positions", weights=biases, part=part))
@@ -140,7 +140,7 @@ def _udop(config: Config, width: int) -> list[Block]:
 
 
 def _pix2struct(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-    """A T5 decoder over an encoder of image patches, which numbers rows and columns."""
+    """A decoder like T5's after an encoder of image patches, which has positions by row and by column."""
     vision = needed(config, "vision_config")
     width, inner = vision.integer("hidden_size"), vision.integer("num_attention_heads") * vision.integer("d_kv")
     path = "encoder.encoder.layer"

@@ -1,4 +1,4 @@
-"""T5Gemma: two stacks of Gemma 2 or 3, the second of which attends to the first.
+"""T5Gemma: two stacks of Gemma 2 or 3. The second one attends to the output of the first.
 
 Mirrors ``modeling_t5gemma.py`` and ``modeling_t5gemma2.py`` of transformers 5.23.
 """
@@ -29,7 +29,7 @@ __all__ = ["T5GEMMA", "T5GEMMA2", "T5GEMMA2_DECODER", "T5GEMMA_MODULE"]
 
 
 def _windowed(period: int) -> Callable[[Config, bool], tuple[Layer, ...]]:
-    """Gemma layers, windowed but for the last of each period; cross attention looks at everything."""
+    """Layers of Gemma with a window, except the last of each period. Cross attention reads all tokens of the encoder."""
 
     def layers(config: Config, cross: bool) -> tuple[Layer, ...]:
         count = config.number_of_layers()
@@ -58,13 +58,12 @@ def _encoder(config: Config, path: str, *, head_norms: bool = False) -> list[Blo
 def _side(
     config: Config, layers: tuple[Layer, ...], path: str, part: Part, *, source: int | None = None, head_norms: bool = False
 ) -> list[Block]:
-    """Layers of Gemma 2 or 3, with four norms each, and the final norm.
+    """Layers of Gemma 2 or 3 with four norms each, and the final norm.
 
-    With ``source``, each layer has cross attention over an encoder of that width too, and two norms more around it.
+    With ``source``, each layer also has cross attention to an encoder of that width, and two norms around it.
     """
     width, biased = config.integer("hidden_size"), "qkvo" if config.flag("attention_bias") else ""
     names = ("self_attn", "feedforward", *(("cross_attn",) if source is not None else ()))
-
     own = Attends(path="self_attn", biased=biased, head_norms=head_norms)
     mlp = gated_mlp(width, config.integer("intermediate_size"))
     norms = tuple(weight for name in names for when in ("pre", "post") for weight in rms_norm(f"{when}_{name}_layernorm", width))
@@ -77,7 +76,7 @@ def _side(
 
 
 def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
-    """Each side has its own embeddings; the decoder's layers attend to the encoder as well."""
+    """Each side has its own embeddings. The decoder's layers attend to the encoder as well."""
     encoder, decoder = needed(config, "encoder"), reading.config
     out = [_table(encoder, "encoder", Part.ENCODER), *_encoder(encoder, "encoder")]
     if kind == "encoder":
@@ -90,7 +89,7 @@ def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[B
 
 
 def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
-    """One table for all, an encoder that sees images, a decoder that attends to itself and to it by the same matrices."""
+    """One table for all, an encoder that reads images, and a decoder with the same matrices for self and cross attention."""
     encoder = needed(config, "encoder")
     text, vision = encoder.part("text_config"), needed(encoder, "vision_config")
     if text is None:

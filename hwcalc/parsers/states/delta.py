@@ -1,8 +1,9 @@
-"""Gated delta nets with attention in between: Qwen3-Next, Qwen3.5 and OLMo Hybrid.
+"""Gated delta nets with attention in between: Qwen3-Next, Qwen3.5, Qwen4 and OLMo Hybrid.
 
-Mirrors ``modeling_*.py`` of those names in transformers 5.23. The query projection of the Qwen line is twice as wide as the
-queries: the other half gates what attention puts out. Its multi-token-prediction step is one more attention layer, behind a
-matrix that joins the embedding of a token with the hidden state before it.
+Mirrors ``modeling_*.py`` of those names in transformers 5.23. In the Qwen line the query projection is twice as wide as the
+queries: its other half gates the output of attention. The multi-token-prediction step is one more attention layer. Before it, a
+matrix joins the embedding of a token with the hidden state of the token before. Qwen4 adds an indexer to attention, residual
+streams that are joined by gates, and embeddings of n-grams on some layers.
 """
 
 from __future__ import annotations
@@ -10,23 +11,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas import GatedDeltaNet, Layer
+from hwcalc.formulas import GatedDeltaNet, Layer, LayerKind, ShortConvolution, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, gated_mlp, linear, rms_norm
-from hwcalc.formulas.weights_state import gated_delta_net
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, linear, rms_norm
+from hwcalc.formulas.weights_state import convolution, gated_delta_net
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.reading import Reading, every, full_layer
-from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types
+from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers, every, full_layer
+from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types, state_dtype
 
-__all__ = ["DELTA_KEYS", "OLMO_HYBRID", "QWEN3_NEXT", "delta_layer", "delta_types", "shared_experts", "weigh_mixer"]
+__all__ = ["OLMO_HYBRID", "QWEN3_NEXT", "QWEN4"]
 
 _INTERVAL: Final = 4
-"""Every fourth layer attends where the file does not say (transformers 5.23, configuration_qwen3_next.py)."""
+"""Every fourth layer has attention unless the file says otherwise (transformers 5.23, configuration_qwen3_next.py)."""
 _PROJECTIONS: Final = {"qwen3_next": "fused", "olmo_hybrid": "separate"}
+_LARGEST_TABLE: Final = 2**31
+"""Larger than the table of any model. To test larger numbers for primality by trial division would take long."""
 
-# Keys that never bear on the cache, and those of one type of layer, which a stack of the other leaves unread.
-DELTA_KEYS: Final = (
+# Keys that never bear on the cache, and keys of one type of layer, which nobody reads in a stack without that type.
+_IGNORED: Final = (
     "attn_output_gate", "decoder_sparse_step", "full_attention_interval", "head_dim", "heads_per_ngram", "indexer_budget",
     "indexer_compress_ratio", "indexer_head_dim", "indexer_kv_heads", "indexer_n_heads", "linear_a_log_max", "linear_a_log_min",
     "linear_allow_neg_eigval", "linear_conv_kernel_dim", "linear_dt_max", "linear_dt_min", "linear_key_head_dim",
@@ -35,8 +38,8 @@ DELTA_KEYS: Final = (
 )  # fmt: skip
 
 
-def delta_types(config: Config, count: int) -> list[str]:
-    """Types by the file, else attention at the end of every interval, and in OLMo Hybrid on the last layer at least."""
+def _types(config: Config, count: int) -> list[str]:
+    """The types that the file lists, else attention at the end of every interval; OLMo Hybrid has it at least on the last layer."""
     interval = config.maybe_integer("full_attention_interval") or _INTERVAL
     types = spelled_layer_types(config, count)
     if types is None:
@@ -46,8 +49,8 @@ def delta_types(config: Config, count: int) -> list[str]:
     return types
 
 
-def delta_layer(config: Config, index: int) -> Layer:
-    """OLMo Hybrid leaves its dims to a rule: as many heads as attention has, keys 3/4 of a head's share, values twice that."""
+def _delta_layer(config: Config, index: int) -> Layer:
+    """A delta net. OLMo Hybrid may leave out its dims: as many heads as attention, keys 3/4 of a head's share, values twice that."""
     key_heads = config.maybe_integer("linear_num_key_heads") or config.integer("num_attention_heads")
     value_heads = config.maybe_integer("linear_num_value_heads") or config.integer("num_attention_heads")
     key_dim = config.maybe_integer("linear_key_head_dim") or 3 * config.integer("hidden_size") // (4 * key_heads)
@@ -62,8 +65,8 @@ def delta_layer(config: Config, index: int) -> Layer:
     )
 
 
-def weigh_mixer(config: Config, layer: Layer) -> Named:
-    """A delta net, or attention with a norm per head and an output gate out of the query projection."""
+def _mixer(config: Config, layer: Layer) -> Named:
+    """A delta net, or attention with a norm per head whose query projection also gives the output gate."""
     hidden = config.integer("hidden_size")
     kind = layer[0]
     if isinstance(kind, GatedDeltaNet):
@@ -83,7 +86,7 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, routed = key
-        yield weigh_mixer(config, layer)
+        yield _mixer(config, layer)
         yield sparse if routed else dense
         yield "norm", norms
 
@@ -100,17 +103,17 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
 
 
 def _prediction_steps(config: Config) -> int:
-    """Layers that predict further tokens: Qwen3-Next's files do not name the one that its checkpoints have."""
+    """The number of layers that predict further tokens. Checkpoints of Qwen3-Next have one, which their files do not mention."""
     if config.model_type == "qwen3_next":
         steps = config.maybe_integer("num_nextn_predict_layers", minimum=0, maximum=MAX_LAYERS)
         return 1 if steps is None else steps
-    # No model is known that has embeddings of its own there.
+    # No known model has dedicated embeddings, so they are not counted.
     dedicated = config.flag("mtp_use_dedicated_embeddings")
     return 0 if dedicated else config.maybe_integer("mtp_num_hidden_layers", minimum=0, maximum=MAX_LAYERS) or 0
 
 
 def _routed(config: Config, count: int) -> list[bool]:
-    """Which layers have experts: Qwen3.5 all or none, Qwen3-Next by ``decoder_sparse_step`` and ``mlp_only_layers``."""
+    """Which layers have experts: all or none in Qwen3.5; ``decoder_sparse_step`` and ``mlp_only_layers`` decide in Qwen3-Next."""
     if config.model_type != "qwen3_next":
         return [config.model_type != "qwen3_5_text"] * count
     step, plain = config.integer("decoder_sparse_step"), set(config.integers("mlp_only_layers") or ())
@@ -119,7 +122,7 @@ def _routed(config: Config, count: int) -> list[bool]:
 
 
 def _feed_forward(config: Config) -> tuple[Named, Named]:
-    """The experts' block and the plain MLP's; a model that has only one of them gives it twice."""
+    """The block of experts and the block of the plain MLP. A model that has only one of them gives it twice."""
     width = config.maybe_integer("intermediate_size")
     dense: Named | None = None if width is None else ("mlp", gated_mlp(config.integer("hidden_size"), width))
     count = config.maybe_integer("num_experts", minimum=0) or 0
@@ -127,12 +130,12 @@ def _feed_forward(config: Config) -> tuple[Named, Named]:
         if dense is None:
             raise config.missing("intermediate_size")
         return dense, dense
-    sparse: Named = ("moe", shared_experts(config, count))
+    sparse: Named = ("moe", _shared_experts(config, count))
     return sparse, sparse if dense is None else dense
 
 
-def shared_experts(config: Config, count: int) -> tuple[Weight, ...]:
-    """Routed experts, and a shared one behind a gate of one number."""
+def _shared_experts(config: Config, count: int) -> tuple[Weight, ...]:
+    """Routed experts, and a shared one whose output is gated by one number."""
     hidden = config.integer("hidden_size")
     weights = gated_experts(hidden, config.integer("moe_intermediate_size"), count, config.integer("num_experts_per_tok"))
     weights += gated_mlp(hidden, config.integer("shared_expert_intermediate_size"), path="mlp.shared_expert")
@@ -140,7 +143,7 @@ def shared_experts(config: Config, count: int) -> tuple[Weight, ...]:
 
 
 def _olmo(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """OLMo Hybrid: two norms a layer; those of queries and keys span all heads."""
+    """OLMo Hybrid: each layer has two norms. The norms of queries and keys span all heads."""
     hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
     mlp = gated_mlp(hidden, config.integer("intermediate_size"))
 
@@ -153,13 +156,124 @@ def _olmo(config: Config, top: Config, reading: Reading) -> list[Block]:
             yield "attention", weights
             yield "norm", rms_norms(hidden, "post_attention_layernorm", "post_feedforward_layernorm")
         else:
-            yield weigh_mixer(config, layer)
+            yield _mixer(config, layer)
             yield "norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
         yield "mlp", mlp
 
     return ends(config, top) + repeated(reading.layers, weigh)
 
 
-_READERS: Final = {LINEAR: delta_layer, FULL: full_layer}
-OLMO_HYBRID: Final = Interleaved(types=delta_types, readers=_READERS, weights=_olmo, ignored=DELTA_KEYS)
-QWEN3_NEXT: Final = Interleaved(types=delta_types, readers=_READERS, weights=_weights, ignored=DELTA_KEYS)
+def _qwen4(config: Config) -> Reading:
+    count = config.number_of_layers()
+    types = _types(config, count)
+    config.ignore(*_IGNORED)
+    readers = dict.fromkeys((FULL, "indexed_attention", "qwen_sparse_attention"), _indexed_layer)
+    layers = build_layers(config, types, {**readers, LINEAR: _delta_reader(config, count)})
+    return Reading(layers=layers, config=config, state_dtype=state_dtype(config))
+
+
+def _indexed_layer(config: Config, index: int) -> Layer:
+    """Keys and values as usual, and an indexer that keeps its raw keys for every token."""
+    kinds: list[LayerKind] = [attention_dims(config).full()]
+    heads = config.maybe_integer("indexer_n_heads")
+    if heads is not None:
+        width, kept = config.integer("indexer_head_dim"), config.maybe_integer("indexer_budget")
+        kinds.append(SparseIndexer(index_n_heads=heads, index_head_dim=width, index_topk=kept))
+    return tuple(kinds)
+
+
+def _delta_reader(config: Config, count: int) -> LayerReader:
+    """Delta nets. Some have an embedding of n-grams as well, with a dilated convolution over all residual streams.
+
+    ``ple_layer_ids`` counts from 1. A kernel of 4, dilated by n-grams of 3, looks back (4 - 1) x 3 = 9 tokens.
+    """
+    ids = config.integers("ple_layer_ids", minimum=1) or []
+    if any(number > count for number in ids):
+        raise config.error("ple_layer_ids", ids, f"a list of layer numbers from 1 to {count}")
+    embedded = {number - 1 for number in ids}
+    streams = config.integer("hc_count") * config.integer("hidden_size")
+    reach = (config.integer("ple_conv_kernel_size") - 1) * config.integer("ngram_size")
+
+    def reader(layer: Config, index: int) -> Layer:
+        kinds = _delta_layer(layer, index)
+        return (*kinds, ShortConvolution(channels=streams, d_conv=reach + 1)) if index in embedded else kinds
+
+    return reader
+
+
+def _qwen4_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Qwen4 has gated residuals where other models have norms."""
+    hidden = config.integer("hidden_size")
+    moe: Named = ("moe", _shared_experts(config, config.integer("num_experts")))
+
+    def weigh(layer: Layer) -> Iterator[Named]:
+        yield _mixer(config, layer)
+        yield moe
+        yield "hyper_connection", _hyper_connection(config, "attn_hyper_connection")
+        yield "hyper_connection", _hyper_connection(config, "mlp_hyper_connection")
+        for kind in layer:
+            if isinstance(kind, SparseIndexer):
+                path, head = "self_attn.indexer", kind.index_head_dim
+                width = (kind.index_n_heads + config.integer("indexer_kv_heads")) * head
+                norms = rms_norms(head, f"{path}.q_layernorm", f"{path}.k_layernorm")
+                yield "indexer", linear(f"{path}.index_qk_proj", hidden, width) + norms
+            if isinstance(kind, ShortConvolution):
+                yield "ngram", _ngram_mixer(config, kind)
+
+    out = [block for block in ends(config, top) if block.kind != "norm"] + repeated(reading.layers, weigh)
+    out.append(Block(kind="hyper_connection", weights=_hyper_connection(config, "model.hyper_connection_mixer", combine=False)))
+    embedded = [i for i, layer in enumerate(reading.layers) for kind in layer if isinstance(kind, ShortConvolution)]
+    return out + _ngram_tables(config, embedded)
+
+
+def _hyper_connection(config: Config, path: str, *, combine: bool = True) -> tuple[Weight, ...]:
+    hidden, count, rank = config.integer("hidden_size"), config.integer("hc_count"), config.integer("hc_lowrank")
+    wide = count * hidden
+    weights = rms_norm(f"{path}.hc_norm", wide)
+    weights += linear(f"{path}.input_mix_weight_down", wide, rank) + linear(f"{path}.input_mix_weight_up", rank, wide)
+    return weights + linear(f"{path}.block_inject_weight", wide, count) if combine else weights
+
+
+def _ngram_mixer(config: Config, kind: ShortConvolution) -> tuple[Weight, ...]:
+    hidden, wide = config.integer("hidden_size"), kind.channels
+    width = config.maybe_integer("ple_embed_dim") or hidden
+    weights = linear("ple.key_proj", width, wide) + linear("ple.value_proj", width, hidden)
+    weights += rms_norms(wide, "ple.norm_key", "ple.norm_query", "ple.norm_conv")
+    return weights + convolution("ple.conv1d", wide, config.integer("ple_conv_kernel_size"))
+
+
+def _ngram_tables(config: Config, layers: list[int]) -> list[Block]:
+    """One embedding table for each layer that has n-grams. Each head has the next prime number of rows.
+
+    Base 20, one layer, n-grams of up to 3 and one head each: two heads with 23 and 29 rows. Their sum is padded to a multiple.
+    """
+    if not layers:
+        return []
+    orders = config.integer("ngram_size", minimum=2, maximum=64) - 1
+    heads = orders * config.integer("heads_per_ngram", maximum=1024)
+    padding = config.integer("make_ngram_vocab_size_divisible_by")
+    width = (config.maybe_integer("ple_embed_dim") or config.integer("hidden_size")) // heads
+    if not width:
+        raise config.error("ple_embed_dim", config.get("ple_embed_dim"), f"at least the number of n-gram heads ({heads})")
+    primes = _primes(config.integer("ngram_vocab_size_base", maximum=_LARGEST_TABLE))
+    out = []
+    for layer in layers:
+        rows = sum(next(primes) for _ in range(heads))
+        table = embedding("ple.ple_embedding.ngram_embedding", -(-rows // padding) * padding, width)
+        out.append(Block(kind="ngram", weights=table, layers=(layer,)))
+    return out
+
+
+def _primes(start: int) -> Iterator[int]:
+    """Prime numbers from ``start`` on: from 20 they are 23, 29, 31."""
+    number = max(2, start)
+    while True:
+        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
+            yield number
+        number += 1
+
+
+_READERS: Final = {LINEAR: _delta_layer, FULL: full_layer}
+OLMO_HYBRID: Final = Interleaved(types=_types, readers=_READERS, weights=_olmo, ignored=_IGNORED, spelled=False)
+QWEN3_NEXT: Final = Interleaved(types=_types, readers=_READERS, weights=_weights, ignored=_IGNORED, spelled=False)
+QWEN4: Final = Readers(layers=_qwen4, weights=_qwen4_weights)

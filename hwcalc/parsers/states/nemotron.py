@@ -1,4 +1,4 @@
-"""Nemotron-H: Mamba-2, attention, MLPs and experts on layers of their own (``modeling_nemotron_h.py`` of transformers 5.23)."""
+"""Nemotron-H: each layer has Mamba-2, attention, an MLP or experts (``modeling_nemotron_h.py`` of transformers 5.23)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ __all__ = ["NEMOTRON_H"]
 
 # One letter for each layer: Mamba, attention, feed-forward, experts.
 _LETTERS: Final = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
-
-
-# Keys of both types of layer, which a stack without one of them leaves unread, and keys that never bear on the cache.
+# Keys of one type of layer, which nobody reads in a stack without that type, and keys that never bear on the cache.
 _IGNORED: Final = (
     "attention_head_dim", "chunk_size", "conv_kernel", "expand", "head_dim", "hybrid_override_pattern", "mamba_chunk_size",
     "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "mamba_head_dim", "mamba_n_groups", "mamba_num_heads",
@@ -37,18 +35,18 @@ def _read(config: Config) -> Reading:
 
 
 def _types(config: Config) -> list[str]:
-    """A list, else a pattern such as ``M-M*``; the layer count is its length, whatever num_hidden_layers says."""
+    """Types by a list, else by a pattern such as ``M-M*``. Its length is the number of layers, not num_hidden_layers."""
     spelled = config.strings("layers_block_type")
     if spelled is not None:
         if not 1 <= len(spelled) <= MAX_LAYERS:
             raise config.error("layers_block_type", f"{len(spelled)} items long", f"a list of 1 to {MAX_LAYERS:,} items")
         return read_layer_types(config, len(spelled), "layers_block_type") or []
-    # The class's own default: one layer of each sort.
+    # The default of the class: one layer of each type.
     return _pattern(config, "hybrid_override_pattern") or [LINEAR, "moe", FULL, "mlp"]
 
 
 def _prediction_types(config: Config) -> list[str]:
-    """Types of one multi-token-prediction step: attention and experts unless the file says otherwise; empty where there is none."""
+    """Types of one multi-token-prediction step: attention and experts unless the file says otherwise. Empty without such a step."""
     if not config.maybe_integer("num_nextn_predict_layers", minimum=0, maximum=MAX_LAYERS):
         return []
     spelled = config.strings("mtp_layers_block_type")
@@ -69,7 +67,7 @@ def _pattern(config: Config, key: str) -> list[str] | None:
 def _mamba_layer(config: Config, index: int) -> Layer:
     """Mamba-2 whose inner width is mamba_num_heads x mamba_head_dim and not expand x hidden_size.
 
-    Nemotron-3-Nano: 64 x 64 = 4,096 where expand x hidden_size would be 5,376. Early files say mamba_n_groups and mamba_d_conv.
+    Nemotron-3-Nano: 64 x 64 = 4,096, where expand x hidden_size would be 5,376. Early files have mamba_n_groups and mamba_d_conv.
     """
     return (
         Mamba2(
@@ -83,13 +81,13 @@ def _mamba_layer(config: Config, index: int) -> Layer:
 
 
 def _attention_layer(config: Config, index: int) -> Layer:
-    # Early files call it attention_head_dim.
+    # The name in early files is attention_head_dim.
     early = None if config.has("head_dim") else config.maybe_integer("attention_head_dim")
     return (attention_dims(config).full() if early is None else dims_with(config, early).full(),)
 
 
 def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """One norm and one mixer a layer: Mamba, attention, an MLP or experts, all of two matrices."""
+    """Each layer has a norm and Mamba, attention, an MLP or experts. An MLP or expert has two matrices."""
     hidden = config.integer("hidden_size")
     bias, mlp_bias = config.flag("use_bias"), config.flag("mlp_bias")
     conv_bias = config.flag("mamba_conv_bias" if config.has("mamba_conv_bias") else "use_conv_bias")
@@ -126,7 +124,7 @@ def _two_matrices(path: str, hidden: int, width: int, *, bias: bool) -> tuple[We
 
 
 def _experts(config: Config) -> tuple[Weight, ...]:
-    """Experts of two matrices, between two projections to ``moe_latent_size`` if that is set."""
+    """Experts of two matrices. If ``moe_latent_size`` is set, one projection leads to that width and one back."""
     hidden, bias = config.integer("hidden_size"), config.flag("mlp_bias")
     latent = config.maybe_integer("moe_latent_size")
     count = config.integer("n_routed_experts")

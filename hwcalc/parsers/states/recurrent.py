@@ -1,24 +1,129 @@
-"""RecurrentGemma and xLSTM (``modeling_recurrent_gemma.py`` and ``modeling_xlstm.py`` of transformers 5.23)."""
+"""Linear attention and other recurrences: MiniMax, Ring-linear, RecurrentGemma, xLSTM, and RWKV-4 to RWKV-7.
+
+Mirrors ``modeling_*.py`` of MiniMax, RecurrentGemma, xLSTM and RWKV-4 in transformers 5.23. The code of the others lives with the
+models:
+
+- minimax_m1, minimax_text_01: ``attn_type_list`` is 1 for softmax attention and 0 for lightning attention, whose state is a square
+  matrix for each *query* head (vLLM's ``minimax_text_01.py``: heads x head_dim x head_dim, fp32).
+- bailing_moe_linear (Ring-linear, Ling 2.5): softmax attention on the last of each ``layer_group_size`` layers and on the layers
+  at the end that fill no group, lightning attention on the others (``modeling_bailing_moe_linear_v2.py``). With ``kv_lora_rank``
+  the softmax attention is MLA.
+- rwkv5, rwkv6: ``attention_hidden_size`` // ``head_size`` heads. If a file has ``num_attention_heads``, that is another name for
+  the head size. The weights are those of RWKV's ``modeling_rwkv5.py``.
+- rwkv7: ``hidden_size`` // ``head_dim`` heads. Layers listed in ``attn`` have softmax attention instead, and keep only the token
+  shift of their feed-forward (fla, ``modeling_rwkv7.py``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from hwcalc.formulas import Layer, MatrixLSTM, RealGatedLRU
+from hwcalc.formulas import (
+    LatentAttention,
+    Layer,
+    LightningAttention,
+    MatrixLSTM,
+    RealGatedLRU,
+    Rwkv4,
+    RwkvMatrix,
+    ShortConvolution,
+)
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, gated_mlp, layer_norm, linear
-from hwcalc.formulas.weights_state import matrix_lstm, rg_lru
-from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
+from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_norm, linear, parameter
+from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Readers, Reading, attention_dims, build_layers
-from hwcalc.parsers.states import LINEAR, SLIDING, spelled_layer_types, state_dtype
+from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, build_layers, equal_dims, every, full_layer
+from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
 
-__all__ = ["RECURRENT_GEMMA", "XLSTM"]
+__all__ = ["BAILING_MOE_LINEAR", "MINIMAX", "MINIMAX_TEXT", "RECURRENT_GEMMA", "RWKV4", "RWKV5", "RWKV6", "RWKV7", "XLSTM"]
+
+
+# Lightning attention.
+
+
+def _minimax(config: Config) -> Reading:
+    """Types by ``layer_types``, else by ``attn_type_list`` (1 is attention), else attention on layers 0, 2, 4 and so on."""
+    count = config.number_of_layers()
+    for kind in ("full", "linear"):
+        config.ignore(f"{kind}_attn_alpha_factor", f"{kind}_attn_beta_factor")
+    config.ignore("sliding_window")
+    alternating = every(2, count, FULL, LINEAR, offset=0)
+    flags = config.integers("attn_type_list", length=count)
+    spelled = spelled_layer_types(config, count)
+    types = spelled or ([FULL if flag else LINEAR for flag in flags] if flags else alternating)
+    readers = {LINEAR: _lightning_layer, FULL: full_layer}
+    layers = build_layers(config, types, readers)
+    # The class in transformers does not read attn_type_list.
+    readings = {"transformers": build_layers(config, alternating, readers)} if flags and not spelled else {}
+    return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
+
+
+def _lightning_layer(config: Config, index: int) -> Layer:
+    return _lightning(attention_dims(config))
+
+
+def _lightning(dims: AttentionDims) -> Layer:
+    return (LightningAttention(num_heads=dims.num_attention_heads, head_dim=dims.head_dim),)
+
+
+def _minimax_text(config: Config) -> Reading:
+    count = config.number_of_layers()
+    dims = attention_dims(config)
+    types = config.integers("attn_type_list")
+    if types is None:
+        raise config.missing("attn_type_list")
+    if len(types) < count or set(types) - {0, 1}:
+        raise config.error("attn_type_list", types, f"a list of {count} items, 0 (lightning) or 1 (softmax)")
+    return Reading(layers=tuple((dims.full(),) if flag else _lightning(dims) for flag in types[:count]), config=config)
+
+
+def _minimax_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Lightning or softmax attention, then experts. Early files may have a shared expert, which is scaled by a single number."""
+    hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
+    width, active = config.integer("intermediate_size"), config.integer("num_experts_per_tok")
+    moe = gated_experts(hidden, width, count, active)
+    shared = 0 if config.has_class else config.maybe_integer("shared_intermediate_size", minimum=0) or 0
+    if shared:
+        moe += gated_mlp(hidden, shared, path="shared_mlp") + linear("coefficient", hidden, 1, role=WeightRole.ROUTER)
+
+    mixers: Mixers = {
+        LightningAttention: ("lightning", lambda kind: lightning_attention(hidden, **vars(kind))),
+        AttentionKind: ("attention", lambda kind: attention_of(kind, hidden)),
+    }
+    norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
+    return ends(config, top) + mixed_layers(reading.layers, mixers, ("moe", moe), ("norm", norms))
+
+
+def _bailing_moe_linear(config: Config) -> Reading:
+    count = config.number_of_layers()
+    period = config.integer("layer_group_size")
+    dims = attention_dims(config)
+    softmax: Layer = (dims.full(),)
+    rank = config.maybe_integer("kv_lora_rank")
+    if rank is not None:
+        softmax = (
+            LatentAttention(
+                num_attention_heads=dims.num_attention_heads,
+                kv_lora_rank=rank,
+                qk_rope_head_dim=config.integer("qk_rope_head_dim", minimum=0),
+                qk_nope_head_dim=config.integer("qk_nope_head_dim", minimum=0),
+                v_head_dim=dims.v_head_dim,
+            ),
+        )
+    config.ignore("num_kv_heads_for_linear_attn", "max_window_layers", "layer_types", "linear_attn_norm_group_size")
+    linear_layer = _lightning(dims)
+    filled = count // period * period
+    layers = tuple(softmax if (i + 1) % period == 0 or i >= filled else linear_layer for i in range(count))
+    return Reading(layers=layers, config=config)
+
+
+# RecurrentGemma and xLSTM.
 
 
 def _recurrent_gemma(config: Config) -> Reading:
-    """``block_types`` is one period; its attention is always windowed."""
+    """``block_types`` is one period. Attention always has a window."""
     count = config.number_of_layers()
     period = config.strings("block_types")
     spelled = spelled_layer_types(config, count)
@@ -40,25 +145,25 @@ def _recurrent_gemma(config: Config) -> Reading:
 
 
 def _recurrent_gemma_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """``intermediate_size`` counts gate and up together."""
+    """``intermediate_size`` is the width of gate and up together."""
     hidden, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     bias = config.flag("attention_bias")
     mlp = gated_mlp(hidden, config.integer("intermediate_size") // 2, bias=True, path="mlp_block")
 
-    def weigh(layer: Layer) -> Iterator[Named]:
-        for kind in layer:
-            if isinstance(kind, RealGatedLRU):
-                yield "rg_lru", rg_lru(hidden, kind.lru_width, kind.d_conv, heads)
-            elif isinstance(kind, AttentionKind):
-                yield "attention", attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block")
-        yield "mlp", mlp
-        yield "norm", rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
-
-    return ends(config, top, norm="model.final_norm") + repeated(reading.layers, weigh)
+    norms = rms_norms(hidden, "temporal_pre_norm", "channel_pre_norm")
+    mixers: Mixers = {
+        RealGatedLRU: ("rg_lru", lambda kind: rg_lru(hidden, kind.lru_width, kind.d_conv, heads)),
+        AttentionKind: (
+            "attention",
+            lambda kind: attention_of(kind, hidden, qkv_bias=bias, o_bias=True, path="temporal_block"),
+        ),
+    }
+    out = ends(config, top, norm="model.final_norm")
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
 def _xlstm(config: Config) -> Reading:
-    """The widths of the states are shares of ``hidden_size`` rounded up to a multiple of 64, then divided among the heads."""
+    """The widths of the states are shares of ``hidden_size``, rounded up to a multiple of 64 and divided among the heads."""
     heads = config.integer("num_heads")
     hidden = config.maybe_integer("hidden_size") or config.integer("embedding_dim")
     count = config.maybe_integer("num_hidden_layers") or config.integer("num_blocks")
@@ -74,7 +179,7 @@ def _xlstm(config: Config) -> Reading:
 
 
 def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """The widths of the projections are the same shares, not rounded; 2.667 x 4,096 for the MLP becomes 10,944."""
+    """The widths of the projections are the same shares without rounding. The MLP's width is rounded: 2.667 x 4,096 is 10,944."""
     hidden, bias = config.integer("hidden_size"), config.flag("use_bias")
     width = _share(config, hidden, "ffn_proj_factor", 2.667, config.integer("ffn_round_up_to_multiple_of"))
     queries, values = (_share(config, hidden, key, share) for key, share in _SHARES)
@@ -82,18 +187,14 @@ def _xlstm_weights(config: Config, top: Config, reading: Reading) -> list[Block]
     mlp += linear("ffn.proj_down", width, hidden, bias=bias)
     norms = layer_norm("norm_mlstm", hidden, bias=bias) + layer_norm("norm_ffn", hidden, bias=bias)
 
-    def weigh(layer: Layer) -> Iterator[Named]:
-        kind = layer[0]
-        assert isinstance(kind, MatrixLSTM)
-        yield "mlstm", matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias)
-        yield "mlp", mlp
-        yield "norm", norms
-
+    mixers: Mixers = {
+        MatrixLSTM: ("mlstm", lambda kind: matrix_lstm(hidden, kind.num_heads, queries, values, bias=bias)),
+    }
     out = ends(config, top, embed="backbone.embeddings", norm="backbone.out_norm")
-    return out + repeated(reading.layers, weigh)
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
 
 
-# What queries and keys take of hidden_size, and what values take.
+# The share of hidden_size that queries and keys have, and that values have.
 _SHARES: Final = (("qk_dim_factor", 0.5), ("v_dim_factor", 1.0))
 
 
@@ -103,5 +204,134 @@ def _share(config: Config, hidden: int, key: str, default: float, multiple: int 
     return config.checked_integer(key, int((width + multiple - 1) // multiple * multiple))
 
 
+# RWKV.
+
+
+def _rwkv4(config: Config) -> Reading:
+    hidden = config.integer("hidden_size")
+    kind = Rwkv4(hidden_size=hidden, attention_hidden_size=config.maybe_integer("attention_hidden_size") or hidden)
+    return Reading(layers=((kind,),) * config.number_of_layers(), config=config)
+
+
+def _rwkv5(config: Config) -> Reading:
+    """RWKV-5 and -6."""
+    count = config.number_of_layers()
+    hidden = config.integer("hidden_size")
+    width = config.maybe_integer("attention_hidden_size") or hidden
+    head_dim = config.integer("head_dim")
+    config.ignore("num_attention_heads", "num_heads", "head_size_divisor")
+    return Reading(layers=(_matrix_layer(config, hidden, width, head_dim),) * count, config=config)
+
+
+def _rwkv7(config: Config) -> Reading:
+    count = config.number_of_layers()
+    hidden = config.integer("hidden_size")
+    config.ignore("num_heads", "attn_mode")
+    value_dim = config.get("value_dim")
+    values = value_dim if isinstance(value_dim, (list, tuple)) else [value_dim]
+    if any(value not in (None, hidden) for value in values):
+        raise config.error("value_dim", value_dim, f"hidden_size ({hidden}) on every layer: no other is known")
+    mixing = _matrix_layer(config, hidden, hidden, config.integer("head_dim"))
+    attention = config.sub("attn")
+    if attention is None:
+        return Reading(layers=(mixing,) * count, config=config)
+    listed = set(attention.integers("layers") or [])
+    attending = _softmax_layer(attention, hidden)
+    return Reading(layers=tuple(attending if i in listed else mixing for i in range(count)), config=config)
+
+
+def _matrix_layer(config: Config, hidden: int, width: int, head_dim: int) -> Layer:
+    heads = width // head_dim
+    if heads * head_dim != width:
+        raise config.error("head_dim", head_dim, f"a divisor of the attention's width ({width})")
+    return (RwkvMatrix(hidden_size=hidden, num_heads=heads, head_dim=head_dim),)
+
+
+def _softmax_layer(attention: Config, hidden: int) -> Layer:
+    heads = attention.integer("num_heads")
+    dims = equal_dims(heads, attention.maybe_integer("num_kv_heads"), hidden // heads)
+    # A token shift is a convolution of two taps.
+    shift = ShortConvolution(channels=hidden, d_conv=2)
+    return (dims.within(attention.maybe_integer("window_size")), shift)
+
+
+def _early_weights(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """RWKV-4 and -5: time mixing, channel mixing, and a layer norm before each.
+
+    The MLP of RWKV-4 is 4 times as wide as the model, that of RWKV-5 is 3.5 times as wide, rounded down to a multiple of 32.
+    """
+    hidden = config.integer("hidden_size")
+    usual = 4 * hidden if isinstance(reading.layers[0][0], Rwkv4) else int(hidden * 3.5) // 32 * 32
+    width = config.maybe_integer("intermediate_size") or usual
+    path = "feed_forward"
+    mlp = parameter(f"{path}.time_mix_key", 1, 1, hidden) + parameter(f"{path}.time_mix_receptance", 1, 1, hidden)
+    mlp += linear(f"{path}.key", hidden, width) + linear(f"{path}.receptance", hidden, hidden)
+    mlp += linear(f"{path}.value", width, hidden)
+
+    mixers: Mixers = {Rwkv4: ("rwkv", lambda kind: rwkv4(**vars(kind))), RwkvMatrix: ("rwkv", _rwkv5_mixing)}
+    norms = layer_norm("ln1", hidden) + layer_norm("ln2", hidden)
+    outer = layer_norm("rwkv.blocks.0.pre_ln", hidden) + layer_norm("rwkv.ln_out", hidden)
+    out = ends(config, top, embed="rwkv.embeddings", norm=outer, head="head")
+    return out + mixed_layers(reading.layers, mixers, ("mlp", mlp), ("norm", norms))
+
+
+def _rwkv5_mixing(kind: RwkvMatrix) -> tuple[Weight, ...]:
+    """Time mixing of RWKV-4 with heads, a gate and a group norm."""
+    hidden, inner = kind.hidden_size, kind.num_heads * kind.head_dim
+    weights: tuple[Weight, ...] = ()
+    for name in ("time_decay", "time_faaaa"):
+        weights += parameter(f"attention.{name}", kind.num_heads, kind.head_dim)
+    for name in ("key", "value", "receptance", "gate"):
+        weights += parameter(f"attention.time_mix_{name}", 1, 1, hidden) + linear(f"attention.{name}", hidden, inner)
+    return weights + linear("attention.output", inner, hidden) + layer_norm("attention.ln_x", inner)
+
+
+def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block] | None:
+    """RWKV-7: decay, in-context rate, value residual and gate each have a low rank. The first layer has no value residual."""
+    hidden = config.integer("hidden_size")
+    ranks = [config.maybe_integer(f"{name}_low_rank_dim") for name in ("decay", "a", "v", "gate")]
+    # Without the ranks the widths are unknown, since fla has changed its defaults. Hybrids with attention have another layout.
+    known = [rank for rank in ranks if rank is not None]
+    if len(known) < len(ranks) or config.get("attn") is not None or not config.flag("norm_first", default=True):
+        return None
+    decay, rate, value, gate = known
+    bias = config.flag("norm_bias", default=True)
+    ratio = config.number("hidden_ratio", 4)
+    # If the file does not give the width, it is rounded up to a multiple of 32.
+    width = config.maybe_integer("intermediate_size") or config.checked_integer(
+        "hidden_ratio", -(-int(hidden * ratio) // 32) * 32
+    )
+    mlp = parameter("ffn.x_k", hidden) + linear("ffn.key", hidden, width) + linear("ffn.value", width, hidden)
+
+    def low_rank(name: str, rank: int, *, bias: bool = True) -> tuple[Weight, ...]:
+        return linear(f"attn.{name}_lora.lora.0", hidden, rank) + linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
+
+    def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
+        (kind,), first = key
+        assert isinstance(kind, RwkvMatrix)
+        weights = tuple(parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
+        weights += parameter("attn.k_k", hidden) + parameter("attn.k_a", hidden)
+        weights += parameter("attn.r_k", kind.num_heads, kind.head_dim)
+        for name in "rkvo":
+            weights += linear(f"attn.{name}_proj", hidden, hidden)
+        weights += low_rank("w", decay) + low_rank("a", rate) + low_rank("g", gate, bias=False)
+        if not first:
+            weights += low_rank("v", value)
+        yield "rwkv", weights + layer_norm("attn.g_norm", hidden)
+        yield "mlp", mlp
+        yield "norm", layer_norm("attn_norm", hidden, bias=bias) + layer_norm("ffn_norm", hidden, bias=bias)
+
+    norms = layer_norm("model.layers.0.pre_norm", hidden, bias=bias) + layer_norm("model.norm", hidden, bias=bias)
+    layers = [(layer, i == 0) for i, layer in enumerate(reading.layers)]
+    return ends(config, top, embed="model.embeddings", norm=norms) + repeated(layers, weigh)
+
+
+BAILING_MOE_LINEAR: Final = Readers(layers=_bailing_moe_linear)
+MINIMAX: Final = Readers(layers=_minimax, weights=_minimax_weights)
+MINIMAX_TEXT: Final = Readers(layers=_minimax_text, weights=_minimax_weights)
 RECURRENT_GEMMA: Final = Readers(layers=_recurrent_gemma, weights=_recurrent_gemma_weights)
 XLSTM: Final = Readers(layers=_xlstm, weights=_xlstm_weights)
+RWKV4: Final = Readers(layers=_rwkv4, weights=_early_weights)
+RWKV5: Final = Readers(layers=_rwkv5, weights=_early_weights)
+RWKV6: Final = Readers(layers=_rwkv5)
+RWKV7: Final = Readers(layers=_rwkv7, weights=_rwkv7_weights)

@@ -1,29 +1,47 @@
-"""LFM2 and LFM3: short convolutions on most layers, attention on the others (``modeling_lfm*.py`` of transformers 5.23)."""
+"""Short convolutions: on most layers of LFM2 and LFM3, and around the attention of Inkling and ZAYA.
+
+Mirrors ``modeling_*.py`` of those names in transformers 5.23. In Inkling, keys and values pass a short convolution, and so do the
+outputs of attention and MLP. Its relative positions are learned: ``d_rel`` numbers for each head and distance, up to an extent or
+the window. In ZAYA, queries and keys pass two convolutions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
-from hwcalc.formulas import Layer, ShortConvolution
+from hwcalc.formulas import FullAttention, Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
-from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear
-from hwcalc.formulas.weights_state import short_convolution
-from hwcalc.parsers.blocks import Named, attention_of, ends, repeated, rms_norms
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights_state import convolution, short_convolution
+from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Reading, full_layer, windowed_layer
-from hwcalc.parsers.states import FULL, SLIDING, Interleaved, spelled_layer_types
+from hwcalc.parsers.decoder.build import sparse_layers
+from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, windowed_layer
+from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
 
-__all__ = ["LFM2", "LFM3"]
+__all__ = ["INKLING", "INKLING2", "LFM2", "LFM3", "ZAYA"]
 
 _CONV: Final = "conv"
 
 
+def _either(layer: Callable[..., Layer]) -> dict[str, LayerReader]:
+    """The readers of a family whose layers have full or sliding attention, and convolutions beside it."""
+    return {HYBRID: partial(layer, sliding=False), HYBRID_SLIDING: partial(layer, sliding=True)}
+
+
+def _marked_first(reading: Reading) -> list[tuple[Layer, bool]]:
+    """Each layer, and whether it is the first."""
+    return [(layer, i == 0) for i, layer in enumerate(reading.layers)]
+
+
+# LFM.
+
+
 def _lfm2_types(config: Config, count: int) -> list[str]:
-    """``full_attn_idxs`` counts from 0; null or absent is attention on every layer. The mixture-of-experts type must spell it out."""
-    spelled = spelled_layer_types(config, count)
-    if spelled is not None:
-        return spelled
+    """``full_attn_idxs`` counts from 0. If it is null or absent every layer has attention; with experts, types must be listed."""
     full = config.integers("full_attn_idxs")
     if full is None and config.model_type == "lfm2_moe":
         raise config.missing("layer_types")
@@ -32,17 +50,16 @@ def _lfm2_types(config: Config, count: int) -> list[str]:
 
 
 def _lfm3_types(config: Config, count: int) -> list[str]:
-    """Convolutions on odd layers and on the first; the others alternate between attending to all and to a window."""
-    spelled = spelled_layer_types(config, count)
-    return spelled or [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)]
+    """Convolutions on odd layers and on the first. The other layers alternate between full attention and a window."""
+    return [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i > 0 else _CONV for i in range(count)]
 
 
 def _conv_layer(config: Config, index: int) -> Layer:
     return (ShortConvolution(channels=config.integer("hidden_size"), d_conv=config.integer("conv_L_cache")),)
 
 
-def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """One mixer and one MLP a layer, or experts after ``num_dense_layers``."""
+def _lfm(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Each layer has one mixer and one MLP, or experts after the first ``num_dense_layers``."""
     hidden, bias = config.integer("hidden_size"), config.flag("conv_bias")
     names = ["operator_norm", "ffn_norm"]
     if config.model_type == "lfm3" and config.flag("use_sandwich_norm"):
@@ -51,11 +68,11 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         (kind,), sparse = key
         if isinstance(kind, AttentionKind):
-            yield "attention", _attention(config, kind)
+            yield "attention", _lfm_attention(config, kind)
         else:
             assert isinstance(kind, ShortConvolution)
             yield "conv", short_convolution(hidden, kind.d_conv, bias=bias)
-        yield ("moe", _experts(config)) if sparse else ("mlp", _swiglu(hidden, _width(config), "feed_forward"))
+        yield ("moe", _lfm_experts(config)) if sparse else ("mlp", _lfm_mlp(hidden, _lfm_width(config), "feed_forward"))
         yield "norm", rms_norms(hidden, *names)
 
     dense = config.maybe_integer("num_dense_layers", minimum=0) or 0
@@ -63,8 +80,8 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
     return ends(config, top, norm="model.embedding_norm") + repeated(layers, weigh)
 
 
-def _width(config: Config) -> int:
-    """LFM2 takes two thirds of ``block_ff_dim``, times a factor, rounded up: 12,288 -> 8,192."""
+def _lfm_width(config: Config) -> int:
+    """The MLP's width. LFM2 takes two thirds of ``block_ff_dim``, times a factor, rounded up: 12,288 -> 8,192."""
     width = config.integer("intermediate_size")
     if config.model_type != "lfm2" or not config.flag("block_auto_adjust_ff_dim"):
         return width
@@ -76,8 +93,8 @@ def _width(config: Config) -> int:
     return config.checked_integer("block_ffn_dim_multiplier", -(-scaled // step) * step)
 
 
-def _attention(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
-    """LFM3 renames the norms and the output, may have biases, and may gate each head."""
+def _lfm_attention(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
+    """Attention. LFM3 has other names for norms and output, may have biases, and may gate each head."""
     hidden = config.integer("hidden_size")
     if config.model_type == "lfm3":
         bias = config.flag("attention_bias")
@@ -89,24 +106,23 @@ def _attention(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
     return weights + rms_norms(kind.head_dim, "self_attn.q_layernorm", "self_attn.k_layernorm")
 
 
-def _experts(config: Config) -> tuple[Weight, ...]:
+def _lfm_experts(config: Config) -> tuple[Weight, ...]:
     hidden, count = config.integer("hidden_size"), config.integer("num_experts")
-    expert = _swiglu(hidden, config.integer("moe_intermediate_size"), "feed_forward.experts")
+    expert = _lfm_mlp(hidden, config.integer("moe_intermediate_size"), "feed_forward.experts")
     router = linear("feed_forward.gate", hidden, count, role=WeightRole.ROUTER)
     return experts(expert, count, config.integer("num_experts_per_tok")) + router
 
 
-def _swiglu(hidden: int, width: int, path: str) -> tuple[Weight, ...]:
-    """Gate, up and down under the names of LFM."""
+def _lfm_mlp(hidden: int, width: int, path: str) -> tuple[Weight, ...]:
+    """Gate, up and down with the names of LFM."""
     return linear(f"{path}.w1", hidden, width) + linear(f"{path}.w3", hidden, width) + linear(f"{path}.w2", width, hidden)
 
 
-_READERS: Final = {_CONV: _conv_layer, FULL: full_layer, SLIDING: windowed_layer}
-# Keys without effect on the cache, and keys of one type of layer, which a stack of the other leaves unread.
+_LFM_READERS: Final = {_CONV: _conv_layer, FULL: full_layer, SLIDING: windowed_layer}
 LFM2: Final = Interleaved(
     types=_lfm2_types,
-    readers=_READERS,
-    weights=_weights,
+    readers=_LFM_READERS,
+    weights=_lfm,
     ignored=(
         "conv_L_cache", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "full_attn_idxs", "num_attention_heads", "num_heads",
         "num_key_value_heads",
@@ -115,8 +131,217 @@ LFM2: Final = Interleaved(
 )  # fmt: skip
 LFM3: Final = Interleaved(
     types=_lfm3_types,
-    readers=_READERS,
-    weights=_weights,
+    readers=_LFM_READERS,
+    weights=_lfm,
     ignored=("conv_L_cache", "head_dim", "num_attention_heads", "num_key_value_heads", "sliding_window"),
+    dtype_keys=(),
+)
+
+
+# Inkling.
+
+
+def _inkling_types(config: Config, count: int) -> list[str]:
+    """``local_layer_ids`` counts from 0. Without it every sixth layer has full attention."""
+    local = config.integers("local_layer_ids")
+    windowed = {i for i in range(count) if (i + 1) % 6} if local is None else set(local)
+    return [HYBRID_SLIDING if i in windowed else HYBRID for i in range(count)]
+
+
+def _inkling_layer(config: Config, index: int, *, sliding: bool) -> Layer:
+    """Attention and four states: for keys, for values, and for the outputs of attention and MLP."""
+    prefix = "swa_" if sliding else ""
+    heads = config.integer(f"{prefix}num_attention_heads")
+    kv_heads = config.maybe_integer(f"{prefix}num_key_value_heads")
+    dims = equal_dims(heads, kv_heads, config.integer(f"{prefix}head_dim"))
+    kernel = config.integer("conv_kernel_size")
+    keys = ShortConvolution(channels=dims.num_key_value_heads * dims.head_dim, d_conv=kernel)
+    hidden = ShortConvolution(channels=config.integer("hidden_size"), d_conv=kernel)
+    attention = dims.sliding(config.integer("sliding_window")) if sliding else dims.full()
+    return (attention, keys, keys, hidden, hidden)
+
+
+def _inkling_ends(config: Config, top: Config) -> list[Block]:
+    """Embeddings, head and norms. There is one norm more, for the embeddings."""
+    embedded = rms_norm("model.embed_tokens.embed_norm", config.integer("hidden_size"))
+    return [*ends(config, top), Block(kind="norm", weights=embedded)]
+
+
+def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
+    hidden = config.integer("hidden_size")
+    named = config.maybe_integer("dense_intermediate_size")
+    # If a file gives the dense width by a key of its own, intermediate_size is the width of the experts.
+    width = config.integer("intermediate_size" if named is not None else "moe_intermediate_size")
+    count, shared = config.integer("n_routed_experts"), config.integer("n_shared_experts")
+    moe = experts(gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
+    moe += experts(gated_mlp(hidden, width, path="mlp.shared_experts"), shared, shared)
+    moe += linear("mlp.gate", hidden, count + shared, role=WeightRole.ROUTER) + parameter("mlp.gate.global_scale", 1)
+
+    def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
+        layer, sparse = key
+        kind = layer[0]
+        assert isinstance(kind, AttentionKind)
+        yield "attention", (*attention_of(kind, hidden, qk_norm=True), *_relative(config, kind))
+        yield "conv", _convolutions(layer, ("self_attn.k_sconv", "self_attn.v_sconv", "attn_sconv", "mlp_sconv"))
+        if sparse:
+            yield "moe", moe
+        else:
+            dense = named if named is not None else config.integer("intermediate_size")
+            yield "mlp", gated_mlp(hidden, dense) + parameter("mlp.global_scale", 1)
+        yield "norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
+
+    dense = config.maybe_integer("dense_mlp_idx", minimum=0) or 0
+    sparse = sparse_layers(config, len(reading.layers), dense)
+    return _inkling_ends(config, top) + repeated(zip(reading.layers, sparse, strict=True), weigh)
+
+
+def _relative(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
+    depth = config.integer("d_rel")
+    extent = config.integer("rel_extent" if isinstance(kind, FullAttention) else "sliding_window")
+    weights = linear("self_attn.r_proj", config.integer("hidden_size"), kind.num_attention_heads * depth)
+    return weights + parameter("self_attn.rel_logits_proj.proj", depth, extent)
+
+
+def _convolutions(layer: Layer, names: tuple[str, ...]) -> tuple[Weight, ...]:
+    """The last convolutions of a layer, as many as there are names."""
+    kinds = [kind for kind in layer if isinstance(kind, ShortConvolution)]
+    return tuple(
+        weight
+        for name, kind in zip(names, kinds[-len(names) :], strict=True)
+        for weight in convolution(f"{name}.conv1d", kind.channels, kind.d_conv)
+    )
+
+
+def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """Experts on every layer. A learned query before each block chooses among the sums of earlier layers.
+
+    A layer of full attention chooses three times, for queries, keys and values, and computes its convolutions for each token.
+    """
+    hidden, count = config.integer("hidden_size"), config.integer("n_routed_experts")
+    width, active = config.integer("moe_intermediate_size"), config.integer("num_experts_per_tok")
+    moe = gated_experts(hidden, width, count, active)
+
+    def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
+        layer, first = key
+        kind = layer[0]
+        assert isinstance(kind, AttentionKind)
+        full, heads = isinstance(kind, FullAttention), kind.num_attention_heads
+        weights = attention_of(kind, hidden) + _relative(config, kind)
+        weights += linear("self_attn.gate_proj", hidden, heads * kind.head_dim) + linear("self_attn.sink_proj", hidden, heads)
+        weights += parameter("self_attn.q_l2_clip.scale", heads, kind.head_dim)
+        weights += parameter("self_attn.rel_l2_clip.scale", heads, config.integer("d_rel"))
+        yield "attention", weights
+        after = ("post_attention_convolution", "post_mlp_convolution")
+        names = after if full else ("self_attn.k_sconv", "self_attn.v_sconv", *after)
+        yield "conv", _convolutions(layer, names) + (_dynamic(config, kind) if full else ())
+        yield "moe", moe
+        before = ("q_input_layernorm", "k_input_layernorm", "v_input_layernorm") if full else ("input_layernorm",)
+        yield "norm", rms_norms(hidden, *before, "post_attention_layernorm")
+        queries = parameter("mlp_input.query", hidden)
+        if not first:
+            queries += parameter("attention_input.query", 3, hidden) if full else parameter("attention_input.query", hidden)
+        yield "residual", queries
+
+    last = Block(kind="residual", weights=parameter("model.final_input.query", hidden))
+    return [*_inkling_ends(config, top), *repeated(_marked_first(reading), weigh), last]
+
+
+def _dynamic(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:
+    """Convolutions of keys and values whose kernels are computed from each token."""
+    kernel, heads = config.integer("conv_kernel_size"), kind.num_key_value_heads
+    return tuple(
+        weight
+        for name in ("self_attn.k_sconv", "self_attn.v_sconv")
+        for weight in (
+            *parameter(f"{name}.static_weight", kernel, heads * kind.head_dim, role=WeightRole.CONV),
+            *linear(f"{name}.weight_proj", config.integer("hidden_size"), heads * kernel),
+        )
+    )
+
+
+_INKLING_IGNORED: Final = (
+    "head_dim", "local_layer_ids", "model_max_length", "mtp_local_layer_ids", "num_attention_heads", "num_key_value_heads",
+    "number_of_conv_states", "shared_expert_sink", "sliding_window", "sliding_window_size", "swa_head_dim",
+    "swa_num_attention_heads", "swa_num_key_value_heads",
+)  # fmt: skip
+INKLING: Final = Interleaved(
+    types=_inkling_types, readers=_either(_inkling_layer), weights=_inkling, ignored=_INKLING_IGNORED, dtype_keys=()
+)
+INKLING2: Final = replace(INKLING, weights=_inkling2)
+
+
+# ZAYA.
+
+
+def _zaya_layer(config: Config, index: int, *, sliding: bool) -> Layer:
+    """Attention and two states. The two convolutions follow one another, and half of the values are one token late.
+
+    Kernels of 2 and 2 look back (2 - 1) + (2 - 1) = 2 tokens, over the channels of queries and keys together. The late half needs
+    the values of the last token.
+    """
+    dims = attention_dims(config)
+    reach = config.integer("cca_time0") + config.integer("cca_time1") - 2
+    width = dims.num_key_value_heads * dims.head_dim
+    channels = dims.num_attention_heads * dims.head_dim + width
+    attention = dims.sliding(config.integer("sliding_window")) if sliding else dims.full()
+    return (attention, ShortConvolution(channels=channels, d_conv=reach + 1), ShortConvolution(channels=width // 2, d_conv=2))
+
+
+def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
+    """A depthwise and a grouped convolution. The router is a small MLP, which may also choose to skip all experts."""
+    hidden, router = config.integer("hidden_size"), config.integer("router_hidden_size")
+    bias = config.flag("attention_bias")
+    moe = _zaya_experts(config, router)
+    vectors = ("hidden_states_scale", "hidden_states_bias", "residual_scale", "residual_bias")
+    scales = tuple(
+        parameter(f"post_{place}_residual_scale.{name}", hidden)[0] for place in ("attention", "mlp") for name in vectors
+    )
+
+    def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
+        layer, first = key
+        kind = layer[0]
+        assert isinstance(kind, AttentionKind)
+        yield "attention", _zaya_attention(config, kind, bias=bias)
+        yield "moe", moe
+        yield "router", () if first else parameter("mlp.gate.router_states_scale", router, role=WeightRole.ROUTER)
+        yield "norm", rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
+        yield "residual", scales
+
+    scaled = parameter("model.input_hidden_states_scale", hidden) + parameter("model.input_hidden_states_bias", hidden)
+    out = [*ends(config, top), *repeated(_marked_first(reading), weigh), Block(kind="residual", weights=scaled)]
+    if config.flag("lm_head_bias"):
+        vocab = config.integer("vocab_size")
+        out.append(Block(kind="head", weights=parameter("lm_head.bias", vocab, role=WeightRole.BIAS)))
+    return out
+
+
+def _zaya_experts(config: Config, router: int) -> tuple[Weight, ...]:
+    hidden, count, width = config.integer("hidden_size"), config.integer("num_experts"), config.integer("moe_intermediate_size")
+    weights = experts(gated_mlp(hidden, width, path="mlp.experts"), count, config.integer("num_experts_per_tok"))
+    weights += linear("mlp.gate.down_proj", hidden, router, bias=True, role=WeightRole.ROUTER)
+    weights += rms_norm("mlp.gate.router_mlp.norm", router)
+    for name in ("fc1", "fc2"):
+        weights += linear(f"mlp.gate.router_mlp.{name}", router, router, bias=True, role=WeightRole.ROUTER)
+    return weights + linear("mlp.gate.router_mlp.out_proj", router, count + 1, role=WeightRole.ROUTER)
+
+
+def _zaya_attention(config: Config, kind: AttentionKind, *, bias: bool) -> tuple[Weight, ...]:
+    hidden, heads, kv_heads = config.integer("hidden_size"), kind.num_attention_heads, kind.num_key_value_heads
+    path, queries, keys = "self_attn.qkv_proj", heads * kind.head_dim, kv_heads * kind.head_dim
+    weights = linear(f"{path}.q_proj", hidden, queries, bias=bias) + linear(f"{path}.k_proj", hidden, keys, bias=bias)
+    for name in ("current", "delayed"):
+        weights += linear(f"{path}.v_proj_{name}", hidden, keys // 2, bias=bias)
+    channels = queries + keys
+    weights += convolution(f"{path}.conv_qk_depthwise", channels, config.integer("cca_time0"), bias=True)
+    grouped = config.integer("cca_time1")
+    weights += convolution(f"{path}.conv_qk_grouped", channels, grouped, inputs=kind.head_dim, bias=True)
+    return weights + linear("self_attn.o_proj", queries, hidden, bias=bias) + parameter("self_attn.qk_norm.temp", kv_heads)
+
+
+ZAYA: Final = Interleaved(
+    types=lambda _, count: [HYBRID] * count,
+    readers=_either(_zaya_layer),
+    weights=_zaya,
+    ignored=("sliding_window",),
     dtype_keys=(),
 )

@@ -1,32 +1,30 @@
-"""BLIP-2's query transformer: learned queries read a tower, and text beside them where the model lets it."""
+"""BLIP-2's query transformer: learned queries attend to a tower's output, and in some models to text as well."""
 
 from __future__ import annotations
 
-from hwcalc.formulas.weights import Block, Part, layer_norm, linear
+from hwcalc.formulas.weights import Block, Part, layer_norm, plain_mlp
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.towers.build import block, integers, linears
+from hwcalc.parsers.projections import projections, square
+from hwcalc.parsers.towers.build import block, integers
 
 __all__ = ["instructed", "qformer"]
 
 
 def qformer(config: Config, path: str) -> tuple[Block, ...]:
-    """The query transformer of BLIP-2, which reads text where its config says so."""
+    """The query transformer of BLIP-2, which reads text if its config says so."""
     return _qformer(config, path, reads_text=config.flag("use_qformer_text_input"))
 
 
 def instructed(config: Config, path: str) -> tuple[Block, ...]:
-    """InstructBLIP's, which always reads the instruction."""
+    """The query transformer of InstructBLIP, which always reads the instruction."""
     return _qformer(config, path, reads_text=True)
 
 
 def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...]:
-    """Some layers attend to the tower, and text has an MLP of its own where it is read."""
-    (width, middle), count, base = (
-        integers(config, "hidden_size", "intermediate_size"),
-        config.number_of_layers(),
-        f"{path}.encoder.layer",
-    )
+    """Some layers have cross attention to the tower. If the model reads text, each layer has a second MLP for it."""
+    width, middle = integers(config, "hidden_size", "intermediate_size")
+    count, base = config.number_of_layers(), f"{path}.encoder.layer"
     layer = _attention(f"{base}.attention", width, width) + _mlp(base, width, middle, "_query")
     if reads_text:
         layer += _mlp(base, width, middle, "")
@@ -40,17 +38,11 @@ def _qformer(config: Config, path: str, *, reads_text: bool) -> tuple[Block, ...
 
 
 def _attention(path: str, width: int, source: int) -> Weighed:
-    return (
-        *linear(f"{path}.attention.query", width, width, bias=True),
-        *linears(f"{path}.attention", ("key", "value"), source, width, bias=True),
-        *linear(f"{path}.output.dense", width, width, bias=True),
-        *layer_norm(f"{path}.output.LayerNorm", width),
-    )
+    names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "output.dense"}
+    weights = projections(path, width, square(width), names, source=source, biased="qkvo")
+    return weights + layer_norm(f"{path}.output.LayerNorm", width)
 
 
 def _mlp(path: str, width: int, middle: int, suffix: str) -> Weighed:
-    return (
-        *linear(f"{path}.intermediate{suffix}.dense", width, middle, bias=True),
-        *linear(f"{path}.output{suffix}.dense", middle, width, bias=True),
-        *layer_norm(f"{path}.output{suffix}.LayerNorm", width),
-    )
+    weights = plain_mlp(width, middle, path=path, names=(f"intermediate{suffix}.dense", f"output{suffix}.dense"))
+    return weights + layer_norm(f"{path}.output{suffix}.LayerNorm", width)

@@ -1,4 +1,7 @@
-"""Whisper's encoder and its kin: convolutions over a spectrogram, then equal layers. Sinusoidal positions are no parameters."""
+"""Whisper's encoder and encoders like it: convolutions over a spectrogram, then equal layers.
+
+Sinusoidal positions have no parameters.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from hwcalc.parsers.towers.build import GATED, LLAMA, LLAMA_NAMES, Encoder, Styl
 _AUDIO: Final = Part.AUDIO
 
 
-def _mel(config: Config, path: str, width: int) -> Weighed:
-    """Two convolutions over time, the second of which halves it."""
+def mel_convolutions(config: Config, path: str, width: int) -> Weighed:
+    """Two convolutions over time. The second one halves the number of frames."""
     return conv(f"{path}.conv1", width, config.integer("num_mel_bins"), 3) + conv(f"{path}.conv2", width, width, 3)
 
 
 def _mel_and_positions(config: Config, path: str, width: int) -> Weighed:
     positions = embedding(f"{path}.embed_positions", config.integer("max_source_positions"), width)
-    return _mel(config, path, width) + positions
+    return mel_convolutions(config, path, width) + positions
 
 
 def _image(config: Config, path: str, width: int) -> Weighed:
@@ -29,19 +32,19 @@ def _image(config: Config, path: str, width: int) -> Weighed:
 
 
 def _halving(config: Config, path: str) -> Weighed:
-    """Three convolutions over the spectrogram as an image, each of which halves its sides, rounding up."""
+    """Three convolutions that read the spectrogram as an image. Each halves its sides, rounded up."""
     inner = config.integer("downsample_hidden_size")
     more = conv(f"{path}2", inner, inner, 3, 3) + conv(f"{path}3", inner, inner, 3, 3)
     return conv(f"{path}1", inner, 1, 3, 3) + more
 
 
 def _eighth(bins: int) -> int:
-    """What three halvings leave of each frame."""
+    """The number of bins that three halvings leave, each rounded up: 20 become 3."""
     return -(-bins // 8)
 
 
 def _marks(config: Config, path: str, width: int) -> Weighed:
-    """A linear layer, and vectors for where audio begins and ends."""
+    """A linear layer, and two vectors that mark the beginning and the end of audio."""
     out = config.integer("output_dim")
     return embedding(f"{path}.audio_bos_eos_token", 2, out) + linear(f"{path}.proj", width, out, bias=True)
 
@@ -54,22 +57,22 @@ _NO_KEY_BIAS: Final = (True, False, True, True)
 _STYLE: Final = Style(bias=_NO_KEY_BIAS, mlp=("fc1", "fc2"), norms=("self_attn_layer_norm", "final_layer_norm"))
 
 WHISPER: Final = Encoder(style=_STYLE, stem=_mel_and_positions, norms=("layer_norm",), part=_AUDIO)
-QWEN25_OMNI: Final = replace(WHISPER, stem=_mel, norms=("ln_post",), joint=_marks)
+QWEN25_OMNI: Final = replace(WHISPER, stem=mel_convolutions, norms=("ln_post",), joint=_marks)
 QWEN3_ASR: Final = replace(WHISPER, style=replace(_STYLE, bias=4 * (True,)), stem=_image, norms=("ln_post",))
 QWEN3_OMNI: Final = replace(QWEN3_ASR, joint=_two_layers)
 GLM_ASR: Final = Encoder(
-    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True), stem=_mel, norms=("norm",), part=_AUDIO
+    style=replace(LLAMA, bias=_NO_KEY_BIAS, heads="own", kv_heads=True), stem=mel_convolutions, norms=("norm",), part=_AUDIO
 )
 VOXTRAL_REALTIME: Final = Encoder(
     style=replace(_STYLE, names=LLAMA_NAMES, mlp=GATED, mlp_bias=(False, True), norm="rms", heads="own"),
-    stem=lambda config, path, width: _mel(config, f"{path}.embedder", width),
+    stem=lambda config, path, width: mel_convolutions(config, f"{path}.embedder", width),
     norms=("norm",),
     part=_AUDIO,
 )
 
 
 def fun_asr(config: Config, path: str) -> tuple[Block, ...]:
-    """Fun-ASR: each layer remembers by a depthwise convolution as well; the first reads stacked frames."""
+    """Fun-ASR: each layer also has a depthwise convolution as a memory. The first layer reads stacked frames."""
     width, count = config.integer("hidden_size"), config.number_of_layers()
     stacked = config.integer("num_mel_bins") * config.integer("num_stacked_frames")
     base = f"{path}.layers"
@@ -89,7 +92,7 @@ def fun_asr(config: Config, path: str) -> tuple[Block, ...]:
 
 
 def dots(config: Config, path: str) -> tuple[Block, ...]:
-    """dots3.note: a spectrogram read as an image, and gated layers. Early files keep Whisper's names in an object."""
+    """dots3.note: convolutions over the spectrogram as an image, then gated layers. Early files have an object of Whisper's names."""
     early = config.part("whisper_config")
 
     def size(key: str, name: str) -> int:

@@ -1,17 +1,18 @@
-"""The spec of a document of several parts, and the projectors that many of them share.
+"""The spec of a document with several parts, and the projectors that many of these models share.
 
-A spec lists the towers by config key and name in the model, each with its projector. Every room mirrors the models'
+A spec lists the towers, each with its config key, its name in the model and its projector. Every room mirrors the models'
 ``modeling_*.py`` in transformers 5.23.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, linear, parameter
-from hwcalc.parsers.blocks import Weighed, norm, switched
+from hwcalc.parsers.blocks import Switch, Weighed, norm, switched
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import UnknownTowerError, block, mlp_chain, tower
 
@@ -23,13 +24,13 @@ __all__ = [
 JOINT: Final = Part.PROJECTOR
 PATH: Final = "multi_modal_projector"
 
-# Classes that are the language model alone, of documents that describe more.
+# The language model alone: such a class leaves out the other parts that its document describes.
 _TEXT_ONLY: Final = ("Dots3Note", "Emu3", "Llama4", "Mllama", "Qwen3_5", "Qwen3_5Moe", "Qwen4Exp")
 
 
 @frozen
 class Joined:
-    """What a projector is read from: the document, its language model, and the towers so far."""
+    """What a projector depends on: the document, its language model, and the towers so far."""
 
     top: Config
     language: Config
@@ -52,44 +53,41 @@ class Joined:
 
 
 Piece = Callable[[Joined], Weighed]
-"""A part of a projector."""
+"""Weighs a part of a projector."""
 Blocks = Callable[[Joined], tuple[Block, ...]]
-"""What a document has besides."""
+"""Weighs further blocks of a document."""
 Wrapper = Callable[[Config, Config], tuple[Block, ...] | None]
-"""Weighs a document around its language model, by the configs of both; ``None`` where nobody weighs one of its towers."""
+"""Weighs what surrounds the language model, by the configs of the document and of the language model.
+
+``None`` if a tower is of a type that nobody weighs.
+"""
 Size = str | Callable[[Joined], int]
-"""A width: ``tower``, ``text`` (the language model's), a key of theirs or of the document (``top.merge_size``), or a function."""
+"""A width: ``tower``, ``text`` (the language model), a key of either or of the document (``top.merge_size``), or a function."""
 
 
 @frozen
 class Beside:
-    """One tower: its config key, its name in the model, its projector, and blocks that follow."""
+    """One tower: its config key, its name in the model, its projector, and the blocks after it."""
 
     key: str
     path: str
-    projector: tuple[Piece, ...] = ()
-    then: Blocks | None = None
+    projector: tuple[Piece, ...]
+    then: Blocks | None
 
 
-def beside(key: str, path: str, *projector: Piece, then: Blocks | None = None) -> Beside:
+def beside(key: str, *projector: Piece, path: str, then: Blocks | None = None) -> Beside:
     """A tower with the pieces of its projector."""
     return Beside(key=key, path=path, projector=projector, then=then)
 
 
-def vision(*projector: Piece, path: str = "vision_tower", then: Blocks | None = None) -> Beside:
-    """A vision tower with the pieces of its projector."""
-    return beside("vision_config", path, *projector, then=then)
-
-
-def audio(*projector: Piece, path: str = "audio_tower", then: Blocks | None = None) -> Beside:
-    """An audio tower with the pieces of its projector."""
-    return beside("audio_config", path, *projector, then=then)
+vision: Final = partial(beside, "vision_config", path="vision_tower")
+audio: Final = partial(beside, "audio_config", path="audio_tower")
 
 
 def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
-    """A type of document with these towers. What comes out weighs all that is not the language model.
+    """A type of document with these towers: a function that weighs everything except the language model.
 
-    ``told_width`` is whether the document's class tells its towers the width of the language model.
+    ``told_width`` says whether the document's class hands its towers the width of the language model.
     """
 
     def weigh(top: Config, language: Config) -> tuple[Block, ...] | None:
@@ -116,7 +114,7 @@ def wrapper(*towers: Beside, told_width: bool = False) -> Wrapper:
 
 
 def _text_only(top: Config) -> bool:
-    """Whether the document names a class that is the language model alone."""
+    """Whether the class that the document names is the language model alone."""
     names = top.raw.get("architectures")
     return isinstance(names, (list, tuple)) and list(names[:1]) in [[f"{name}ForCausalLM"] for name in _TEXT_ONLY]
 
@@ -133,17 +131,17 @@ def _size(joined: Joined, size: Size) -> int:
 
 
 def times(size: Size, factor: int | str) -> Size:
-    """Some vectors side by side; their number may be a key."""
+    """Several vectors side by side. Their number may be a key."""
     return lambda joined: _size(joined, size) * (factor if isinstance(factor, int) else _size(joined, factor))
 
 
 def merged(side: str) -> Size:
-    """The tower's width for a square of patches; its side is a key of the document or of the tower."""
+    """The width of a square of patches side by side. ``side`` is a key of the document or of the tower."""
     return lambda joined: joined.width * _size(joined, side) ** 2
 
 
 def shuffled(width: Size) -> Size:
-    """The width after pixels were shuffled by a ratio: 0.5 makes four channels of one."""
+    """The width after a pixel shuffle. A ratio of 0.5 makes four channels of one."""
 
     def size(joined: Joined) -> int:
         ratio = joined.top.number("downsample_ratio", 0.5)
@@ -157,21 +155,21 @@ def shuffled(width: Size) -> Size:
 # Pieces of projectors. ``bias`` may be a key of the document.
 
 
-def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: bool | str = True, path: str = PATH) -> Piece:
+def chain(*sizes: Size, names: tuple[str, ...] = ("linear_1", "linear_2"), bias: Switch = True, path: str = PATH) -> Piece:
     """Linear layers between the given widths."""
     return lambda joined: mlp_chain(path, tuple(_size(joined, size) for size in sizes), names, bias=switched(joined.top, bias))
 
 
-def matrix(source: Size, out: Size = "text", *, bias: bool | str = True, path: str = PATH) -> Piece:
+def matrix(source: Size, out: Size = "text", *, bias: Switch = True, path: str = PATH) -> Piece:
     """One linear layer."""
     return lambda joined: linear(path, _size(joined, source), _size(joined, out), bias=switched(joined.top, bias))
 
 
-def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer", switch: bool | str = True) -> Piece:
-    """A norm, where the document's ``switch`` does not leave it out."""
+def normed(size: Size, path: str = f"{PATH}.layer_norm", *, kind: str = "layer", switch: Switch = True) -> Piece:
+    """A norm, unless the document's ``switch`` leaves it out."""
     return lambda joined: norm(kind, path, _size(joined, size)) if switched(joined.top, switch) else ()
 
 
 def vector(path: str) -> Piece:
-    """A learned vector among the language model's tokens."""
+    """A learned vector that stands among the language model's tokens."""
     return lambda joined: parameter(path, joined.out)

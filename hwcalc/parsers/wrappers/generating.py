@@ -1,4 +1,4 @@
-"""Documents with more than towers and a projector: second towers, heads that draw or speak, and a second language model."""
+"""Documents with more than a tower and a projector: second towers, heads that draw or speak, and a second language model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwcalc.parsers.wrappers.projected import PALIGEMMA
 
 
 def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
-    """DeepSeek-VL: a SigLIP tower for the picture, a SAM one for its details, and a neck for the latter."""
+    """DeepSeek-VL: a SigLIP tower for the image, a SAM tower for its details, and a neck after the SAM tower."""
     plain, detail = joined.towers
     text, channels = joined.out, detail.integer("output_channels")
     weights = (
@@ -33,11 +33,11 @@ def _deepseek_hybrid(joined: Joined) -> tuple[Block, ...]:
 
 
 DEEPSEEK_HYBRID: Final = wrapper(
-    vision(path="vision_model"), beside("high_res_vision_config", "high_res_vision_model", then=_deepseek_hybrid)
+    vision(path="vision_model"), beside("high_res_vision_config", path="high_res_vision_model", then=_deepseek_hybrid)
 )
 
 
-# Phi-4 multimodal: a SigLIP tower and a conformer, the latter with one projector for sound and one beside pictures.
+# Phi-4 multimodal: a SigLIP tower and a conformer, which has one projector for sound alone and one for sound with images.
 
 _IMAGE: Final = "embed_tokens_extend.image_embed"
 _SOUND: Final = "embed_tokens_extend.audio_embed"
@@ -60,11 +60,11 @@ def _phi4(joined: Joined) -> Weighed:
 PHI4: Final = wrapper(vision(path=f"{_IMAGE}.img_processor"), audio(_phi4, path=f"{_SOUND}.encoder"))
 
 
-# Janus: a tower to see with, and a tokeniser, embeddings and a head to draw with.
+# Janus: a tower that reads images, and a tokeniser, embeddings and a head that draw them.
 
 
 def _aligner(path: str, source: int, width: int, count: int) -> Weighed:
-    """One linear layer, and ``count - 1`` more of the same width."""
+    """A linear layer, and ``count - 1`` more of the same width."""
     more = linear(f"{path}.hidden_layers", width, width, bias=True)
     return linear(f"{path}.fc1", source, width, bias=True) + copied(more, count - 1)
 
@@ -85,10 +85,10 @@ def _drawing(joined: Joined) -> tuple[Block, ...]:
     return block("drawing", weights, JOINT)
 
 
-JANUS: Final = wrapper(vision(_seeing, path="vision_model"), beside("vq_config", "vqmodel", then=_drawing))
+JANUS: Final = wrapper(vision(_seeing, path="vision_model"), beside("vq_config", path="vqmodel", then=_drawing))
 
 
-# VibeVoice: two tokenisers of sound, and in the model that speaks a diffusion head for the next latent.
+# VibeVoice: two tokenisers of sound. The model that speaks also has a diffusion head for the next latent.
 
 
 def _connector(path: str, tokeniser: Config, out: int, names: tuple[str, str, str]) -> Weighed:
@@ -132,7 +132,7 @@ def _diffusion_head(config: Config, base: str) -> tuple[Block, ...]:
 
 
 VIBEVOICE: Final = wrapper(
-    beside("audio_config", "audio_tower"), beside("semantic_model_config", "semantic_tokenizer_encoder", then=_speaking)
+    beside("audio_config", path="audio_tower"), beside("semantic_model_config", path="semantic_tokenizer_encoder", then=_speaking)
 )
 
 
@@ -144,21 +144,21 @@ def _hearing(joined: Joined) -> Weighed:
 
 
 VIBEVOICE_ASR: Final = wrapper(
-    beside("acoustic_tokenizer_encoder_config", "acoustic_tokenizer_encoder"),
-    beside("semantic_tokenizer_encoder_config", "semantic_tokenizer_encoder", _hearing),
+    beside("acoustic_tokenizer_encoder_config", path="acoustic_tokenizer_encoder"),
+    beside("semantic_tokenizer_encoder_config", _hearing, path="semantic_tokenizer_encoder"),
 )
 
 
-# Qwen2.5-Omni: towers, and unless audio is off a talker with its vocoder.
+# Qwen2.5-Omni: towers, and a talker with its vocoder unless audio output is off.
 
 
 def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
-    """Qwen2.5-Omni's parts beside the thinker's language model."""
+    """All parts of Qwen2.5-Omni except the thinker's language model."""
     thinker = top.sub("thinker_config") or top.retyped("qwen2_5_omni_thinker")
     out = tower(needed(thinker, "audio_config"), "thinker.audio_tower")
     out += tower(needed(thinker, "vision_config"), "thinker.visual")
     if tied_head(language, top) and not tied_head(language, thinker):
-        # The thinker's own word counts, not that of the whole.
+        # The thinker's own config decides whether its head is tied, not that of the whole model.
         width = language.integer("hidden_size")
         head = linear("thinker.lm_head", width, language.integer("vocab_size"), role=WeightRole.HEAD)
         out += block("head", head, Part.LANGUAGE)
@@ -175,7 +175,7 @@ def qwen_omni(top: Config, language: Config) -> tuple[Block, ...]:
 
 
 def pi0(top: Config, language: Config) -> tuple[Block, ...] | None:
-    """All but the language model of its PaliGemma."""
+    """Everything except the language model of its PaliGemma."""
     vlm = top.sub("vlm_config") or top.retyped("paligemma")
     expert = needed(top, "dit_config", vocab_size=language.integer("vocab_size"))
     family = find_family("gemma")
@@ -209,5 +209,5 @@ def _word_times(joined: Joined) -> tuple[Block, ...]:
 
 NEMOTRON: Final = wrapper(
     audio(matrix(lambda joined: needed(joined.tower, "asr_config").integer("hidden_size"))),
-    beside("word_timestamp_config", "word_timestamp_encoder", then=_word_times),
+    beside("word_timestamp_config", path="word_timestamp_encoder", then=_word_times),
 )

@@ -1,4 +1,4 @@
-"""Documents whose towers are joined by a projector of linear layers, norms and convolutions."""
+"""Documents whose towers are joined to the language model by linear layers, norms and convolutions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hwcalc.parsers.wrappers.build import (
     wrapper,
 )
 
-# Towers that project themselves, and tokenisers.
+# Towers that have a projector of their own, and tokenisers.
 
 TOWER: Final = wrapper(vision())
 TOLD_TOWER: Final = wrapper(vision(), told_width=True)
@@ -32,8 +32,8 @@ VISION_MODEL: Final = wrapper(vision(path="vision_model"))
 VISION_AND_AUDIO: Final = wrapper(vision(), audio())
 TOLD_VISION_AND_AUDIO: Final = wrapper(vision(), audio(), told_width=True)
 AUDIO_AND_VISUAL: Final = wrapper(audio(), vision(path="visual"))
-KYUTAI: Final = wrapper(beside("codec_config", "codec_model"))
-CODEBOOK: Final = wrapper(beside("vq_config", "vqmodel"))
+KYUTAI: Final = wrapper(beside("codec_config", path="codec_model"))
+CODEBOOK: Final = wrapper(beside("vq_config", path="vqmodel"))
 
 # One linear layer.
 
@@ -48,18 +48,17 @@ STEP: Final = wrapper(vision(matrix(times("tower", 4), bias="projector_bias"), p
 QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
 
 
-def _ovis(joined: Joined) -> Weighed:
-    return embedding("visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size"))
-
-
-OVIS: Final = wrapper(vision(_ovis))
-
-
-def _gemma3(joined: Joined) -> Weighed:
-    return parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out)
-
-
-GEMMA3: Final = wrapper(vision(_gemma3, normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms")))
+OVIS: Final = wrapper(
+    vision(
+        lambda joined: embedding("visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size"))
+    )
+)
+GEMMA3: Final = wrapper(
+    vision(
+        lambda joined: parameter(f"{PATH}.mm_input_projection_weight", joined.width, joined.out),
+        normed("tower", f"{PATH}.mm_soft_emb_norm", kind="rms"),
+    )
+)
 
 
 def _gemma4(joined: Joined) -> int:
@@ -75,11 +74,11 @@ GEMMA4: Final = wrapper(
     audio(matrix(_gemma4, bias=False, path="embed_audio.embedding_projection")),
 )
 
-# The LLaVA line: two linear layers over one or several layers of the tower.
+# The LLaVA line: two linear layers that read the output of one or several layers of the tower.
 
 
 def _features(joined: Joined) -> int:
-    """The width of the tower's layers that are read, side by side."""
+    """The width of the outputs of several layers of the tower, side by side."""
     layers = joined.top.get("vision_feature_layer")
     return joined.width * (max(1, len(layers)) if isinstance(layers, (list, tuple)) else 1)
 
@@ -106,7 +105,7 @@ LIGHTON: Final = wrapper(
     )
 )
 
-# Two linear layers over a vector of audio, a patch, or a square of patches.
+# Two linear layers that read a vector of audio, a patch, or a square of patches.
 
 FLAMINGO: Final = wrapper(audio(chain("tower", "text", "text", bias="projector_bias")))
 GLM_ASR: Final = wrapper(audio(chain("tower.intermediate_size", times("text", 2), "text")))
@@ -161,7 +160,7 @@ MUSE_SPARK: Final = wrapper(_MUSE, audio())
 
 
 def _swiglu(joined: Joined) -> Weighed:
-    """Aya and Command A Vision: the first layer's output is a gate and what it lets through."""
+    """Aya and Command A Vision: half of the first layer's output gates the other half."""
     middle = joined.top.maybe_integer("alignment_intermediate_size") or joined.out
     first = matrix(_DOWN, lambda _: middle, path=f"{PATH}.linear_1")(joined)
     return first + linear(f"{PATH}.linear_2", middle // 2, joined.out, bias=True)
@@ -182,7 +181,7 @@ KIMI: Final = wrapper(vision(_kimi))
 
 
 def _minicpm(joined: Joined) -> Weighed:
-    """MiniCPM-V: each step makes one token of four; the last one is as wide as the language model."""
+    """MiniCPM-V: each step makes one token of four. The last step puts out vectors as wide as the language model."""
     steps, four = joined.top.integer("merger_times", maximum=100), 4 * joined.width
     weights: Weighed = ()
     for step in range(steps):
@@ -195,7 +194,7 @@ MINICPM: Final = wrapper(vision(_minicpm))
 
 
 def _resampler(joined: Joined) -> Weighed:
-    """Ernie 4.5 VL: merges patches, then frames, then projects."""
+    """Ernie 4.5 VL: patches are merged, then frames, then a matrix projects them."""
     space = joined.width * joined.tower.integer("spatial_merge_size") ** 2
     time = space * joined.tower.integer("temporal_merge_size")
     weights: Weighed = ()
@@ -210,13 +209,13 @@ ERNIE: Final = wrapper(vision(_resampler, normed("text", "resampler_model.after_
 
 def _no_parakeet(joined: Joined) -> Weighed:
     if joined.top.get("audio_config") is not None or joined.top.get("sound_config") is not None:
-        # A Parakeet encoder, which nobody weighs yet.
+        # There are no weights here for a Parakeet encoder as a tower.
         raise UnknownTowerError("parakeet_encoder")
     return ()
 
 
 def _before_several_tokens(joined: Joined) -> Weighed:
-    """Features are normalised first where the language model predicts several tokens."""
+    """If the language model predicts several tokens, a norm precedes the projector."""
     several = joined.language.maybe_integer("num_nextn_predict_layers", minimum=0)
     return layer_norm("vision_final_layernorm", joined.top.integer("vision_hidden_size")) if several else ()
 
@@ -225,7 +224,7 @@ _SHUFFLED: Final = shuffled("top.vision_hidden_size")
 _NEMOTRON: Final = (normed(_SHUFFLED, kind="rms"), chain(_SHUFFLED, _INNER, "text", bias=False), _before_several_tokens)
 NEMOTRON: Final = wrapper(vision(_no_parakeet, *_NEMOTRON, path="vision_model"))
 
-# Convolutions, two towers in a row, and pooling by attention.
+# Projectors of convolutions, after two towers in a row, or with pooling by attention.
 
 
 def _upsampler(joined: Joined) -> Weighed:
@@ -247,7 +246,7 @@ UNLIMITED_OCR: Final = wrapper(vision(matrix(_unlimited_ocr), vector("view_separ
 
 
 def _molmo2(joined: Joined) -> Weighed:
-    """Molmo 2: patches attend to their window, then a gated MLP; the adapter has a config of its own."""
+    """Molmo 2: patches attend to their window, then pass a gated MLP. The adapter has a config of its own."""
     adapter = needed(joined.top, "adapter_config")
     layers = adapter.sequence("vision_feature_layer") or (24, 18)
     width, heads, kv_heads = integers(adapter, "hidden_size", "num_attention_heads", "num_key_value_heads")

@@ -1,4 +1,4 @@
-"""Documents whose towers are joined by attention: query transformers, resamplers, and small transformers of their own."""
+"""Documents whose towers are joined by attention: query transformers, resamplers, and small transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwcalc.parsers.wrappers.build import JOINT, PATH, Joined, audio, beside, vi
 
 
 def _aria(joined: Joined) -> Weighed:
-    """Aria: learned queries attend to the patches, as many as the largest image gets."""
+    """Aria: learned queries attend to the patches. There are as many as the largest image gets."""
     width, text, attend = joined.width, joined.out, f"{PATH}.cross_attn"
     return (
         *parameter(f"{PATH}.query", _aria_queries(joined.top), width),
@@ -39,7 +39,7 @@ ARIA: Final = wrapper(vision(_aria))
 
 
 def _blip2(joined: Joined) -> tuple[Block, ...]:
-    """BLIP-2 and InstructBLIP; the latter's query transformer reads the instruction as well."""
+    """BLIP-2 and InstructBLIP. The query transformer of InstructBLIP reads the instruction as well."""
     former = needed(joined.top, "qformer_config", encoder_hidden_size=joined.width)
     width = former.integer("hidden_size")
     out = tower(former, "qformer")
@@ -57,19 +57,19 @@ BLIP2: Final = wrapper(vision(path="vision_model", then=_blip2))
 
 
 def _granite_speech(joined: Joined) -> Weighed:
-    """Granite Speech: a query transformer over each window of audio."""
+    """Granite Speech: a query transformer that reads each window of audio."""
     width = joined.width
     queries = joined.top.integer("window_size") // joined.top.integer("downsample_rate")
     return parameter("projector.query", queries, width) + linear("projector.linear", width, joined.out, bias=True)
 
 
 GRANITE_SPEECH: Final = wrapper(
-    beside("encoder_config", "encoder"), beside("projector_config", "projector.qformer", _granite_speech)
+    beside("encoder_config", path="encoder"), beside("projector_config", _granite_speech, path="projector.qformer")
 )
 
 
 def _idefics2(joined: Joined) -> tuple[Block, ...]:
-    """Idefics 2: a gated MLP, then a perceiver whose latents attend to the patches."""
+    """Idefics 2: a gated MLP, then a perceiver with latents that attend to the patches."""
     text, middle = joined.out, joined.language.integer("intermediate_size")
     config = needed(joined.top, "perceiver_config", hidden_size=text)
     base = "connector.modality_projection"
