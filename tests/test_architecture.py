@@ -23,8 +23,8 @@ LONGEST_FILE: Final = 420
 LONGEST_FUNCTION: Final = 60
 MOST_PARAMETERS: Final = 12
 
-CALLED_BY_USERS: Final = frozenset({"hwcalc/cli/check.py:run", "hwcalc/cli/probe.py:run", "hwcalc/library/plan.py:plan"})
-"""Functions that users call, or commands that they type, with a parameter for each option."""
+CALLED_BY_USERS: Final = frozenset({"hwcalc/library/plan.py:plan"})
+"""Functions that users call, with a parameter for each option."""
 
 REGISTRIES: Final = frozenset({"hwcalc.formulas.kind.KINDS"})
 """What a module adds itself to when it is imported."""
