@@ -1,4 +1,4 @@
-"""What a run of checks comes to: frozen objects whose fields are the JSON document of ``kvplan check``."""
+"""The result of a run of checks: frozen objects whose fields are the JSON document of ``kvplan check``."""
 
 from __future__ import annotations
 
@@ -134,13 +134,13 @@ class CheckDocument:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, as plain dicts and lists."""
-        document: dict[str, Any] = _plain(self)
+        document: dict[str, Any] = _as_json(self)
         return document
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _as_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     return value

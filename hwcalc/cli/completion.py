@@ -27,6 +27,7 @@ __all__ = [
     "instances",
     "models",
     "paths",
+    "plan_formats",
     "probe_devices",
     "probe_searches",
     "schemas",
@@ -182,6 +183,13 @@ def assumptions(incomplete: str) -> list[str]:
 def formats(incomplete: str) -> list[str]:
     """Output formats."""
     from hwcalc.cli.output import FORMATS
+
+    return _starting(FORMATS, incomplete)
+
+
+def plan_formats(incomplete: str) -> list[str]:
+    """Output formats of a plan."""
+    from hwcalc.report.plan import FORMATS
 
     return _starting(FORMATS, incomplete)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from hwcalc.cli.output import View, write
+from hwcalc.cli.output import FORMATS, View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import PlanOption, options_of
@@ -18,6 +18,7 @@ __all__ = [
     "OUTPUT",
     "PLANNING",
     "Option",
+    "format_help",
     "given_options",
     "plan_options",
     "progress",
@@ -73,9 +74,17 @@ MODEL: Final = Option(
     complete="models",
     required=True,
 )
+
+
+def format_help(formats: Iterable[str]) -> str:
+    """The help of ``--format``; the first format is the default."""
+    first, *others, last = formats
+    return f"{', '.join((first, *others))} or {last}. Default: {first}."
+
+
 OUTPUT: Final = (
     Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag"),
-    Option("format_", ("--format",), "F", "table, json, markdown or csv. Default: table.", complete="formats"),
+    Option("format_", ("--format",), "F", format_help(FORMATS), complete="formats"),
     Option("quiet", ("--quiet", "-q"), "", "No notes and hints, only the numbers and warnings.", "flag"),
     Option("no_color", ("--no-color",), "", "No colour on a terminal (NO_COLOR does the same).", "flag"),
 )
@@ -102,9 +111,11 @@ PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
 """Everything that a command takes that plans one model."""
 
 
-def view_of(*, json: bool, format_: str | None, quiet: bool, no_color: bool, **others: object) -> View:
-    """The output options of any command; its other options are passed over."""
-    return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color)
+def view_of(
+    *, json: bool, format_: str | None, quiet: bool, no_color: bool, formats: Collection[str] = FORMATS, **_others: object
+) -> View:
+    """The view that the output options of a command ask for; the command's other options are ignored."""
+    return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color, formats=formats)
 
 
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, TextIO
 
@@ -56,11 +56,19 @@ class View:
     width: int = WIDTH
 
     @classmethod
-    def choose(cls, *, json: bool = False, format_: str | None = None, quiet: bool = False, no_color: bool = False) -> View:
-        """From the options, and from what standard output is: colour and the terminal's width only on a terminal."""
+    def choose(
+        cls,
+        *,
+        json: bool = False,
+        format_: str | None = None,
+        quiet: bool = False,
+        no_color: bool = False,
+        formats: Collection[str] = FORMATS,
+    ) -> View:
+        """The view for these options. Colour and the terminal's width are used only if standard output is a terminal."""
         chosen = (format_ or ("json" if json else "table")).strip().lower()
-        if chosen not in FORMATS:
-            raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+        if chosen not in formats:
+            raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(formats)}.")
         if json and chosen != "json":
             raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
         terminal = sys.stdout is not None and sys.stdout.isatty()

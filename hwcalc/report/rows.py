@@ -28,7 +28,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return out.getvalue()
 
 
-def plan_csv(plan: Plan) -> str:
+def plan_csv(plan: Plan, **_style: object) -> str:
     """One row for each cached tensor; the ``bytes`` column adds up to the total, and files can be joined end to end."""
     request = plan.request
     common = (
