@@ -1,4 +1,4 @@
-"""The answer of ``kvplan reconcile``: one frozen object whose fields are the JSON document."""
+"""The result of ``kvplan reconcile``: one frozen object whose fields are the JSON document."""
 
 from __future__ import annotations
 
