@@ -74,7 +74,7 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
 
 
 def _common_length(*models: ModelSpec) -> int:
-    """One length for both, or the bytes would say nothing about the models."""
+    """The smaller maximum length. Both models are planned with it, so that their bytes can be compared."""
     known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
     if not known:
         raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
@@ -82,7 +82,7 @@ def _common_length(*models: ModelSpec) -> int:
 
 
 def _csv(difference: Difference, seq: int) -> str:
-    """One table: what was planned, the figures as plain numbers (empty is unknown), the keys (empty is absent)."""
+    """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
     from hwcalc.report.rows import csv_text
 
     rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, ""), ("request", "seq", seq, seq, 0)]

@@ -61,7 +61,10 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
 
 def engine_infos(name: str | None) -> list[EngineInfo]:
-    """All engines, or the one of this name (a version after ``@`` is checked)."""
+    """All engines, or the one with this name. A version after ``@`` is checked.
+
+    Raises :class:`~hwcalc.errors.UsageError` if it is unknown.
+    """
     from hwcalc.engines import ENGINES, find_engine
     from hwcalc.report.records import EngineInfo, OptionInfo
 

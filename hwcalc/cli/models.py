@@ -1,4 +1,4 @@
-"""``kvplan models``: what can be planned by its id on this machine."""
+"""``kvplan models``: list the models that can be planned by id on this machine, or keep the facts of new ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def run(
 
 
 def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
-    """Each model is written as soon as it is read: what fails before or after does not undo it. The status is the first failure's."""
+    """Refresh each model by itself, so that a failure does not undo the others. The status is that of the first failure."""
     from hwcalc.sources.refresh import refresh
 
     if not ids:
