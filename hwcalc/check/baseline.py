@@ -1,4 +1,4 @@
-"""What an earlier run planned, and whether anything has grown since."""
+"""Compare the bytes of checks with those of an earlier run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwcalc.sources.document import read_document
 from hwcalc.text import printable
 from hwcalc.units import human_bytes, parse_share
 
-__all__ = ["Baseline", "Growth", "Subject", "compare", "parse_growth", "read_baseline", "settled", "way_of"]
+__all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_growth", "read_baseline", "setup_of"]
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
@@ -23,22 +23,23 @@ _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 @frozen
 class Growth:
-    """The share by which bytes may grow, as ``numerator / denominator``, and as it was written."""
+    """The share by which bytes may grow: ``numerator / denominator``. ``text`` is how the user wrote it."""
 
     numerator: int = 0
     denominator: int = 1
     text: str = "0%"
 
     def limit(self, before: int) -> int:
-        """The most bytes that ``before`` may have become; a fraction of one is dropped."""
+        """The most bytes that are allowed where there were ``before``, rounded down."""
         return before + before * self.numerator // self.denominator
 
 
 @frozen
 class Baseline:
-    """One earlier plan: the check's name and file (``None`` for a single plan), what was asked, and its figures.
+    """One earlier plan: the name and file of its check, its request, and its figures.
 
-    ``way`` is that of a single plan, as :func:`way_of` has it; ``exact`` says that a check of this run goes the same way.
+    A document of ``kvplan plan`` has no check: ``name`` and ``file`` are ``None``, and ``setup`` is what :func:`setup_of` returns.
+    ``exact`` says that a check of this run has the same setup.
     """
 
     name: str | None
@@ -47,30 +48,33 @@ class Baseline:
     seq: int
     batch: int
     figures: Mapping[str, int]
-    way: tuple[object, ...] = ()
+    setup: tuple[object, ...] = ()
     exact: bool = False
 
 
 @frozen
 class Subject:
-    """A check that was planned: its name and file, the ways in which its model may be named, and what of the plan is compared."""
+    """A check that was planned: its name and file, the names its model may have, its setup, and the figures to compare."""
 
     name: str
     file: str
     models: tuple[str, ...]
-    way: tuple[object, ...]
+    setup: tuple[object, ...]
     figures: Figures
 
 
-def way_of(plan: Plan) -> tuple[object, ...]:
-    """What tells plans of one model, ``seq`` and ``batch`` apart: engine (in any version), dtypes, accelerator, layout."""
+def setup_of(plan: Plan) -> tuple[object, ...]:
+    """The engine (in any version), dtypes, accelerator and layout of a plan: what model, ``seq`` and ``batch`` leave open."""
     request = plan.request
     layout = (getattr(request, name) for name in _LAYOUT)
     return (request.engine, request.kv_dtype, plan.memory.weights.format, None if plan.fit is None else plan.fit.gpu, *layout)
 
 
 def parse_growth(text: str) -> Growth:
-    """``5%``, ``0.5%`` or ``0``: a bare number could be a share or a factor."""
+    """Read ``5%``, ``0.5%`` or ``0``. Other bare numbers are refused: they could be a share or a factor.
+
+    Raises :class:`~hwcalc.errors.UsageError`.
+    """
     try:
         share = parse_share(text, "--max-growth")
     except UsageError:
@@ -81,7 +85,10 @@ def parse_growth(text: str) -> Growth:
 
 
 def read_baseline(path: str) -> tuple[Baseline, ...]:
-    """The plans in a document of ``kvplan check --json`` or ``kvplan plan --json``."""
+    """The plans in a document of ``kvplan check --json`` or ``kvplan plan --json``.
+
+    Raises :class:`~hwcalc.check.errors.BaselineError`.
+    """
     name = printable(path)
     hint = "Make one: kvplan check FILE --json > baseline.json"
     try:
@@ -90,8 +97,8 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
         raise BaselineError(f"the baseline cannot be read: {error.message}", hint=hint) from error
     try:
         if "checks" in document:
-            return tuple(_of_check(item) for item in document["checks"] if item["plan"] is not None)
-        return (_of_plan(document),)
+            return tuple(_from_check(item) for item in document["checks"] if item["plan"] is not None)
+        return (_from_plan(document),)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problem = (
             "holds an error, not a plan" if "error" in document else "is no document of kvplan check --json or kvplan plan --json"
@@ -99,7 +106,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
         raise BaselineError(f"{name} {problem}.", hint=hint) from error
 
 
-def _of_check(item: Mapping[str, Any]) -> Baseline:
+def _from_check(item: Mapping[str, Any]) -> Baseline:
     plan = item["plan"]
     if not isinstance(item["name"], str):
         raise TypeError
@@ -113,10 +120,10 @@ def _of_check(item: Mapping[str, Any]) -> Baseline:
     )
 
 
-def _of_plan(document: Mapping[str, Any]) -> Baseline:
+def _from_plan(document: Mapping[str, Any]) -> Baseline:
     cache, memory, request, fit = document["cache"], document["memory"], document["request"], document["fit"]
     gpu = None if fit is None else fit["gpu"]
-    found = {
+    figures = {
         "total_bytes": memory["total_bytes"],
         "cache_bytes": cache["total_bytes"],
         "weights_bytes": memory["weights"]["bytes"],
@@ -128,8 +135,8 @@ def _of_plan(document: Mapping[str, Any]) -> Baseline:
         model=str(document["model"]["id"]),
         seq=_count(request["seq"]),
         batch=_count(request["batch"]),
-        figures={key: _count(value) for key, value in found.items() if value is not None},
-        way=(request["engine"], request["kv_dtype"], memory["weights"]["format"], gpu, *(request[name] for name in _LAYOUT)),
+        figures={key: _count(value) for key, value in figures.items() if value is not None},
+        setup=(request["engine"], request["kv_dtype"], memory["weights"]["format"], gpu, *(request[name] for name in _LAYOUT)),
     )
 
 
@@ -139,30 +146,33 @@ def _count(value: Any) -> int:
     return value
 
 
-def settled(baselines: Sequence[Baseline], subjects: Sequence[Subject]) -> tuple[Baseline, ...]:
-    """The baselines, each single plan marked that some check is the equal of."""
+def mark_exact(baselines: Sequence[Baseline], subjects: Sequence[Subject]) -> tuple[Baseline, ...]:
+    """The baselines, with ``exact`` set on each single plan that a check repeats."""
     return tuple(
-        replace(item, exact=item.name is None and any(_alike(item, one) and item.way == one.way for one in subjects))
+        replace(item, exact=item.name is None and any(_same_request(item, one) and item.setup == one.setup for one in subjects))
         for item in baselines
     )
 
 
-def _alike(item: Baseline, subject: Subject) -> bool:
+def _same_request(item: Baseline, subject: Subject) -> bool:
     return item.model in subject.models and (item.seq, item.batch) == (subject.figures.seq, subject.figures.batch)
 
 
 def compare(baselines: Sequence[Baseline], subject: Subject, growth: Growth) -> tuple[Judged, ...] | None:
-    """Each figure against the same check of earlier runs; ``None`` if no baseline has it.
+    """Compare each figure with those of the same check in earlier runs; ``None`` if no baseline has the check.
 
-    A check is the same by its name, of several in the same file if one is. A single plan is of the checks with its model, ``seq`` and
-    ``batch``, and of those that go its way alone where some do. Where several baselines have it, the smallest figure of each counts.
+    Checks are matched by name, and by file if several files have a check of that name. A single plan matches the checks with its model,
+    ``seq`` and ``batch``; if some of them have its setup too, it matches only those. If several baselines match, the smallest value of
+    each figure counts.
     """
     figures = subject.figures
     named = [item for item in baselines if item.name == subject.name]
-    # Two files may each have a check of that name; a file that has moved since is still known by the name alone.
+    # Two files may have a check of that name. If a file was moved since, the name alone still finds the check.
     same = [item for item in named if item.file == subject.file] or named
     same += [
-        item for item in baselines if item.name is None and _alike(item, subject) and (item.way == subject.way or not item.exact)
+        item
+        for item in baselines
+        if item.name is None and _same_request(item, subject) and (item.setup == subject.setup or not item.exact)
     ]
     if not same:
         return None

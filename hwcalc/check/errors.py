@@ -1,4 +1,4 @@
-"""What can be wrong with a check file and what lies beside it."""
+"""Errors of check files, locks and baselines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["BaselineError", "CheckFileError", "CheckUsageError", "LockError"]
 
 
 class _PlacedError(KvplanError):
-    """An error at a ``line`` and ``column`` of a check file, both from 1."""
+    """An error at a ``line`` and ``column`` of a check file, both counted from 1."""
 
     def __init__(self, message: str, *, hint: str = "", line: int = 1, column: int = 1) -> None:
         super().__init__(message, hint=hint)
@@ -17,27 +17,27 @@ class _PlacedError(KvplanError):
 
 
 class CheckFileError(_PlacedError, ValueError):
-    """A check file that is not there, or is no YAML that can be read: exit 3."""
+    """A check file is missing or cannot be read as YAML: exit 3."""
 
     exit_code = 3
     type = "bad-check-file"
 
 
 class CheckUsageError(_PlacedError, UsageError):
-    """A check file that can be read, but asks for something wrong: an unknown key, a value out of range. Exit 2."""
+    """A check file is readable but wrong, with an unknown key or a value out of range: exit 2."""
 
     type = "bad-check"
 
 
 class LockError(KvplanError, ValueError):
-    """A lock file that is broken, of another version, or lacks a model: exit 3."""
+    """A lock file is broken, has another version, or lacks a model: exit 3."""
 
     exit_code = 3
     type = "lock"
 
 
 class BaselineError(KvplanError, ValueError):
-    """A baseline that cannot be read or is no document of kvplan: exit 3."""
+    """A baseline cannot be read or is not a document of kvplan: exit 3."""
 
     exit_code = 3
     type = "baseline"

@@ -1,4 +1,4 @@
-"""The keys of a check: the options of a plan by their own names, and what may be required. Each is said once, here."""
+"""The keys of a check: the options of a plan, and the requirements. Reader, help and schema of each key are defined here, once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["ALIASES", "FITTING", "HARDWARE", "OPTIONS", "REQUIREMENTS", "Field",
 
 
 class Field(NamedTuple):
-    """How one key is read: ``read`` gives its value or raises :class:`~hwcalc.errors.UsageError`; ``schema`` is its JSON Schema."""
+    """How one key is read: ``read`` returns its value or raises :class:`~hwcalc.errors.UsageError`; ``schema`` is its JSON Schema."""
 
     read: Callable[[Node, str], Any]
     help: str
@@ -27,13 +27,13 @@ class Field(NamedTuple):
 
 
 class Headroom(NamedTuple):
-    """What must stay free: bytes on each GPU, or a share of what the engine may use."""
+    """Memory that must stay free: bytes on each GPU, or a share of what the engine may use."""
 
     bytes: int = 0
     share: Fraction | None = None
 
     def of(self, usable_bytes: int) -> int:
-        """Bytes, a fraction of one rounded up."""
+        """The headroom in bytes, rounded up."""
         return self.bytes if self.share is None else -(-usable_bytes * self.share.numerator // self.share.denominator)
 
 
@@ -41,62 +41,64 @@ _LONGEST_TEXT: Final = 4096
 
 
 def _text(node: Node, key: str) -> str:
-    """Text. A bare number is taken as it was written: a commit may look like one."""
+    """Text. A bare number counts as the text that was written, because a commit may look like a number."""
     scalar = isinstance(node.value, (str, int, float)) and not isinstance(node.value, bool)
     if not scalar or not node.text.strip() or len(node.text) > _LONGEST_TEXT or "\0" in node.text:
         raise UsageError(f"{key} must be text", hint=f"Write {key}: TEXT, in quotes if YAML reads it otherwise.")
     return node.text
 
 
-def _plain(node: Node, key: str, kinds: tuple[type, ...], allowed: str) -> Any:
+def _scalar(node: Node, key: str, kinds: tuple[type, ...], allowed: str) -> Any:
     value = node.value
     if isinstance(value, float) and value.is_integer() and float not in kinds:
-        value = int(value)  # 5.0 is a whole number to JSON Schema, so it is one here
+        value = int(value)  # JSON Schema counts 5.0 as a whole number
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise UsageError(f"{key} is not {allowed}", hint=f"Allowed: {allowed}.")
     return value
 
 
 def _tokens(node: Node, key: str) -> int:
-    return parse_tokens(_plain(node, key, (int, str), "a whole number from 1, such as 32768 or 32k"), key)
+    return parse_tokens(_scalar(node, key, (int, str), "a whole number from 1, such as 32768 or 32k"), key)
 
 
 def _number_of(node: Node, key: str) -> int:
-    return parse_tokens(_plain(node, key, (int, str), "a whole number from 1"), key)
+    return parse_tokens(_scalar(node, key, (int, str), "a whole number from 1"), key)
 
 
 def _tokens_from_zero(node: Node, key: str) -> int:
-    return parse_tokens(_plain(node, key, (int, str), "a whole number from 0, such as 1500 or 32k"), key, minimum=0)
+    return parse_tokens(_scalar(node, key, (int, str), "a whole number from 0, such as 1500 or 32k"), key, minimum=0)
 
 
 def _bytes(node: Node, key: str) -> int:
-    return parse_bytes(_plain(node, key, (int, str), "bytes, or a size such as 20GiB or 80GB"), key)
+    return parse_bytes(_scalar(node, key, (int, str), "bytes, or a size such as 20GiB or 80GB"), key)
 
 
 def _size(node: Node, key: str) -> int:
-    """Bytes with their unit, or so many that the bare number can only be bytes."""
+    """Bytes with a unit, or a bare number that is too large to be anything but bytes."""
     allowed = "bytes, or a size such as 20GiB or 80GB"
-    return _with_unit(node, key, parse_bytes(_plain(node, key, (int, str), allowed), key), "unit", "a size such as 20GiB or 80GB")
+    return _with_unit(
+        node, key, parse_bytes(_scalar(node, key, (int, str), allowed), key), "unit", "a size such as 20GiB or 80GB"
+    )
 
 
 def _with_unit(node: Node, key: str, size: int, missing: str, allowed: str) -> int:
-    """The size, unless it is a bare number that may be a slip."""
-    given = node.value
-    bare = not isinstance(given, str) or not re.fullmatch(UNITS, given)
-    if bare and (isinstance(given, str) or 0 < size < LEAST_BYTES):
+    """The size. Raises :class:`~hwcalc.errors.UsageError` for a bare number so small that a unit was probably forgotten."""
+    value = node.value
+    bare = not isinstance(value, str) or not re.fullmatch(UNITS, value)
+    if bare and (isinstance(value, str) or 0 < size < LEAST_BYTES):
         raise UsageError(f"{key} {node.text[:40]!r} has no {missing}", hint=f"Write {allowed}.")
     return size
 
 
 def _number(node: Node, key: str) -> float:
-    value = float(_plain(node, key, (int, float), "a number above 0"))
+    value = float(_scalar(node, key, (int, float), "a number above 0"))
     if not 0 < value < 1e18:
         raise UsageError(f"{key} is out of range: {node.text[:40]}", hint="Allowed: a number above 0.")
     return value
 
 
 def _share(node: Node, key: str) -> str:
-    """A share of the whole such as ``5%`` or ``0.05``, as text that :func:`~hwcalc.units.parse_share` takes."""
+    """A share such as ``5%`` or ``0.05``, checked and kept as text for :func:`~hwcalc.units.parse_share`."""
     _text(node, key)
     share = parse_share(node.value, key)
     written = not isinstance(node.value, str) or re.fullmatch(f"{PERCENT}|{PART}", node.value)
@@ -121,15 +123,15 @@ def _engine_options(node: Node, key: str) -> dict[str, str]:
 
 
 def _headroom(node: Node, key: str) -> Headroom:
-    """``5%`` of what the engine may use, or bytes. A number alone is bytes only where it can hardly be meant as a share."""
+    """``5%`` of what the engine may use, or bytes. A bare number must be too large to be meant as a share."""
     allowed = "a share such as 5%, or bytes such as 2GiB"
-    given = _plain(node, key, (int, str), allowed)
-    if isinstance(given, str) and given.rstrip().endswith("%"):
-        share = parse_share(given, key)
-        if not re.fullmatch(PERCENT, given):
+    value = _scalar(node, key, (int, str), allowed)
+    if isinstance(value, str) and value.rstrip().endswith("%"):
+        share = parse_share(value, key)
+        if not re.fullmatch(PERCENT, value):
             raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)
-    return Headroom(bytes=_with_unit(node, key, parse_bytes(given, key), "unit, percent or bytes", allowed))
+    return Headroom(bytes=_with_unit(node, key, parse_bytes(value, key), "unit, percent or bytes", allowed))
 
 
 _COUNT: Final = TYPES["count"].schema
@@ -154,7 +156,7 @@ _READERS: Final[Mapping[str, Callable[[Node, str], Any]]] = {
     "model": _text,
     "pairs": _engine_options,
 }
-"""Type of an option -> how a check file's value is read: what is no text there is stricter than what Python gives."""
+"""Type of an option -> reader of its value in a check file. Numbers are read more strictly here than in the library."""
 _LAST: Final = ("margin", "lora", "draft", "revision", "assume")
 """The keys that come last in messages and in the schema."""
 
@@ -169,7 +171,7 @@ def _option_fields() -> dict[str, Field]:
 
 
 OPTIONS: Final[Mapping[str, Field]] = _option_fields()
-"""Key -> how it is read. These are the keyword arguments of :func:`hwcalc.plan`, by the table of its options."""
+"""Key -> how it is read. The keys are the keyword arguments of :func:`hwcalc.plan`, from the table of its options."""
 
 REQUIREMENTS: Final[Mapping[str, Field]] = {
     "fits": Field(
@@ -187,12 +189,12 @@ REQUIREMENTS: Final[Mapping[str, Field]] = {
         _number, "Lowest acceptable upper bound of decoding speed.", {"type": "number", "exclusiveMinimum": 0}
     ),
 }
-"""Key -> how what is required is read, in the order of the reports."""
+"""Key -> how the requirement is read, in the order of the reports."""
 
 ALIASES: Final = {
     flag.removeprefix("--").replace("-", "_"): row.name for row in PLAN_OPTIONS if row.name in OPTIONS for flag in row.flags[1:]
 }
 HARDWARE: Final = ("gpu", "instance", "kv_memory")
-"""Any of them asks for a verdict."""
+"""Keys that name hardware; with any of them a plan has a verdict."""
 FITTING: Final = ("fits", "headroom", "min_concurrency", "min_seq", "max_gpus", "min_decode_tokens_per_s")
-"""What can be required only of a verdict."""
+"""Requirements that need a verdict, and so hardware."""

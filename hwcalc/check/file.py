@@ -1,4 +1,4 @@
-"""A check file: its checks with defaults filled in, each knowing its line."""
+"""Read a check file: its checks, with defaults filled in and the line of each."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _LONGEST_NAME: Final = 200
 _TOP: Final = ("schema_version", "defaults", "checks")
 _KEYS: Final = ("name", "model", *OPTIONS, *ALIASES, *REQUIREMENTS)
 _INSTEAD: Final = {"gpu": ("instance",), "instance": ("gpu", "gpus")}
-# Two ways to name the hardware: a check's own way replaces the other one of the defaults.
+# A check that names hardware in one way drops what the defaults say in the other way.
 
 
 @frozen
 class Required:
-    """One requirement: its key, the limit as read, and as it was written."""
+    """One requirement: its key, the limit, and the limit as it was written."""
 
     name: str
     limit: Any
@@ -45,7 +45,7 @@ class Required:
 
 @frozen
 class Check:
-    """One check: ``model`` as written, ``options`` the keyword arguments of a plan, ``required`` in the order of the reports."""
+    """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports."""
 
     name: str
     line: int
@@ -57,32 +57,32 @@ class Check:
 
 @frozen
 class CheckFile:
-    """A file of checks. ``path`` is as given, ``-`` for standard input; relative paths in it start at ``folder``."""
+    """A file of checks. ``path`` is as given, ``-`` for standard input; relative paths in the file start at ``folder``."""
 
     path: str
     checks: tuple[Check, ...]
 
     @property
     def folder(self) -> str:
-        """Where the file lies; the current folder for standard input."""
+        """The folder of the file; the current folder for standard input."""
         return "" if self.path == "-" else str(Path(self.path).parent)
 
     @property
     def shown(self) -> str:
-        """The file's name in messages."""
+        """The name of the file in messages."""
         return "standard input" if self.path == "-" else printable(self.path)
 
 
 @frozen
 class Unread:
-    """A file that is no file of checks, and why: it is an error among the checks of the others."""
+    """A file that could not be read as check file, and why. It becomes one failed check among those of the other files."""
 
     path: str
     error: CheckFileError | CheckUsageError
 
 
 def open_check_file(path: str) -> CheckFile | Unread:
-    """As :func:`read_check_file`, with what it raises as an answer."""
+    """As :func:`read_check_file`, but an error is returned instead of raised."""
     try:
         return read_check_file(path)
     except (CheckFileError, CheckUsageError) as error:
@@ -92,20 +92,20 @@ def open_check_file(path: str) -> CheckFile | Unread:
 def read_check_file(path: str) -> CheckFile:
     """Read a file, or standard input for ``-``.
 
-    Raises :class:`~hwcalc.check.errors.CheckFileError` (exit 3) if it is not YAML that can be read and
-    :class:`~hwcalc.check.errors.CheckUsageError` (exit 2) if it asks for what makes no sense; both name line and column.
+    Raises :class:`~hwcalc.check.errors.CheckFileError` (exit 3) if it cannot be read as YAML and
+    :class:`~hwcalc.check.errors.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column.
     """
     return parse_check_file(read_text(path), path)
 
 
 def parse_check_file(text: str, path: str) -> CheckFile:
-    """The same from a text that was read from ``path``."""
+    """The same for a text that was read from ``path``."""
     reader = _Reader("standard input" if path == "-" else printable(path))
     return CheckFile(path=path, checks=reader.checks(parse_tree(text, reader.name)))
 
 
 class _Reader:
-    """Reads one file; every error names it with line and column."""
+    """Reads one file. Every error names the file, the line and the column."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class _Reader:
             raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
         for key, place in (node.keys or {}).items():
             if key not in known:
-                raise self.error(place, f"{what} has no key {printable(key)[:60]!r}", _meant(key, known))
+                raise self.error(place, f"{what} has no key {printable(key)[:60]!r}", _suggestion(key, known))
         return {key: value for key, value in node.value.items() if isinstance(value, Node)}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
@@ -145,19 +145,19 @@ class _Reader:
         return tuple(self.check(node, defaults, named) for node in listed.value)
 
     def keys(self, node: Node, what: str) -> dict[str, Node]:
-        """Keys by their own names: an alias counts as the key it stands for."""
-        given = self.mapping(node, what, _KEYS)
+        """The keys of a mapping; an alias is replaced by the key it stands for."""
+        out = self.mapping(node, what, _KEYS)
         for alias, key in ALIASES.items():
-            if alias in given:
-                if key in given:
-                    raise self.error(given[alias], f"{key} and {alias} are the same", "Give one of them.")
-                given[key] = given.pop(alias)
-        return given
+            if alias in out:
+                if key in out:
+                    raise self.error(out[alias], f"{key} and {alias} are the same", "Give one of them.")
+                out[key] = out.pop(alias)
+        return out
 
     def check(self, node: Node, defaults: Mapping[str, Node], named: dict[str, int]) -> Check:
         own = self.keys(node, "a check")
-        left = {key: value for key, value in defaults.items() if not any(key in _INSTEAD.get(given, ()) for given in own)}
-        merged = {key: value for key, value in (left | own).items() if value.value is not None}
+        kept = {key: value for key, value in defaults.items() if not any(key in _INSTEAD.get(name, ()) for name in own)}
+        merged = {key: value for key, value in (kept | own).items() if value.value is not None}
         if "model" not in merged:
             raise self.error(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
         model = self.read(merged["model"], "model", OPTIONS["draft"])
@@ -167,7 +167,7 @@ class _Reader:
         if options.get("draft") == "-":
             raise self.error(merged["draft"], "a check's draft cannot be standard input", "Give an id or a path.")
         required = {key: self.read(merged[key], key, field) for key, field in REQUIREMENTS.items() if key in merged}
-        self.sensible(node, merged, required, asked=_fit_is_open(own, defaults))
+        self.check_requirements(node, merged, required, demand_fit=_fit_is_open(own, defaults))
         return Check(
             name=self.title(merged.get("name"), model, options, named, node),
             line=node.line,
@@ -181,8 +181,8 @@ class _Reader:
             ),
         )
 
-    def sensible(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, asked: bool) -> None:
-        """That the requirements go together; a check with hardware demands that it fits, if it does not say otherwise."""
+    def check_requirements(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, demand_fit: bool) -> None:
+        """Raise an error if the requirements contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
         hardware = any(key in merged for key in HARDWARE)
         if "gpu" in merged and "instance" in merged:
             raise self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them.")
@@ -190,7 +190,7 @@ class _Reader:
             for key in FITTING:
                 if key in required:
                     raise self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
-        elif asked:
+        elif demand_fit:
             required.setdefault("fits", True)
         if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
             raise self.error(
@@ -213,14 +213,14 @@ class _Reader:
         except UsageError as error:
             raise self.error(node, printable(error.message), error.hint) from error
 
-    def title(self, given: Node | None, model: str, options: Mapping[str, Any], named: dict[str, int], node: Node) -> str:
-        """The check's name: its own, which nothing else has, or one made of what it plans."""
-        if given is not None:
-            name = printable(self.read(given, "name", OPTIONS["draft"]).strip())
+    def title(self, name_node: Node | None, model: str, options: Mapping[str, Any], named: dict[str, int], node: Node) -> str:
+        """The name of the check, which must be unique; without one, a name made of the model and the options."""
+        if name_node is not None:
+            name = printable(self.read(name_node, "name", OPTIONS["draft"]).strip())
             if len(name) > _LONGEST_NAME:
-                raise self.error(given, f"name is longer than {_LONGEST_NAME} characters")
+                raise self.error(name_node, f"name is longer than {_LONGEST_NAME} characters")
             if name in named:
-                raise self.error(given, f"the name '{name[:60]}' stands twice (first in line {named[name]})")
+                raise self.error(name_node, f"the name '{name[:60]}' stands twice (first in line {named[name]})")
             named[name] = node.line
             return name
         shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")
@@ -235,12 +235,12 @@ class _Reader:
 
 
 def _fit_is_open(own: Mapping[str, Node], defaults: Mapping[str, Node]) -> bool:
-    """Whether nobody wrote ``fits: null``, which asks for no verdict."""
-    given = own.get("fits") or defaults.get("fits")
-    return given is None or given.value is not None
+    """Whether the check may demand that it fits: ``fits: null`` says that it does not."""
+    fits = own.get("fits") or defaults.get("fits")
+    return fits is None or fits.value is not None
 
 
-def _meant(key: str, known: Iterable[str]) -> str:
+def _suggestion(key: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     names = tuple(known)

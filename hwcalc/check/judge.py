@@ -1,4 +1,4 @@
-"""Compare one plan with what is required of it."""
+"""Compare one plan with its requirements."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any, Final
 from hwcalc.check.fields import Headroom
 from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
-from hwcalc.check.verdict import FITS, TIGHT, figures_of, in_words
+from hwcalc.check.verdict import figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.planner.result import UNLIMITED, Plan
+from hwcalc.planner.result import UNLIMITED, Plan, Verdict
 from hwcalc.planner.solve import MOST_GPUS, NODE, counts
 from hwcalc.units import human_bytes
 
-__all__ = ["judge", "measured"]
+__all__ = ["judge", "with_unit"]
 
 
-Again = Callable[..., Plan]
-"""The same plan with these options changed."""
+Replan = Callable[..., Plan]
+"""Makes the same plan with some options changed."""
 
 
-def judge(required: tuple[Required, ...], plan: Plan, again: Again) -> tuple[Judged, ...]:
-    """Every requirement, in order. ``again(batch=4)`` is the plan with that one change.
+def judge(required: tuple[Required, ...], plan: Plan, replan: Replan) -> tuple[Judged, ...]:
+    """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change.
 
-    Raises :class:`~hwcalc.errors.UnsupportedError` where the plan has no such figure: what cannot be checked does not hold.
+    Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required.
     """
     figures = figures_of(plan)
-    return tuple(_JUDGES[item.name](item, figures, plan, again) for item in required)
+    return tuple(_JUDGES[item.name](item, figures, plan, replan) for item in required)
 
 
-def measured(count: float, unit: str) -> str:
-    """A figure with its unit: bytes to the last one and in a binary unit."""
+def with_unit(count: float, unit: str) -> str:
+    """A figure with its unit. Bytes are printed exactly and in a binary unit."""
     if unit == "bytes":
         human = human_bytes(int(count))
         return human if human.endswith(" B") else f"{human} ({int(count):,} B)"
@@ -59,7 +59,7 @@ def _known(item: Required, value: Any, figures: Figures) -> Any:
     return value
 
 
-def _fits(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
     fit = _fit_of(item, figures)
     assert plan.fit is not None
     holds = plan.fit.fits is item.limit
@@ -71,34 +71,40 @@ def _fits(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
     if not item.limit:
         message += "; required: that it does not fit"
     return Judged(
-        name=item.name, unit="verdict", limit=None, got=None, holds=holds, certain=plan.fit.verdict != TIGHT, message=message
+        name=item.name,
+        unit="verdict",
+        limit=None,
+        got=None,
+        holds=holds,
+        certain=plan.fit.verdict != Verdict.TIGHT,
+        message=message,
     )
 
 
-def _headroom(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
     fit = _fit_of(item, figures)
     limit: Headroom = item.limit
-    wanted = limit.of(fit.usable_bytes)
+    least = limit.of(fit.usable_bytes)
     got, worst, best = (fit.usable_bytes - n for n in (fit.needed_bytes, fit.needed_high_bytes, fit.needed_low_bytes))
-    asked = f"{item.text} = {measured(wanted, 'bytes')}" if limit.share is not None else measured(wanted, "bytes")
+    asked = f"{item.text} = {with_unit(least, 'bytes')}" if limit.share is not None else with_unit(least, "bytes")
     span = "" if worst == best else f" ({human_bytes(worst)} to {human_bytes(best)})"
     return Judged(
         name=item.name,
         unit="bytes",
-        limit=wanted,
+        limit=least,
         got=max(0, got),
-        holds=got >= wanted,
-        certain=(worst >= wanted) is (best >= wanted),
+        holds=got >= least,
+        certain=(worst >= least) is (best >= least),
         message=f"{human_bytes(got)} free{span}, at least {asked} required",
     )
 
 
 Read = Callable[[Figures, Plan], tuple[Any, Any, Any]]
-"""A figure as expected, low and high."""
+"""Reads a figure: its expected value, and the low and high ends of the estimate."""
 
 
 def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
-    def judged(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
         expected, low, high = (_known(item, value, figures) for value in read(figures, plan))
         return _compared(
             item, unit, expected, low, high, holds=expected <= item.limit, certain=(low <= item.limit) is (high <= item.limit)
@@ -108,7 +114,7 @@ def _at_most(read: Read, unit: str = "bytes") -> Callable[..., Judged]:
 
 
 def _compared(item: Required, unit: str, expected: float, low: float, high: float, *, holds: bool, certain: bool) -> Judged:
-    span = "" if low == high else f" ({measured(low, unit)} to {measured(high, unit)})"
+    span = "" if low == high else f" ({with_unit(low, unit)} to {with_unit(high, unit)})"
     words = "at least" if item.name.startswith("min") else "at most"
     open_end = "; the ends of the estimate disagree" if not certain and not span else ""
     return Judged(
@@ -118,26 +124,26 @@ def _compared(item: Required, unit: str, expected: float, low: float, high: floa
         got=expected,
         holds=holds,
         certain=certain,
-        message=f"{measured(expected, unit)}{span}, {words} {measured(item.limit, unit)} required{open_end}",
+        message=f"{with_unit(expected, unit)}{span}, {words} {with_unit(item.limit, unit)} required{open_end}",
     )
 
 
 def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
-    """A judge of what a solver found for the expected value; the ends of the estimate are asked about the limit itself."""
+    """A judge of what a solver found at the expected value. To be certain, the request at the limit is planned as well."""
 
-    def judged(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+    def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
         fit = _fit_of(item, figures)
         got = _known(item, getattr(fit, figure), figures)
         certain = True
         if fit.needed_low_bytes != fit.needed_high_bytes:
-            at_limit = again(**{option: item.limit}).fit
-            certain = at_limit is not None and at_limit.verdict != TIGHT
+            at_limit = replan(**{option: item.limit}).fit
+            certain = at_limit is not None and at_limit.verdict != Verdict.TIGHT
         return _compared(item, unit, got, got, got, holds=got >= item.limit, certain=certain)
 
     return judged
 
 
-def _max_gpus(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
     fit = _fit_of(item, figures)
     if fit.gpu is None:
         _known(item, None, figures)
@@ -145,49 +151,50 @@ def _max_gpus(item: Required, figures: Figures, plan: Plan, again: Again) -> Jud
         count = fit.min_gpus
         holds = count <= item.limit
         exact = fit.needed_low_bytes == fit.needed_high_bytes
-        certain = not holds or exact or _held_for_certain(fit, count, item.limit, plan, again)
+        certain = not holds or exact or _held_for_certain(fit, count, item.limit, plan, replan)
         return _compared(item, "GPUs", count, count, count, holds=holds, certain=certain)
     message = f"no number of {fit.gpu} that was tried holds it, at most {item.limit:,} required"
     return Judged(name=item.name, unit="GPUs", limit=item.limit, got=None, holds=False, certain=True, message=message)
 
 
-def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, again: Again) -> bool:
-    """Whether some layout of ``least`` to ``most`` GPUs holds the sequences at the high end of the estimate as well."""
-    if plan.fit is not None and plan.fit.verdict == FITS and fit.gpus <= most:
+def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Replan) -> bool:
+    """Whether some layout of ``least`` to ``most`` GPUs fits at the high end of the estimate too."""
+    if plan.fit is not None and plan.fit.verdict == Verdict.FITS and fit.gpus <= most:
         return True
     for count in counts(min(most, MOST_GPUS)):
         for tp in range(min(count, NODE), 0, -1) if count >= least else ():
             for pp in range(1, count // tp + 1):
                 if count % (tp * pp):
                     continue
-                shared = {"tp": tp, "pp": pp, "dp": count // tp // pp, "dcp": 1, "ep": 1}
-                with suppress(KvplanError):  # a layout that the model or the engine cannot be split into
-                    found = again(gpu=fit.gpu, gpus=None, instance=None, **shared).fit
-                    if found is not None and found.verdict == FITS:
+                layout = {"tp": tp, "pp": pp, "dp": count // tp // pp, "dcp": 1, "ep": 1}
+                with suppress(KvplanError):  # the model or the engine does not allow this layout
+                    other = replan(gpu=fit.gpu, gpus=None, instance=None, **layout).fit
+                    if other is not None and other.verdict == Verdict.FITS:
                         return True
     return False
 
 
-def _decode(item: Required, figures: Figures, plan: Plan, again: Again) -> Judged:
+def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
     got = _known(item, figures.decode_tokens_per_s_bound, figures)
     return _compared(item, "tokens/s", got, got, got, holds=got >= item.limit, certain=True)
 
 
-def _same(value: Any) -> tuple[Any, Any, Any]:
+def _exact(value: Any) -> tuple[Any, Any, Any]:
     return value, value, value
 
 
 def _weights(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
-    found = plan.memory.weights
-    return found.bytes, _or(found.low, found.bytes), _or(found.high, found.bytes)
+    weights = plan.memory.weights
+    low, high = (weights.bytes if end is None else end for end in (weights.low, weights.high))
+    return weights.bytes, low, high
 
 
 def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
-    """The ends of the sum are those of its parts; the cache has none."""
+    """The total. Its low and high ends add up those of the parts; the cache is exact."""
     total = figures.total_bytes
     expected, low, high = _weights(figures, plan)
     if total is None or expected is None:
-        return _same(total)
+        return _exact(total)
     low, high = low - expected, high - expected
     for part in (plan.memory.activations, plan.memory.overhead):
         if part is not None:
@@ -195,17 +202,13 @@ def _total(figures: Figures, plan: Plan) -> tuple[Any, Any, Any]:
     return total, total + low, total + high
 
 
-def _or(value: int | None, instead: int | None) -> int | None:
-    return instead if value is None else value
-
-
 _JUDGES: Final[Mapping[str, Callable[..., Judged]]] = {
     "fits": _fits,
     "headroom": _headroom,
-    "max_cache": _at_most(lambda figures, _: _same(figures.cache_bytes)),
+    "max_cache": _at_most(lambda figures, _: _exact(figures.cache_bytes)),
     "max_weights": _at_most(_weights),
     "max_total": _at_most(_total),
-    "max_bytes_per_token": _at_most(lambda figures, _: _same(figures.bytes_per_token)),
+    "max_bytes_per_token": _at_most(lambda figures, _: _exact(figures.bytes_per_token)),
     "min_concurrency": _at_least("max_batch", "batch", "sequences"),
     "min_seq": _at_least("max_seq", "seq", "tokens"),
     "max_gpus": _max_gpus,

@@ -1,8 +1,8 @@
-"""The lock beside a check file: the facts that the models were planned from, so that the gate needs no network and notices a change.
+"""The lock beside a check file: the facts about its models. With a lock, the gate needs no network and notices changed models.
 
-``checks.yaml.lock`` is JSON with one entry for each model: its config as the source had it, parameter counts, what the headers of its
-weight files said, where it came from and which revision. The same facts give the same bytes, so it can be committed; a digest over
-all of it tells an edit by hand or a bad merge from what kvplan wrote. A config's keys keep their order, which may carry meaning.
+``checks.yaml.lock`` is JSON with one entry for each model: its config as the source had it, its parameter counts, what the headers of
+its weight files say, its source and its revision. The same facts give the same bytes, so the file can be committed. A digest over all
+entries reveals edits by hand and bad merges. The keys of a config keep their order, because the order may carry meaning.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SCHEMA_VERSION: Final = 1
 SUFFIX: Final = ".lock"
 _SOURCES: Final = frozenset({"catalog", "hub", "hf-cache", "local", "gguf"})
 _PASSING: Final = frozenset({"hub-unreachable", "source", "user-profile"})
-"""Notes about how the source was found, not about the model."""
+"""Notes about how the source was read, not about the model."""
 _ENTRY: Final = ("config", "id", "notes", "parameters", "revision", "source", "weights")
 
 
 def lock_of(path: str) -> str:
-    """Where the lock of a check file lies."""
+    """The path of the lock of a check file."""
     return path + SUFFIX
 
 
 def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
-    """Write the facts, whole or not at all; gives whether the file's bytes changed. ``command`` is what mends a lock."""
+    """Write the facts atomically; returns whether the file changed. ``command`` is the command that repairs a lock."""
     entries = {key: _entry(models[key]) for key in sorted(models)}
     document = {"schema_version": SCHEMA_VERSION, "digest": _digest(entries), "models": entries}
     data = (json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
@@ -61,7 +61,7 @@ def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
 def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
     """The models of a lock by their keys, or ``None`` if there is no such file.
 
-    Raises :class:`~hwcalc.check.errors.LockError` if it is broken, of another version, or not as kvplan wrote it.
+    Raises :class:`~hwcalc.check.errors.LockError` if it is broken, has another version, or is not as kvplan wrote it.
     """
     if not os.path.lexists(path):
         return None
@@ -91,7 +91,7 @@ def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
 def _digest(entries: Mapping[str, Any]) -> str:
     from hashlib import sha256
 
-    # As text, not as parsed: the order of a config's keys counts.
+    # Keys are not sorted: the order of a config's keys counts.
     return "sha256:" + sha256(json.dumps(entries, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -120,7 +120,7 @@ def _entry(raw: RawModel) -> dict[str, Any]:
 
 
 def _raw(entry: Any, name: str) -> RawModel:
-    """One entry, checked: the digest shows a change, not who made it."""
+    """One entry, with its types checked: anybody can write a valid digest."""
     if not isinstance(entry, dict) or set(entry) != set(_ENTRY) or entry["source"] not in _SOURCES:
         raise TypeError
     if not isinstance(entry["config"], dict) or not isinstance(entry["id"], str) or not isinstance(entry["revision"], str | None):

@@ -1,4 +1,4 @@
-"""The models of one check file: from its lock where there is one, else from the sources; each is read once."""
+"""The models of one check file. They come from its lock if it has one, else from the sources; each is read once."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _CONFIGS: Final = ("config.json", "params.json")
 
 
 def key_of(model: str, revision: str | None) -> str:
-    """A model's key in the lock: as the check file names it, with the revision."""
+    """The key of a model in the lock: its name in the check file, with the revision."""
     return model if revision is None else f"{model}@{revision}"
 
 
 class Models:
-    """Reads models for one check file. What was read once, or failed once, is not asked for again.
+    """Reads the models of one check file. Each model is read once, even if reading it fails.
 
-    A relative path starts at ``folder``, the check file's own. ``locked`` is the content of the lock, ``None`` without one;
-    ``mend`` the command that writes it anew. ``access`` is how they are fetched.
+    Relative paths start at ``folder``, the folder of the check file. ``locked`` is the content of the lock, ``None`` without one;
+    ``mend`` is the command that writes the lock again; ``access`` says how models are fetched.
     """
 
     def __init__(self, folder: str, locked: Mapping[str, RawModel] | None, *, mend: str, access: Access) -> None:
@@ -47,16 +47,16 @@ class Models:
         self._kept: dict[tuple[str, ...], Any] = {}
 
     def raw(self, model: str, revision: str | None) -> RawModel:
-        """The description of a model: from the lock alone, if there is one."""
+        """The description of a model. If there is a lock, only the lock is asked."""
         return self._once(("raw", key_of(model, revision)), lambda: self._find(model, revision))
 
     def spec(self, model: str, revision: str | None, assume: str | None) -> ModelSpec:
-        """The same, read into layers."""
+        """The model, parsed into layers."""
         key = key_of(model, revision)
         return self._once(("spec", key, assume or ""), lambda: parse(self.raw(model, revision), assume=assume))
 
     def changed(self, model: str, revision: str | None, assume: str | None) -> Judged | None:
-        """Whether what this machine has of a locked model still says the same; ``None`` without a lock."""
+        """Whether this machine's copy of a locked model still equals the lock; ``None`` without a lock."""
         if self._locked is None:
             return None
         key = key_of(model, revision)
@@ -91,15 +91,15 @@ class Models:
         return found if found.source != "local" else replace(found, location=printable(model))
 
     def _path(self, model: str) -> Path | None:
-        """Where a model lies, if it is a path: written as one, or the name of a model's folder or file beside the check file."""
-        with suppress(OSError, RuntimeError, ValueError):  # a name too long for the system, a home that nobody has
+        """The path of a model, if its name is a path or names a model's folder or file beside the check file."""
+        with suppress(OSError, RuntimeError, ValueError):  # the name is too long for the system, or the home folder is unknown
             path = Path(self._folder) / Path(model).expanduser()
             if has_path_syntax(model) or path.is_file() or any((path / name).is_file() for name in _CONFIGS):
                 return path
         return None
 
-    def _here(self, locked: RawModel, model: str, revision: str | None) -> RawModel | None:
-        """What this machine has of a locked model in the same kind of place, without network; ``None`` if it has nothing."""
+    def _local_copy(self, locked: RawModel, model: str, revision: str | None) -> RawModel | None:
+        """This machine's copy of a locked model, from the same kind of source and without network; ``None`` if there is none."""
         from hwcalc.sources import resolve
         from hwcalc.sources.built_in import find_in_catalog
         from hwcalc.sources.hf_cache import find_cached
@@ -118,10 +118,10 @@ class Models:
     def _compare(self, model: str, revision: str | None, assume: str | None) -> Judged:
         locked = self.raw(model, revision)
         try:
-            here = self._here(locked, model, revision)
-            if here is None:
+            local = self._local_copy(locked, model, revision)
+            if local is None:
                 return _judged("not on this machine: taken from the lock")
-            changes = self._changes(locked, here, model, revision, assume)
+            changes = self._changes(locked, local, model, revision, assume)
         except UsageError:
             raise
         except KvplanError as error:
@@ -132,20 +132,20 @@ class Models:
         more = f"; and {len(changes) - _MOST_KEYS} more" if len(changes) > _MOST_KEYS else ""
         return _judged(f"model config changed since the lock: {shown}{more}", mend=self._mend)
 
-    def _changes(self, locked: RawModel, here: RawModel, model: str, revision: str | None, assume: str | None) -> list[str]:
-        """What differs, as far as memory depends on it."""
+    def _changes(self, locked: RawModel, local: RawModel, model: str, revision: str | None, assume: str | None) -> list[str]:
+        """The differences that bear on memory."""
         from hwcalc.planner.diff import key_changes
         from hwcalc.sources.refresh import finite
 
         changes: list[str] = []
-        if finite(here.config) != locked.config:
-            now = parse(here, assume=assume)
+        if finite(local.config) != locked.config:
+            now = parse(local, assume=assume)
             changes += [
                 f"{printable(change.key)} {_value(change.in_a, change.a)} -> {_value(change.in_b, change.b)}"
                 for change in key_changes(self.spec(model, revision, assume), now)
             ]
-        if here.weights is not None and locked.weights is not None:
-            before, after = dict(locked.weights.bytes_by_dtype), dict(here.weights.bytes_by_dtype)
+        if local.weights is not None and locked.weights is not None:
+            before, after = dict(locked.weights.bytes_by_dtype), dict(local.weights.bytes_by_dtype)
             if before != after:
                 changes.append(f"weight files {sum(before.values()):,} B -> {sum(after.values()):,} B")
         return changes
@@ -161,5 +161,5 @@ def _value(present: bool, value: Any) -> str:
 
 
 def _judged(message: str, *, mend: str = "") -> Judged:
-    said = f"{message}. If that is right: {mend}" if mend else message
-    return Judged(name="lock", unit="keys", limit=None, got=None, holds=not mend, certain=True, message=said)
+    full = f"{message}. If that is right: {mend}" if mend else message
+    return Judged(name="lock", unit="keys", limit=None, got=None, holds=not mend, certain=True, message=full)

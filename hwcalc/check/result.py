@@ -1,10 +1,11 @@
-"""What a run of checks comes to: frozen objects whose fields are the JSON document of ``kvplan check``."""
+"""The result of a run of checks: frozen objects whose fields are the JSON document of ``kvplan check``."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.formulas.frozen import fields, frozen, is_frozen
+from hwcalc.documents import document_of
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 
 __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]
@@ -133,13 +134,5 @@ class CheckDocument:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, as plain dicts and lists."""
-        document: dict[str, Any] = _plain(self)
+        document: dict[str, Any] = document_of(self)
         return document
-
-
-def _plain(value: Any) -> Any:
-    if is_frozen(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from hwcalc._version import __version__
-from hwcalc.check.baseline import Baseline, Growth, Subject, compare, parse_growth, read_baseline, settled, way_of
+from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
 from hwcalc.check.file import Check, CheckFile, Unread, open_check_file
 from hwcalc.check.judge import judge
 from hwcalc.check.lock import lock_of, read_lock, write_lock
@@ -22,14 +22,14 @@ from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
 from hwcalc.text import printable
 
-__all__ = ["Settings", "check", "run_checks"]
+__all__ = ["CheckOptions", "check", "run_checks"]
 
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 
 
 @frozen
-class Settings:
-    """How to run: ``lock`` is ``use`` (where there is one), ``write`` or ``ignore``; ``access`` is how models are fetched."""
+class CheckOptions:
+    """How to run checks. ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``; ``access`` says how models are fetched."""
 
     lock: str = "use"
     strict: bool = False
@@ -49,29 +49,30 @@ def check(
     token: str | None = None,
     endpoint: str | None = None,
 ) -> CheckDocument:
-    """Judge the checks of files as ``kvplan check`` does: ``summary.exit_code`` is 0 where all of them hold.
+    """Judge the checks of files as ``kvplan check`` does. ``summary.exit_code`` is 0 if all of them hold.
 
-    ``lock`` is ``use`` (where there is one), ``write`` or ``ignore``; ``baseline`` names earlier documents that bytes may not have grown
-    by more than ``max_growth`` since. A file that cannot be read is a result among others. Raises what :func:`run_checks` raises.
+    ``lock`` is ``use`` (if there is one), ``write`` or ``ignore``. ``baseline`` names documents of earlier runs; since then, bytes may
+    not have grown by more than ``max_growth``. A file that cannot be read is a result among others. Raises what :func:`run_checks`
+    raises.
     """
     paths = [files] if isinstance(files, str) else list(files)
     baselines = [baseline] if isinstance(baseline, str) else list(baseline)
     growth = parse_growth(max_growth)
-    settings = Settings(
+    options = CheckOptions(
         lock=lock,
         strict=strict,
         baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
         growth=growth,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,
     )
-    return run_checks([open_check_file(path) for path in paths], settings)
+    return run_checks([open_check_file(path) for path in paths], options)
 
 
-def run_checks(files: Sequence[CheckFile | Unread], settings: Settings) -> CheckDocument:
-    """Judge every check. What is wrong with one check, or one file, is a result among others; a broken lock is an error of the whole run.
+def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> CheckDocument:
+    """Judge every check. An error of one check or one file is a result among others; a broken lock ends the whole run.
 
-    Raises :class:`~hwcalc.check.errors.LockError`, and with ``lock="write"`` whatever a model that cannot be read raises: then no
-    lock is written.
+    Raises :class:`~hwcalc.check.errors.LockError`. With ``lock="write"`` it raises the error of a model that cannot be read, and
+    writes no lock.
     """
     infos: list[FileInfo] = []
     planned: list[tuple[Checked, Subject | None]] = []
@@ -80,35 +81,35 @@ def run_checks(files: Sequence[CheckFile | Unread], settings: Settings) -> Check
             infos.append(FileInfo(path=printable(file.path), checks=0, lock=None, lock_written=False, notes=()))
             planned.append((_unread(file), None))
             continue
-        models, info = _models(file, settings)
+        models, info = _models(file, options)
         infos.append(info)
-        planned += [_checked(file, check, models, settings) for check in file.checks]
-    done = [check for check, _ in planned] if settings.baselines is None else _compared(planned, settings.baselines, settings)
+        planned += [_checked(file, check, models, options) for check in file.checks]
+    done = [check for check, _ in planned] if options.baselines is None else _compared(planned, options.baselines, options)
     return CheckDocument(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         files=tuple(infos),
         checks=tuple(done),
-        summary=_summary(done, strict=settings.strict),
+        summary=_summary(done, strict=options.strict),
     )
 
 
-def _models(file: CheckFile, settings: Settings) -> tuple[Models, FileInfo]:
+def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
     mend = f"kvplan check --lock {shlex.quote(file.path)}"
     path = lock_of(file.path)
     notes: tuple[Note, ...] = ()
-    if settings.lock == "write":
+    if options.lock == "write":
         if file.path == "-":
             raise UsageError("standard input has no place for a lock beside it.", hint="Save the checks in a file.")
-        models = Models(file.folder, None, mend=mend, access=settings.access)
+        models = Models(file.folder, None, mend=mend, access=options.access)
         changed = write_lock(path, _all(file, models), mend)
         notes = (Note(code="lock-written", message=f"{'Wrote' if changed else 'Unchanged:'} {path}"),)
         return models, FileInfo(path=printable(file.path), checks=len(file.checks), lock=path, lock_written=changed, notes=notes)
-    locked = None if settings.lock == "ignore" or file.path == "-" else read_lock(path, mend)
+    locked = None if options.lock == "ignore" or file.path == "-" else read_lock(path, mend)
     if locked is not None:
         notes = (Note(code="locked", message=f"Models are taken from {path}; no network is used."),)
     return (
-        Models(file.folder, locked, mend=mend, access=settings.access),
+        Models(file.folder, locked, mend=mend, access=options.access),
         FileInfo(
             path=printable(file.path),
             checks=len(file.checks),
@@ -120,20 +121,20 @@ def _models(file: CheckFile, settings: Settings) -> tuple[Models, FileInfo]:
 
 
 def _all(file: CheckFile, models: Models) -> dict[str, Any]:
-    """The description of every model of a file."""
-    found = {}
+    """The description of every model of a file, by its key in the lock."""
+    out = {}
     for check in file.checks:
         for model, revision in _named(check):
             try:
-                found[key_of(model, revision)] = models.raw(model, revision)
+                out[key_of(model, revision)] = models.raw(model, revision)
             except KvplanError as error:
                 error.hint = f"{error.hint} No lock was written.".strip()
                 raise
-    return found
+    return out
 
 
 def _named(check: Check) -> list[tuple[str, str | None]]:
-    """The models that a check plans: its own, and the draft model beside it."""
+    """The models that a check plans, with their revisions: its model and the draft model."""
     named = [(check.model, check.options.get("revision"))]
     if "draft" in check.options:
         named.append((check.options["draft"], None))
@@ -165,7 +166,7 @@ def _failure(error: KvplanError) -> CheckFailure:
     return CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
 
 
-def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) -> tuple[Checked, Subject | None]:
+def _checked(file: CheckFile, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
     known: dict[str, Any] = {
         "name": check.name,
         "file": printable(file.path),
@@ -183,52 +184,54 @@ def _checked(file: CheckFile, check: Check, models: Models, settings: Settings) 
         "notes": (),
     }
     try:
-        judged, subject = _judged(check, known["file"], models, settings)
+        judged, subject = _judged(check, known["file"], models, options)
         return Checked(**known | judged), subject
     except KvplanError as error:
         return Checked(**known | {"error": _failure(error)}), None
 
 
-def _judged(check: Check, file: str, models: Models, settings: Settings) -> tuple[dict[str, Any], Subject]:
+def _judged(check: Check, file: str, models: Models, options: CheckOptions) -> tuple[dict[str, Any], Subject]:
     revision, assume = check.options.get("revision"), check.options.get("assume")
     spec = models.spec(check.model, revision, assume)
-    options = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
-    if "draft" in options:
-        options["draft"] = models.spec(options["draft"], None, None)
-    found = plan(spec, **options)
-    judged = list(judge(check.required, found, lambda **change: plan(spec, **options | change)))
-    figures, verdict = figures_of(found), verdict_of(found)
+    keywords = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
+    if "draft" in keywords:
+        keywords["draft"] = models.spec(keywords["draft"], None, None)
+    planned = plan(spec, **keywords)
+    judged = list(judge(check.required, planned, lambda **change: plan(spec, **keywords | change)))
+    figures, verdict = figures_of(planned), verdict_of(planned)
     for model, of in _named(check):
         lock = models.changed(model, of, assume if model == check.model else None)
         if lock is not None:
             judged.append(lock)
-    subject = Subject(name=check.name, file=file, models=(check.model, spec.id), way=way_of(found), figures=figures)
+    subject = Subject(name=check.name, file=file, models=(check.model, spec.id), setup=setup_of(planned), figures=figures)
     return {
-        "status": _status(judged, strict=settings.strict),
+        "status": _status(judged, strict=options.strict),
         "verdict": verdict,
         "source": spec.source,
         "revision": spec.revision,
         "plan": figures,
         "requirements": tuple(judged),
-        "warnings": found.warnings,
-        "notes": found.notes,
+        "warnings": planned.warnings,
+        "notes": planned.notes,
     }, subject
 
 
-def _compared(planned: Sequence[tuple[Checked, Subject | None]], given: Sequence[Baseline], settings: Settings) -> list[Checked]:
-    """The checks with what has grown since the baselines. One that none of them has is a warning, and with ``strict`` a failure."""
-    baselines = settled(given, [subject for _, subject in planned if subject is not None])
+def _compared(
+    planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline], options: CheckOptions
+) -> list[Checked]:
+    """The checks, with a requirement for the growth of each figure. A check without a baseline gets a warning; ``strict`` fails it."""
+    baselines = mark_exact(baselines, [subject for _, subject in planned if subject is not None])
     done = []
     for check, subject in planned:
         if subject is None:
             done.append(check)
             continue
-        grown = compare(baselines, subject, settings.growth)
-        if grown is None and not settings.strict:
+        grown = compare(baselines, subject, options.growth)
+        if grown is None and not options.strict:
             done.append(replace(check, warnings=(*check.warnings, Note(code="no-baseline", message=_NEW))))
             continue
         judged = (*check.requirements, *((_NO_BASELINE,) if grown is None else grown))
-        done.append(replace(check, requirements=judged, status=_status(judged, strict=settings.strict)))
+        done.append(replace(check, requirements=judged, status=_status(judged, strict=options.strict)))
     return done
 
 

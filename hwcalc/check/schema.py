@@ -1,4 +1,4 @@
-"""The JSON Schema of a check file, from the same table that reads it: editors complete and check the file with it."""
+"""The JSON Schema of a check file, from the same table that reads it. Editors use it to complete and check the file."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ __all__ = ["check_file_schema"]
 
 
 def check_file_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12). What goes together with what, such as ``headroom`` with hardware, is left to the reader."""
+    """JSON Schema (draft 2020-12). Rules between keys, such as ``headroom`` needs hardware, are left to :mod:`hwcalc.check.file`."""
     fields = {name: {**field.schema, "description": field.help} for name, field in {**OPTIONS, **REQUIREMENTS}.items()}
     fields |= {alias: {**OPTIONS[key].schema, "description": f"The same as {key}."} for alias, key in ALIASES.items()}
-    # null takes a default back
-    optional = {name: {"anyOf": [_without_words(schema), {"type": "null"}], **_words(schema)} for name, schema in fields.items()}
+    # null undoes a default
+    optional = {
+        name: {"anyOf": [_without_description(schema), {"type": "null"}], **_description(schema)}
+        for name, schema in fields.items()
+    }
     model = {
         "type": "string",
         "minLength": 1,
@@ -56,9 +59,9 @@ def check_file_schema() -> dict[str, Any]:
     }
 
 
-def _without_words(schema: dict[str, Any]) -> dict[str, Any]:
+def _without_description(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "description"}
 
 
-def _words(schema: dict[str, Any]) -> dict[str, Any]:
+def _description(schema: dict[str, Any]) -> dict[str, Any]:
     return {"description": schema["description"]}

@@ -1,9 +1,9 @@
-"""YAML from strangers, as a tree in which every value knows its line and column.
+"""Untrusted YAML as a tree in which every value has its line and column.
 
-The fact files of :mod:`hwcalc.profiles` are ours and are loaded as plain data; a check file comes with a pull request. So this reader builds
-its tree from the parser's events, without recursion: nothing is expanded, constructed or called. Allowed is the part of YAML that
-JSON has, with its comments and its bare words: mappings, lists, text, whole numbers, decimals, true, false, null. Aliases, anchors,
-tags, a second document and keys that are not plain text are errors, and so is a key that stands twice.
+A check file may come with anybody's pull request. Therefore this reader builds its tree from the parser's events, without recursion,
+and nothing is expanded, constructed or called. It accepts comments, bare words and the values that JSON has: mappings, lists, text,
+whole numbers, decimals, true, false, null. Aliases, anchors, tags, a second document, duplicate keys and keys that are not text are
+errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hwcalc.text import printable
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_NODES", "Node", "parse_tree", "read_text"]
 
 LARGEST_FILE: Final = 1024**2
-"""Bytes. A thousand checks take a tenth of that."""
+"""Bytes. A thousand checks take a tenth of this."""
 MAX_DEPTH: Final = 12
 """Levels of nesting. A check file has up to four."""
 MAX_NODES: Final = 100_000
@@ -40,10 +40,10 @@ _HOW = "Write plain YAML or JSON. An example: kvplan check --example"
 
 @frozen
 class Node:
-    """One value and where it begins, both counted from 1.
+    """One value with its line and column, both counted from 1.
 
-    ``value`` is text, an integer, a float, a bool, ``None``, a ``list`` of nodes or a ``dict`` from text to nodes; ``keys`` holds
-    a mapping's keys as nodes of their own, and ``text`` a scalar as it was written.
+    ``value`` is text, an integer, a float, a bool, ``None``, a ``list`` of nodes or a ``dict`` from text to nodes. ``text`` is a scalar
+    as it was written; ``keys`` has a node for each key of a mapping.
     """
 
     value: Any
@@ -85,7 +85,7 @@ def _bytes(path: str, name: str) -> bytes:
         return data.encode() if isinstance(data, str) else bytes(data)
     file = Path(path)
     mode = file.stat().st_mode
-    if not stat.S_ISREG(mode):  # opening anything else may wait for ever
+    if not stat.S_ISREG(mode):  # opening anything else may block for ever
         what = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
         raise CheckFileError(f"{name} is {what}, not a file.", hint="Give a check file, or - for standard input.")
     with file.open("rb") as stream:
@@ -93,7 +93,10 @@ def _bytes(path: str, name: str) -> bytes:
 
 
 def parse_tree(text: str, name: str) -> Node:
-    """The tree of a text; ``name`` stands for the file in messages, as ``name:line:column``."""
+    """The tree of a text. Messages name its places as ``name:line:column``.
+
+    Raises :class:`~hwcalc.check.errors.CheckFileError`.
+    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -113,12 +116,12 @@ def parse_tree(text: str, name: str) -> Node:
 
 
 class _Builder:
-    """Events to nodes, with a stack of the containers that are open."""
+    """Turns events into nodes, with a stack of the open containers."""
 
     def __init__(self, name: str, yaml: Any) -> None:
         self._name = name
         self._yaml = yaml
-        self._open: list[tuple[Node, list[Node]]] = []  # a mapping's pending key is the one item of its list
+        self._open: list[tuple[Node, list[Node]]] = []  # the list holds a mapping's pending key, if there is one
         self._root: Node | None = None
         self._count = 0
 

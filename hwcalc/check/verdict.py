@@ -1,4 +1,4 @@
-"""What a plan says about fitting, in the terms of a check."""
+"""The verdict and the figures of a plan, as a check reports them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from hwcalc.check.result import Figures, Fit
 from hwcalc.planner.result import Plan
 from hwcalc.units import human_bytes
 
-__all__ = ["FITS", "TIGHT", "figures_of", "in_words", "verdict_of"]
-
-FITS = "fits"
-TIGHT = "tight"
+__all__ = ["figures_of", "in_words", "verdict_of"]
 
 
 def verdict_of(plan: Plan) -> str | None:
-    """``fits``, ``tight`` (the ends of the estimate disagree) or ``does not fit``; ``None`` without hardware."""
+    """The word of the plan's :class:`~hwcalc.planner.result.Verdict`; ``None`` without hardware."""
     return None if plan.fit is None else plan.fit.verdict
 
 
@@ -55,7 +52,7 @@ def _fit(plan: Plan) -> Fit | None:
 
 
 def in_words(verdict: str, fit: Fit) -> str:
-    """``tight: 19.50 GiB needed (18.90 to 21.30 GiB) of 20.00 GiB usable``."""
+    """The verdict with its numbers, such as ``tight: 19.50 GiB needed (18.90 to 21.30 GiB) of 20.00 GiB usable``."""
     span = ""
     if fit.needed_low_bytes != fit.needed_high_bytes:
         span = f" ({human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)})"

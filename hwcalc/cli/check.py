@@ -127,7 +127,7 @@ def run(
 
 
 def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:
-    """The output options, of which a check has more formats than a plan."""
+    """The view that the output options ask for; a check has more formats than other commands."""
     chosen = None if format_ is None else _format(format_, "--format")
     if json and chosen not in {None, "json"}:
         raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
@@ -144,12 +144,12 @@ def _format(text: str, option: str) -> str:
     return chosen
 
 
-def _targets(given: list[str], view: View) -> dict[str, str]:
-    """Path -> format of every ``--output``. One without a format takes the answer's place on standard output."""
+def _targets(outputs: list[str], view: View) -> dict[str, str]:
+    """Path -> format of every ``--output``. A file without a format replaces standard output."""
     from hwcalc.report.check import FORMATS
 
     targets: dict[str, str] = {}
-    for text in given:
+    for text in outputs:
         before, sign, after = text.partition("=")
         named = bool(sign) and before.strip().lower() in FORMATS
         if sign and not named and before.isalpha():
@@ -180,7 +180,7 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Ans
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file whole or not at all; what is no regular file (a pipe, a terminal) is written to as it is."""
+    """Write a regular file atomically; write to a pipe or a terminal directly."""
     from hwcalc.sources.facts_cache import write_atomically
 
     try:

@@ -1,4 +1,4 @@
-"""The command line for Typer: help, completion, and every line that :mod:`hwcalc.cli.quick` leaves alone."""
+"""The command line for Typer: help, completion, and every line that :mod:`hwcalc.cli.quick` does not read."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _TYPES: dict[str, Any] = {"text": str | None, "flag": bool, "list": list[str] | 
 
 
 class Root(TyperGroup):
-    """The ``kvplan`` command itself: knows its commands by name, and what a line without one means."""
+    """The ``kvplan`` command itself. It loads commands by name, and reads a line without a command as ``kvplan plan``."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All of them, in the order of the table."""
+        """All commands, in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import and build one command."""
+        """Import a command's module and build the command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _command(cmd_name)
         return self.commands.get(cmd_name)
@@ -47,7 +47,7 @@ class Root(TyperGroup):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        """Commands, and what could stand there if the line had none: models and the options of ``plan``."""
+        """Commands, and the models and options of ``plan``, because a line may leave the command out."""
         default = self.get_command(ctx, DEFAULT)
         items = super().shell_complete(ctx, incomplete)
         with default.make_context(DEFAULT, [], parent=ctx, resilient_parsing=True) as inner:
@@ -58,10 +58,10 @@ class Root(TyperGroup):
 
 
 class Command(TyperCommand):
-    """One command. An option that takes one value is given once: Typer alone would take the last."""
+    """One command. It refuses an option that is given twice but takes one value; Typer would take the last."""
 
     def make_parser(self, ctx: Any) -> Any:
-        """The parser of a line, which refuses such an option where it comes again."""
+        """The parser of a line, which refuses such options."""
         parser = super().make_parser(ctx)
         parse = parser.parse_args
 
@@ -76,7 +76,7 @@ class Command(TyperCommand):
 
 
 def _check_once(order: Sequence[Any]) -> None:
-    """``order`` has a parameter as often as it was given."""
+    """Raise :class:`~hwcalc.errors.UsageError` if ``order``, the parameters as given, has a single-value option twice."""
     single = [one for one in order if one.param_type_name == "option" and not one.multiple and not one.is_flag]
     twice = next((one for place, one in enumerate(single) if one in single[:place]), None)
     if twice is None:
@@ -88,7 +88,7 @@ def _check_once(order: Sequence[Any]) -> None:
 
 
 def _with_command(args: list[str]) -> list[str]:
-    """The first word that is neither an option nor an option's value decides; the options are those of ``plan``."""
+    """Move the command to the front. It is the first word that is neither an option of ``plan`` nor its value; else it is ``plan``."""
     takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
     skip = False
     for index, word in enumerate(args):
@@ -106,7 +106,7 @@ def _with_command(args: list[str]) -> list[str]:
 
 
 def _command(name: str) -> Any:
-    """A command from its module's options: a function with the signature that Typer reads."""
+    """Build a command from its module's options: a function with the signature that Typer reads."""
     module = import_module(COMMANDS[name])
 
     def run(**values: Any) -> Any:
@@ -140,7 +140,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 
 def root() -> Any:
-    """The whole command line, ready to run."""
+    """The whole command line as a Typer command."""
     piped = sys.stdout is None or not sys.stdout.isatty()
     app = typer.Typer(
         cls=Root,

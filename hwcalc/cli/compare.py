@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, answer
+from hwcalc.documents import document_of
 
 __all__ = ["OPTIONS", "run"]
 
@@ -41,7 +41,7 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     if view.format == "json":
         from hwcalc.formulas.frozen import replace
 
-        return replace(answer(asdict(comparison)), status=status, remarks=remarks)
+        return replace(answer(document_of(comparison)), status=status, remarks=remarks)
     from hwcalc.report.compare import comparison_csv, comparison_text
 
     if view.format == "csv":

@@ -1,4 +1,4 @@
-"""What a shell completes. Each function is asked on a key press: it loads little and never fails."""
+"""Completions for the shell. A function runs at each key press, so it imports little and never fails."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ __all__ = [
     "instances",
     "models",
     "paths",
+    "plan_formats",
     "probe_devices",
     "probe_searches",
     "schemas",
@@ -39,17 +40,15 @@ _MOST_PATHS = 200
 
 
 def models(incomplete: str) -> list[str]:
-    """Catalog ids; files and folders once the word looks like a path."""
-    found: list[str] = []
+    """Ids of known models; files and folders if the word looks like a path."""
     if incomplete.startswith((".", "/", "~")):
-        found = _paths(incomplete)
-    else:
-        with suppress(Exception):
-            from hwcalc.sources.listing import known_ids
+        return _paths(incomplete)
+    with suppress(Exception):
+        from hwcalc.sources.listing import known_ids
 
-            lowered = incomplete.lower()
-            found = [model_id for model_id in known_ids() if model_id.lower().startswith(lowered)]
-    return found
+        lowered = incomplete.lower()
+        return [model_id for model_id in known_ids() if model_id.lower().startswith(lowered)]
+    return []
 
 
 def _paths(incomplete: str) -> list[str]:
@@ -81,7 +80,7 @@ def dialects(incomplete: str) -> list[str]:
 
 
 def dtypes(incomplete: str) -> list[str]:
-    """Dtype names; after a colon those of the values."""
+    """Dtype names. After a colon, dtype names for the values."""
     from hwcalc.profiles.dtypes import dtype_names, packed_names
 
     first, colon, second = incomplete.rpartition(":")
@@ -103,19 +102,19 @@ def emitters(incomplete: str) -> list[str]:
 
 
 def gpus(incomplete: str) -> list[str]:
-    """Accelerators by id, by another name once a part of it is written, and the one of this machine."""
+    """Ids of accelerators and the one of this machine; aliases too, if a part of the name is written."""
     from hwcalc.hardware.named import LOCAL
     from hwcalc.profiles.gpus import gpu_aliases, list_gpus
 
     with suppress(Exception):
         known = [*list_gpus(), LOCAL]
-        found = _starting([*known, *sorted(gpu_aliases())] if incomplete else known, incomplete.lower())
-        return [*found, *(_sizes(found[0]) if len(found) == 1 else [])]
+        names = _starting([*known, *sorted(gpu_aliases())] if incomplete else known, incomplete.lower())
+        return [*names, *(_sizes(names[0]) if len(names) == 1 else [])]
     return []
 
 
 def _sizes(name: str) -> list[str]:
-    """``m4-max-48gb`` and so on, of one that comes with several sizes of memory."""
+    """Names with a size, such as ``m4-max-48gb``, if the accelerator is sold with several sizes of memory."""
     from hwcalc.profiles.gpus import find_gpu
 
     sizes = find_gpu(name).memory_options_gb
@@ -123,7 +122,7 @@ def _sizes(name: str) -> list[str]:
 
 
 def instances(incomplete: str) -> list[str]:
-    """Cloud instances, with the cloud before them or without."""
+    """Cloud instances, with or without the name of the cloud."""
     from hwcalc.profiles.instances import list_instances
 
     with suppress(Exception):
@@ -143,7 +142,7 @@ def vendors(incomplete: str) -> list[str]:
 
 
 def _readable() -> Iterator[Gpu]:
-    """Accelerators whose files can be read."""
+    """The accelerators whose files can be read."""
     from hwcalc.profiles.gpus import find_gpu, list_gpus
 
     with suppress(Exception):
@@ -153,19 +152,19 @@ def _readable() -> Iterator[Gpu]:
 
 
 def categories(incomplete: str) -> list[str]:
-    """What accelerators are made for."""
+    """Categories of accelerators."""
     return _starting(sorted({gpu.category for gpu in _readable() if gpu.category is not None}), incomplete)
 
 
 def clouds(incomplete: str) -> list[str]:
-    """Clouds with known instances, and all of them."""
+    """Clouds with known instances, and ``all``."""
     from hwcalc.profiles.instances import list_instances
 
     return _starting(["all", *sorted({name.partition("/")[0] for name in list_instances()})], incomplete)
 
 
 def engine_options(incomplete: str) -> list[str]:
-    """Option names of every engine, with the sign that follows."""
+    """Option names of all engines, with an equals sign."""
     from hwcalc.engines import ENGINES, find_engine
 
     names = {f"{option}=" for name in ENGINES for option in find_engine(name)[0].options}
@@ -186,15 +185,22 @@ def formats(incomplete: str) -> list[str]:
     return _starting(FORMATS, incomplete)
 
 
+def plan_formats(incomplete: str) -> list[str]:
+    """Output formats of a plan."""
+    from hwcalc.report.plan import FORMATS
+
+    return _starting(FORMATS, incomplete)
+
+
 def sweep_formats(incomplete: str) -> list[str]:
-    """Output formats of a grid."""
+    """Output formats of ``kvplan sweep``."""
     from hwcalc.cli.sweep import FORMATS
 
     return _starting(FORMATS, incomplete)
 
 
 def probe_devices(incomplete: str) -> list[str]:
-    """Devices that a probe may be of; whether they are there is asked only when it runs."""
+    """Devices for a probe, whether or not this machine has them."""
     return _starting(("cpu", "cuda:0", "mps"), incomplete)
 
 
@@ -223,11 +229,11 @@ def check_files(incomplete: str) -> list[str]:
 
 
 def paths(incomplete: str) -> list[str]:
-    """Files and folders, from the current one on."""
+    """Files and folders, starting in the current one."""
     return _paths(incomplete) if "/" in incomplete else [name.removeprefix("./") for name in _paths(f"./{incomplete}")]
 
 
 def _starting(names: Iterable[str], incomplete: str) -> list[str]:
-    """Names that go on from what is typed; in a list, from what stands behind the last comma."""
+    """The names that start with the typed text; in a list, with the text after the last comma."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{name}" for name in names if name.startswith(last)]

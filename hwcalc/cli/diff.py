@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import PLANNING, Option, given_options, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 
@@ -52,7 +52,7 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
 
 def _answer(difference: Difference, seq: int, view: View) -> Answer:
     if view.format == "json":
-        return answer(asdict(difference))
+        return answer(document_of(difference))
     if view.format == "csv":
         return Answer(text=_csv(difference, seq))
     from hwcalc.report.rows import listing
@@ -75,7 +75,7 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
 
 
 def _common_length(*models: ModelSpec) -> int:
-    """One length for both, or the bytes would say nothing about the models."""
+    """The smaller maximum length. Both models are planned with it, so that their bytes can be compared."""
     known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
     if not known:
         raise UsageError("neither model states its longest sequence.", hint="Give one: --seq 32k")
@@ -83,7 +83,7 @@ def _common_length(*models: ModelSpec) -> int:
 
 
 def _csv(difference: Difference, seq: int) -> str:
-    """One table: what was planned, the figures as plain numbers (empty is unknown), the keys (empty is absent)."""
+    """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
     from hwcalc.report.rows import csv_text
 
     rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, ""), ("request", "seq", seq, seq, 0)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, answer
+from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,19 +22,19 @@ _HEADER = ("dtype", "bits", "stored as", "aliases", "source")
 def run(*, name: str | None, **output: Any) -> Answer:
     """List what --dtype takes: bits per element with scales, the block that is stored, aliases, source."""
     view = view_of(**output)
-    found = dtype_infos(name)
+    infos = dtype_infos(name)
     if view.format == "json":
         from hwcalc.documents import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "dtypes": [asdict(dtype) for dtype in found]})
+        return answer({"schema_version": SCHEMA_VERSION, "dtypes": [document_of(dtype) for dtype in infos]})
     from hwcalc.report.rows import listing
 
-    rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in found]
+    rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in infos]
     return Answer(text=listing(_HEADER, rows, format_=view.format, right=(1,), color=view.color, width=view.width))
 
 
 def dtype_infos(name: str | None) -> list[DTypeInfo]:
-    """All formats, or the one of this name or alias."""
+    """All formats, or the one with this name or alias. Raises :class:`~hwcalc.errors.UsageError` if it is unknown."""
     from hwcalc.profiles.dtypes import dtype_aliases, dtype_names, dtype_sources, find_dtype, find_packed, packed_names
     from hwcalc.report.records import DTypeInfo
 
@@ -60,15 +60,15 @@ def dtype_infos(name: str | None) -> list[DTypeInfo]:
         out.append(DTypeInfo(name=known, aliases=(), block_elements=None, block_bytes=None, parts=parts, source=sources[known]))
     if name is None:
         return out
-    wanted = name.strip().lower()
-    chosen = [dtype for dtype in out if wanted == dtype.name or wanted in dtype.aliases]
+    lowered = name.strip().lower()
+    chosen = [dtype for dtype in out if lowered == dtype.name or lowered in dtype.aliases]
     if not chosen:
         raise UsageError(f"dtype {name[:40]!r} is not known.", hint=f"Known: {', '.join(dtype.name for dtype in out)}.")
     return chosen
 
 
 def _bits(dtype: DTypeInfo) -> str:
-    """Bits per element with scales, for people: ``8.5`` for q8_0."""
+    """Bits per element including scales, such as ``8.5`` for q8_0."""
     if dtype.block_bytes is None or dtype.block_elements is None:
         return ""
     return f"{8 * dtype.block_bytes / dtype.block_elements:g}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, answer
+from hwcalc.documents import document_of
 
 if TYPE_CHECKING:
     from hwcalc.report.records import EngineInfo
@@ -25,7 +25,7 @@ def run(*, name: str | None, **output: Any) -> Answer:
     if view.format == "json":
         from hwcalc.documents import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "engines": [asdict(engine) for engine in found]})
+        return answer({"schema_version": SCHEMA_VERSION, "engines": [document_of(engine) for engine in found]})
     from hwcalc.report.rows import listing
 
     if name is None and view.format != "csv":
@@ -61,7 +61,10 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
 
 def engine_infos(name: str | None) -> list[EngineInfo]:
-    """All engines, or the one of this name (a version after ``@`` is checked)."""
+    """All engines, or the one with this name. A version after ``@`` is checked.
+
+    Raises :class:`~hwcalc.errors.UsageError` if it is unknown.
+    """
     from hwcalc.engines import ENGINES, find_engine
     from hwcalc.report.records import EngineInfo, OptionInfo
 

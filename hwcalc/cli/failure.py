@@ -1,17 +1,17 @@
-"""Errors as the user meets them: an exit status, a message, a hint; a traceback only with ``KVPLAN_DEBUG=1``.
+"""Report errors to the user: an exit status, a message and a hint; a traceback only with ``KVPLAN_DEBUG=1``.
 
 ==  ==========================================================================
- 0  it fits, all checks hold, or no verdict was asked
+ 0  it fits, all checks hold, or no verdict was asked for
  1  it does not fit, a check fails, or measured and predicted differ
  2  wrong usage
- 3  the model or its config is not found, not readable or not understood
+ 3  the model or its config is missing, unreadable or not understood
  4  network or permission
  5  no device for the probe
-70  a fault in kvplan itself (``EX_SOFTWARE`` of sysexits.h), never the user's
+70  a bug in kvplan itself (``EX_SOFTWARE`` of sysexits.h)
 74  the output cannot be written (``EX_IOERR``)
 ==  ==========================================================================
 
-As everywhere, 130 is an interrupt (Ctrl-C) and 141 a reader that went away (``| head``).
+As usual, 130 means an interrupt (Ctrl-C), and 141 that the reader of the output went away (``| head``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INTERNAL = 70
 
 @frozen
 class Failure:
-    """An error in the terms of the command line."""
+    """An error as the command line reports it."""
 
     status: int
     type: str
@@ -42,17 +42,17 @@ class Failure:
 
 
 def is_abort(error: Exception) -> bool:
-    """Whether Typer turned an interrupt into an exception of its own."""
+    """Whether the exception is Typer's own form of an interrupt."""
     return _is_typers(error, "Abort")
 
 
 def _is_typers(error: Exception, name: str) -> bool:
-    """Whether an error is Typer's of that name. Newer releases bring a copy of Click that older ones import."""
+    """Whether an error is Typer's exception of that name. Older releases import Click, newer ones contain a copy of it."""
     return any(base.__name__ == name and base.__module__.startswith(("typer", "click")) for base in type(error).__mro__)
 
 
 def describe(error: Exception) -> Failure:
-    """Any exception as a failure. The one place where a class becomes an exit status."""
+    """Turn any exception into a failure. Only here does a class become an exit status."""
     if isinstance(error, KvplanError):
         return Failure(status=error.exit_code, type=error.type, message=error.message, hint=error.hint)
     if _is_typers(error, "ClickException"):
@@ -69,7 +69,7 @@ def describe(error: Exception) -> Failure:
 
 
 def report(error: Exception, *, json: bool) -> int:
-    """Say what went wrong, as JSON on standard output or in words on standard error; gives the exit status."""
+    """Report an error, as JSON on standard output or as text on standard error. Returns the exit status."""
     failure = describe(error)
     if os.environ.get("KVPLAN_DEBUG", "") not in {"", "0"}:
         import traceback

@@ -1,13 +1,13 @@
-"""``kvplan gpus``: the accelerators that are known, and all that is known of one."""
+"""``kvplan gpus``: list the known accelerators, or show all facts about one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 
@@ -54,7 +54,9 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         from hwcalc.documents import SCHEMA_VERSION
 
         left_out = tuple(note.message for note in notes if note.code == LEFT_OUT)
-        return replace(answer({"schema_version": SCHEMA_VERSION, "gpus": [asdict(info) for info in infos]}), remarks=left_out)
+        return replace(
+            answer({"schema_version": SCHEMA_VERSION, "gpus": [document_of(info) for info in infos]}), remarks=left_out
+        )
     if exact and view.format != "csv":
         more = () if view.quiet or not also else (f"also with {words!r} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
@@ -66,7 +68,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
-    """Accelerators, whether the words are the name of the one, and the ids that merely contain them."""
+    """The chosen accelerators, whether the words name exactly one, and the ids of others that contain the words."""
     from hwcalc.hardware.named import LOCAL, gpu_named, load_gpu
     from hwcalc.hardware.profiles import leaving_out
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, gpu_aliases, list_gpus
@@ -89,7 +91,7 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     except UnknownGpuError:
         if found:
             return found, False, []
-        # Says what is near.
+        # Raises an error that suggests similar names.
         return [gpu_named(words)], True, []
     return [one], True, [gpu.id for gpu in found if not one.id.startswith(gpu.id)]
 
@@ -150,7 +152,7 @@ def _csv_row(info: GpuInfo) -> list[str]:
 
 
 def _one(info: GpuInfo, view: View) -> str:
-    """Everything that is known of one, a line for each fact; what is unknown has none."""
+    """All known facts about one accelerator, one on each line."""
     from hwcalc.report.rows import listing
 
     seen = info.torch_total_mib_seen
@@ -206,7 +208,7 @@ def _visible_words(info: GpuInfo) -> str:
 
 
 def _number(value: float | str | None) -> str:
-    """Up to two decimals, none that say nothing: ``989.4``, ``3,350``."""
+    """A number with up to two decimals and without trailing zeros: ``989.4``, ``3,350``."""
     return "" if value is None else value if isinstance(value, str) else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 

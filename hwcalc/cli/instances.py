@@ -1,13 +1,13 @@
-"""``kvplan instances``: cloud instances and boxes, and the accelerators that they have."""
+"""``kvplan instances``: list cloud instances and machines with their accelerators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.units import human_bytes
@@ -46,7 +46,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
         from hwcalc.documents import SCHEMA_VERSION
 
         return replace(
-            answer({"schema_version": SCHEMA_VERSION, "instances": [asdict(info) for info in found]}), remarks=left_out
+            answer({"schema_version": SCHEMA_VERSION, "instances": [document_of(info) for info in found]}), remarks=left_out
         )
     if exact and view.format != "csv":
         return Answer(text=_one(found[0], view))
@@ -64,7 +64,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
 
 
 def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
-    """Instances, and whether the words are the name of the one."""
+    """The chosen instances, and whether the words name exactly one."""
     from hwcalc.hardware.named import gpu_named, instance_device, instance_named
     from hwcalc.hardware.profiles import leaving_out
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
@@ -78,21 +78,21 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[InstanceInfo], bool]:
             pass
         else:
             return [instance_info(one, instance_device(one))], True
-    wanted = words.lower().split()
-    found = []
+    terms = words.lower().split()
+    infos = []
     for name in list_instances():
         with leaving_out(notes):
             instance = instance_named(name)
             haystack = f"{name} {instance.id} {instance.accelerator} {instance.fabric or ''} {instance.note or ''}".lower()
-            if all(word in haystack for word in wanted):
-                found.append(instance_info(instance, instance_device(instance)))
-    if found or not words:
-        return found, False
-    # The accelerator by another of its names: "4090", "trillium".
+            if all(term in haystack for term in terms):
+                infos.append(instance_info(instance, instance_device(instance)))
+    if infos or not words:
+        return infos, False
+    # The words may be an alias of an accelerator: "4090", "trillium".
     try:
         gpu = find_gpu(words)
     except UnknownGpuError:
-        # Says what is near.
+        # Raises an error that suggests similar names.
         instance_named(words)
         return [], False
     return _with(gpu_named(gpu.id).id, notes), False

@@ -1,4 +1,4 @@
-"""``kvplan models``: what can be planned by its id on this machine."""
+"""``kvplan models``: list the models that can be planned by id on this machine, or keep the facts of new ones."""
 
 from __future__ import annotations
 
@@ -49,11 +49,9 @@ def run(
     words = " ".join(search or ())
     found = list_known_models(words)
     if view.format == "json":
-        from dataclasses import asdict
+        from hwcalc.documents import SCHEMA_VERSION, document_of
 
-        from hwcalc.documents import SCHEMA_VERSION
-
-        return answer({"schema_version": SCHEMA_VERSION, "models": [asdict(model) for model in found]})
+        return answer({"schema_version": SCHEMA_VERSION, "models": [document_of(model) for model in found]})
     if not found:
         raise ModelNotFoundError(f"no known model has {words[:60]!r} in its id or type.", hint="List all of them: kvplan models")
     from hwcalc.report.rows import listing
@@ -76,7 +74,7 @@ def run(
 
 
 def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
-    """Each model is written as soon as it is read: what fails before or after does not undo it. The status is the first failure's."""
+    """Refresh each model by itself, so that a failure does not undo the others. The status is that of the first failure."""
     from hwcalc.sources.refresh import refresh
 
     if not ids:
@@ -102,14 +100,12 @@ def _refreshed(ids: Sequence[str], view: View, **hub: Any) -> Answer:
 
 
 def _document(done: Mapping[str, Refreshed], failed: Mapping[str, KvplanError]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    from hwcalc.documents import SCHEMA_VERSION
+    from hwcalc.documents import SCHEMA_VERSION, document_of
 
     return {
         "schema_version": SCHEMA_VERSION,
         "refreshed": [
-            {"id": key, "path": str(new.path), "notes": [asdict(note) for note in new.notes]} for key, new in done.items()
+            {"id": key, "path": str(new.path), "notes": [document_of(note) for note in new.notes]} for key, new in done.items()
         ],
         "failed": [
             {"id": key, "code": error.exit_code, "type": error.type, "message": error.message, "hint": error.hint}

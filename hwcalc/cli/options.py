@@ -1,13 +1,13 @@
-"""The arguments and options that several commands share, as data: each is said once, and both readers of a line use it."""
+"""The arguments and options that commands share, as data that both readers of a command line use."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple
 
-from hwcalc.cli.output import View, write
+from hwcalc.cli.output import FORMATS, View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import PlanOption, options_of
@@ -18,6 +18,7 @@ __all__ = [
     "OUTPUT",
     "PLANNING",
     "Option",
+    "format_help",
     "given_options",
     "plan_options",
     "progress",
@@ -45,14 +46,14 @@ COMMANDS: Final = {
 }
 """Name -> module with ``OPTIONS`` and ``run``, whose docstring is the help. A new command is one module and one line here."""
 DEFAULT: Final = "plan"
-"""The command of a line that names none: its first word is a MODEL."""
+"""The command of a line that names none; its first word is a MODEL."""
 
 
 class Option(NamedTuple):
-    """One option, or without ``flags`` one positional argument.
+    """One option; without ``flags``, a positional argument.
 
-    ``name`` is the keyword of the command's ``run``, ``complete`` the function of :mod:`hwcalc.cli.completion` that
-    knows the values. ``kind`` is ``text``, ``flag`` or ``list`` (repeatable; as an argument, any number of words).
+    ``name`` is the keyword of the command's ``run``; ``complete`` names the function of :mod:`hwcalc.cli.completion` that lists its
+    values. ``kind`` is ``text``, ``flag`` or ``list`` (an option that may be repeated, or an argument of any number of words).
     """
 
     name: str
@@ -73,16 +74,24 @@ MODEL: Final = Option(
     complete="models",
     required=True,
 )
+
+
+def format_help(formats: Iterable[str]) -> str:
+    """The help of ``--format``; the first format is the default."""
+    first, *others, last = formats
+    return f"{', '.join((first, *others))} or {last}. Default: {first}."
+
+
 OUTPUT: Final = (
     Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag"),
-    Option("format_", ("--format",), "F", "table, json, markdown or csv. Default: table.", complete="formats"),
+    Option("format_", ("--format",), "F", format_help(FORMATS), complete="formats"),
     Option("quiet", ("--quiet", "-q"), "", "No notes and hints, only the numbers and warnings.", "flag"),
     Option("no_color", ("--no-color",), "", "No colour on a terminal (NO_COLOR does the same).", "flag"),
 )
 
 
 def plan_options(command: str) -> tuple[Option, ...]:
-    """What a command takes of the options of a plan, from their table."""
+    """The options of a plan that a command takes, from their table."""
     return tuple(_of_row(row, command) for row in options_of(command))
 
 
@@ -99,16 +108,18 @@ def _of_row(row: PlanOption, command: str) -> Option:
 
 
 PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
-"""Everything that a command takes that plans one model."""
+"""The arguments and options of a command that plans one model."""
 
 
-def view_of(*, json: bool, format_: str | None, quiet: bool, no_color: bool, **others: object) -> View:
-    """The output options of any command; its other options are passed over."""
-    return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color)
+def view_of(
+    *, json: bool, format_: str | None, quiet: bool, no_color: bool, formats: Collection[str] = FORMATS, **_others: object
+) -> View:
+    """The view that the output options of a command ask for; the command's other options are ignored."""
+    return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color, formats=formats)
 
 
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a command's values, the options of a plan that were given, as the keywords of the library."""
+    """The options of a plan that were given to a command, as keywords of the library."""
     given = {row.name: values[row.name] for row in options_of(command) if values[row.name] not in (None, [], False)}
     if "engine_options" in given:
         given["engine_options"] = _pairs(given["engine_options"])
@@ -116,7 +127,7 @@ def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def say_unreachable(notes: Iterable[Note]) -> None:
-    """On standard error: that the Hub was asked in vain, which the numbers alone do not show."""
+    """Report on standard error if the Hub could not be reached, which the numbers alone do not show."""
     for note in notes:
         if note.code == "hub-unreachable":
             write(sys.stderr, f"kvplan: {note.message}\n")
@@ -124,7 +135,7 @@ def say_unreachable(notes: Iterable[Note]) -> None:
 
 @contextmanager
 def reading(model: str) -> Iterator[None]:
-    """While a model is read: what it waits for, on a terminal; a name that no source knows may have been meant as a command."""
+    """A block in which a model is read. It shows progress, and suggests a command if a name that no source knows resembles one."""
     try:
         with progress():
             yield
@@ -134,7 +145,7 @@ def reading(model: str) -> Iterator[None]:
 
 
 def progress() -> AbstractContextManager[None]:
-    """A block in which a terminal is told what takes long."""
+    """A block in which a terminal shows progress."""
     if sys.stderr is None or not sys.stderr.isatty():
         return nullcontext()
     from hwcalc.cli.progress import shown
@@ -143,7 +154,7 @@ def progress() -> AbstractContextManager[None]:
 
 
 def _command_meant(model: str) -> str:
-    """A MODEL that is no model may be a command with a typing error: ``engine`` for ``engines``."""
+    """A hint if an unknown MODEL looks like a misspelled command, such as ``engine`` for ``engines``."""
     from difflib import get_close_matches
 
     near = get_close_matches(model, COMMANDS, n=1, cutoff=0.75)
@@ -151,7 +162,10 @@ def _command_meant(model: str) -> str:
 
 
 def _pairs(pairs: Sequence[str]) -> dict[str, str]:
-    """``["cache=static", "nbits=4"]`` as a dict; a name without a value or given twice is an error."""
+    """``["cache=static", "nbits=4"]`` as a dict.
+
+    Raises :class:`~hwcalc.errors.UsageError` if a name has no value or is given twice.
+    """
     out: dict[str, str] = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")

@@ -1,10 +1,10 @@
-"""Where output goes and how it looks: data on standard output in one piece, everything else on standard error."""
+"""Write output: data to standard output in one piece, everything else to standard error."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, TextIO
 
@@ -16,11 +16,11 @@ __all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "disca
 
 FORMATS = ("table", "json", "markdown", "csv")
 WIDTH = 100
-"""Columns of piped output; on a terminal the most that is used."""
+"""Columns of piped output; on a terminal, the most columns that are used."""
 _NARROWEST = 60
-# The columns that the numbers need: a narrower terminal wraps lines, and no digit is lost.
+"""The fewest columns in which all digits fit. A narrower terminal wraps the lines by itself."""
 
-# For an output that cannot show these: the nearest ASCII.
+# The nearest ASCII, for an output that cannot show these characters.
 _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
 
 
@@ -33,7 +33,7 @@ class OutputError(KvplanError):
 
 @frozen
 class Answer:
-    """What a command gives back: text for standard output, remarks for standard error, and the exit status."""
+    """The result of a command: text for standard output, remarks for standard error, and the exit status."""
 
     text: str
     json: bool = False
@@ -48,7 +48,7 @@ def answer(document: Mapping[str, Any]) -> Answer:
 
 @frozen
 class View:
-    """How the user wants the answer."""
+    """How the user wants the answer to look."""
 
     format: str = "table"
     quiet: bool = False
@@ -56,11 +56,19 @@ class View:
     width: int = WIDTH
 
     @classmethod
-    def choose(cls, *, json: bool = False, format_: str | None = None, quiet: bool = False, no_color: bool = False) -> View:
-        """From the options, and from what standard output is: colour and the terminal's width only on a terminal."""
+    def choose(
+        cls,
+        *,
+        json: bool = False,
+        format_: str | None = None,
+        quiet: bool = False,
+        no_color: bool = False,
+        formats: Collection[str] = FORMATS,
+    ) -> View:
+        """The view for these options. Colour and the terminal's width are used only if standard output is a terminal."""
         chosen = (format_ or ("json" if json else "table")).strip().lower()
-        if chosen not in FORMATS:
-            raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+        if chosen not in formats:
+            raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(formats)}.")
         if json and chosen != "json":
             raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
         terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -75,7 +83,7 @@ def _terminal_width() -> int:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether these arguments ask for JSON, even if they are wrong otherwise: an error must be JSON then, too."""
+    """Whether these arguments ask for JSON. They may be wrong otherwise, because errors are printed as JSON then too."""
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     pairs = zip(before, [*before, ""][1:], strict=True)
     return any(
@@ -85,10 +93,10 @@ def wants_json(arguments: list[str]) -> bool:
 
 
 def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
-    """Write and flush; nothing happens to a stream that was closed by the caller of the program.
+    """Write and flush. A stream that the program's caller closed is ignored.
 
-    What the stream's encoding cannot hold is written in ASCII: JSON by its own escapes, a table by the nearest sign.
-    Raises :class:`BrokenPipeError` if the reader is gone and :class:`OutputError` if the device refuses.
+    Characters that the stream's encoding lacks are written in ASCII: with escapes in JSON, with similar characters in text.
+    Raises :class:`BrokenPipeError` if the reader is gone, and :class:`OutputError` if writing fails.
     """
     if stream is None:
         return
@@ -108,6 +116,6 @@ def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Send what is left of a broken stream nowhere: Python would complain once more when it closes it."""
+    """Redirect a broken stream to nowhere, because Python would report the error again when it closes the stream."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, View, answer
+from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.probe.more import More, Wanted
+    from hwcalc.probe.more import More, MoreOptions
     from hwcalc.probe.result import Probed
     from hwcalc.probe.run import ProbeOptions
 
@@ -36,12 +36,12 @@ OPTIONS = (
 
 def run(*, model: str | None, verify: str | None, receipt: str | None, **options: Any) -> Answer:
     """Allocate the cache of a plan on a real device and compare. Exit status 1: it does not fit or differs; 5: there is no device."""
-    from hwcalc.probe.more import Wanted, check_alone
+    from hwcalc.probe.more import MoreOptions, check_alone
 
     view = view_of(**options)
-    more = Wanted(live=options["live"], search=options["find_max"], bandwidth=options["bandwidth"])
+    chosen = MoreOptions(live=options["live"], search=options["find_max"], bandwidth=options["bandwidth"])
     if verify is not None:
-        if model is not None or receipt is not None or more.any or options["fill"]:
+        if model is not None or receipt is not None or chosen.any or options["fill"]:
             raise UsageError(
                 "--verify takes a receipt alone: no MODEL, no --receipt, and nothing to measure.",
                 hint="Write: kvplan probe --verify F.json",
@@ -49,12 +49,12 @@ def run(*, model: str | None, verify: str | None, receipt: str | None, **options
         return _verified(verify, view)
     if model is None:
         raise UsageError("no MODEL given.", hint="Write: kvplan probe MODEL, or kvplan probe --verify F.json")
-    check_alone(more)
-    return _probed(model, given_options("probe", options), _measured(options), more, receipt, view)
+    check_alone(chosen)
+    return _probed(model, given_options("probe", options), _probe_options(options), chosen, receipt, view)
 
 
-def _measured(options: Mapping[str, Any]) -> ProbeOptions:
-    """What to measure on, and how much of it."""
+def _probe_options(options: Mapping[str, Any]) -> ProbeOptions:
+    """The options of the probe itself: the device, and how much to allocate."""
     from hwcalc.probe.run import ProbeOptions
     from hwcalc.units import parse_bytes, parse_share
 
@@ -68,8 +68,10 @@ def _measured(options: Mapping[str, Any]) -> ProbeOptions:
     )
 
 
-def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wanted, receipt: str | None, view: View) -> Answer:
-    from hwcalc.library.plan import opened
+def _probed(
+    model: str, plan_values: dict[str, Any], options: ProbeOptions, chosen: MoreOptions, receipt: str | None, view: View
+) -> Answer:
+    from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
     from hwcalc.probe.more import measure_more
@@ -79,18 +81,17 @@ def _probed(model: str, given: dict[str, Any], wanted: ProbeOptions, more: Wante
     if receipt is not None:
         check_path(receipt)
     with reading(model):
-        spec, request = opened(model, read_options(given))
-    context = open_request(spec, **request)
-    engine = context.engine
+        spec, request = load_request(model, read_options(plan_values))
+    opened = open_request(spec, **request)
     with interruptible():
-        probed = probe(engine, context, wanted)
+        probed = probe(opened, options)
         if probed is None:
-            # Another rank speaks for all.
+            # Rank 0 answers for all ranks.
             return Answer(text="")
-        beside = measure_more(engine, context, wanted, more) if more.any else None
+        more = measure_more(opened, options, chosen) if chosen.any else None
     if receipt is not None:
-        write_receipt(make_receipt(context, probed, beside), receipt)
-    return _shown(probed, beside, view)
+        write_receipt(make_receipt(opened, probed, more), receipt)
+    return _shown(probed, more, view)
 
 
 def _shown(probed: Probed, more: More | None, view: View) -> Answer:
@@ -114,7 +115,7 @@ def _verified(path: str, view: View) -> Answer:
     verified = verify(read_receipt(path), path)
     status = 0 if verified.agrees else 1
     if view.format == "json":
-        return replace(answer(asdict(verified)), status=status)
+        return replace(answer(document_of(verified)), status=status)
     from hwcalc.report.probe import verified_text, verify_csv
 
     if view.format == "csv":

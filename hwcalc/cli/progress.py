@@ -1,4 +1,4 @@
-"""A line on the terminal about what takes long."""
+"""Show progress in one line of the terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hwcalc.sources.progress import listening
 __all__ = ["PATIENCE", "shown"]
 
 PATIENCE = 0.5
-"""Seconds before the line appears. Most answers are there earlier."""
+"""Seconds before the line appears. Most commands finish earlier."""
 
 
 class _Line:
-    """One line that is written over. A timer shows the first word, so that a wait with no news is shown too."""
+    """One line that is overwritten. A timer shows the first message, so that it appears even if no other message follows."""
 
     def __init__(self, stream: TextIO) -> None:
         from threading import Lock, Timer
@@ -37,7 +37,7 @@ class _Line:
             self._timer.start()
 
     def close(self) -> None:
-        """Leave the line empty, as if nothing had been there."""
+        """Clear the line."""
         self._timer.cancel()
         with self._lock:
             if self._visible:
@@ -64,7 +64,7 @@ class _Line:
 
 @contextmanager
 def shown(stream: TextIO) -> Iterator[None]:
-    """Show what the sources tell on a terminal, after :data:`PATIENCE` seconds, as long as the block lasts."""
+    """Show progress messages on a terminal during the block, from :data:`PATIENCE` seconds on."""
     line = _Line(stream)
     try:
         with listening(line):

@@ -1,7 +1,7 @@
-"""Read a plain command line without Typer, which takes longer to import than a plan takes to make.
+"""Read a simple command line without Typer, whose import takes longer than a plan.
 
-Only lines that are right are read here. Help, completion and everything unusual or wrong is left to Typer, which reads
-every line and gives the same values for these.
+Only correct lines are read here. Help, completion, and everything unusual or wrong is left to Typer, which can read every line and
+gives the same values.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _initial(option: Option) -> Any:
 
 
 def _place(free: list[str], options: tuple[Option, ...], values: dict[str, Any]) -> bool:
-    """Give the words that belong to no option to the command's one argument, if it takes that many."""
+    """Assign the free words to the command's argument. Returns whether it takes this many."""
     argument = next((option for option in options if not option.flags), None)
     if argument is None:
         return not free

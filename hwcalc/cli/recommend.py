@@ -52,26 +52,26 @@ def run(*, model: str, **options: Any) -> Answer:
     view, given = view_of(**options), given_options("recommend", options)
     own = {name: options[name] for name in (option.name for option in _CHOICE) if options[name] is not None}
     with reading(model):
-        found = recommend(model, **own, **given)
-    return _answer(found, view)
+        result = recommend(model, **own, **given)
+    return _answer(result, view)
 
 
-def _answer(found: Recommendation, view: View) -> Answer:
+def _answer(result: Recommendation, view: View) -> Answer:
     from hwcalc.formulas.frozen import replace
     from hwcalc.hardware.profiles import LEFT_OUT
 
-    status = 0 if found.offers else 1
-    said = tuple(note.message for note in found.notes if note.code in {"hub-unreachable", LEFT_OUT})
+    status = 0 if result.offers else 1
+    said = tuple(note.message for note in result.notes if note.code in {"hub-unreachable", LEFT_OUT})
     if view.format == "json":
-        from dataclasses import asdict
+        from hwcalc.documents import document_of
 
-        return replace(answer(asdict(found)), status=status, remarks=said)
+        return replace(answer(document_of(result)), status=status, remarks=said)
     from hwcalc.report.recommend import left_out, recommendation_csv, recommendation_text
 
     if view.format == "csv":
-        more = (f"{found.more:,} more: --limit 0",) if found.more else ()
+        more = (f"{result.more:,} more: --limit 0",) if result.more else ()
         return Answer(
-            text=recommendation_csv(found), status=status, remarks=said if view.quiet else (*said, *more, *left_out(found))
+            text=recommendation_csv(result), status=status, remarks=said if view.quiet else (*said, *more, *left_out(result))
         )
-    text = recommendation_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+    text = recommendation_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
     return Answer(text=text, status=status, remarks=said)

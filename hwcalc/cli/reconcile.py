@@ -12,7 +12,7 @@ from hwcalc.errors import UsageError
 __all__ = ["OPTIONS", "run"]
 
 _FIRST: Final = ("engine", "batch")
-"""What the log may not state is asked for before what it usually states."""
+"""Options that the log may not state come first in the help."""
 _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
 OPTIONS = (
     MODEL,
@@ -48,20 +48,20 @@ def run(*, model: str, log: str | None, dialect: str | None, tolerance: str, cal
             "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
         )
     with reading(model):
-        found = reconcile(model, _opened(log), dialect=dialect, tolerance=tolerance, calibrate=calibrate, **given)
-    status = 0 if found.within else 1
+        result = reconcile(model, _log_source(log), dialect=dialect, tolerance=tolerance, calibrate=calibrate, **given)
+    status = 0 if result.within else 1
     if view.format == "json":
-        return Answer(text=answer(found.to_dict()).text, json=True, status=status)
+        return Answer(text=answer(result.to_dict()).text, json=True, status=status)
     from hwcalc.report.reconcile import reconcile_csv, reconcile_text, verdict
 
     if view.format == "csv":
-        remarks = () if found.within else (verdict(found),)
-        return Answer(text=reconcile_csv(found), status=status, remarks=remarks)
-    text = reconcile_text(found, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
+        remarks = () if result.within else (verdict(result),)
+        return Answer(text=reconcile_csv(result), status=status, remarks=remarks)
+    text = reconcile_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
     return Answer(text=text, status=status)
 
 
-def _opened(log: str) -> Any:
+def _log_source(log: str) -> Any:
     from pathlib import Path
 
     if log != "-":

@@ -1,4 +1,4 @@
-"""``main``: from arguments to an exit status."""
+"""``main``: run a command line and return its exit status."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and give its exit status. Standard output gets the answer in one piece, or nothing.
+    """Run one command and return its exit status. The answer is written to standard output in one piece, or not at all.
 
-    Without ``arguments`` it reads those of the process, which is to end afterwards. Raises nothing but ``SystemExit``, which ends a
-    shell's completion request.
+    Without ``arguments`` it reads those of the process, which is to end afterwards. Raises only ``SystemExit``, which ends a completion
+    request of the shell.
     """
     if arguments is not None:
         return _run(list(arguments))
@@ -40,12 +40,12 @@ def _run(words: list[str]) -> int:
             return _print(_answer(words))
         except BrokenPipeError:
             raise
-        except Exception as error:  # noqa: BLE001 - the last line of defence: everything becomes a message and a status
+        except Exception as error:  # noqa: BLE001 - every error becomes a message and a status here
             from hwcalc.cli.failure import is_abort, report
 
             return INTERRUPTED if is_abort(error) else report(error, json=wants_json(words))
     except OutputError as error:
-        # Not even the error could be written where it belongs; standard error may still take it.
+        # Standard output cannot be written; standard error may still work.
         with suppress(OSError, OutputError):
             write(sys.stderr, f"kvplan: {error.message}\n")
         return error.exit_code
@@ -68,13 +68,13 @@ def _answer(words: list[str]) -> Any:
     except (BrokenPipeError, KvplanError):
         raise
     except OSError as error:
-        # Help and completion are written by Typer itself.
+        # Typer itself writes help and completions.
         discard(sys.stdout)
         raise OutputError(f"the output could not be written: {error.strerror}.") from error
 
 
 def _print(result: Any) -> int:
-    """Write an answer. What Typer itself gives back (help, version) has been written already: a status or nothing."""
+    """Write an answer and return the status. For help and version, Typer has written the text and returns a status or ``None``."""
     if not isinstance(result, Answer):
         return result if isinstance(result, int) else 0
     for remark in result.remarks:

@@ -12,7 +12,7 @@ from hwcalc.cli.output import Answer, OutputError, write
 from hwcalc.errors import KvplanError, UsageError
 
 if TYPE_CHECKING:
-    from hwcalc.sweep.blocks import Block
+    from hwcalc.sweep.blocks import RowBlock
     from hwcalc.sweep.rows import Sweep
 
 __all__ = ["FORMATS", "OPTIONS", "run"]
@@ -78,12 +78,12 @@ def run(
     return Answer(text="", remarks=tuple(remarks), status=tally.status)
 
 
-def _format(given: str | None, target: str | None, *, json: bool) -> str:
-    """The format asked for, else that of the file's suffix, else CSV."""
+def _format(format_: str | None, target: str | None, *, json: bool) -> str:
+    """The chosen format, else that of the file's suffix, else CSV."""
     from pathlib import Path
 
     suffix = "" if target is None else Path(target).suffix.lower()
-    chosen = (given or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else "csv")).strip().lower()
+    chosen = (format_ or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else "csv")).strip().lower()
     if not chosen:
         raise UsageError(
             f"the suffix {suffix[:20]} of --output names no format.", hint="Add: --format csv, jsonl, json or parquet"
@@ -98,14 +98,14 @@ def _format(given: str | None, target: str | None, *, json: bool) -> str:
 
 
 class _Tally:
-    """What happened to the points, for the remarks and the status."""
+    """Counts planned and failed points, for the remarks and the status."""
 
     def __init__(self) -> None:
         self.rows = self.failed = 0
         self._error: KvplanError | None = None
 
-    def counted(self, rows: Sweep) -> Iterator[Block]:
-        """The blocks of a sweep, counted as they go by."""
+    def counted(self, rows: Sweep) -> Iterator[RowBlock]:
+        """The blocks of a sweep, which are counted while they are iterated."""
         for block in rows.blocks():
             self.rows += block.size
             self.failed += block.failed
@@ -114,24 +114,24 @@ class _Tally:
 
     @property
     def first(self) -> str | None:
-        """The first reason."""
+        """The message of the first error."""
         return None if self._error is None else self._error.message
 
     @property
     def status(self) -> int:
-        """0 unless every point failed; then that of the first."""
+        """0, or the exit status of the first error if every point failed."""
         return self._error.exit_code if self._error is not None and self.failed == self.rows else 0
 
 
 def _shown(target: str | None) -> Any:
-    """Progress, unless the rows themselves go to the terminal."""
+    """A block that shows progress, unless the rows themselves go to the terminal."""
     if target is None and sys.stdout is not None and sys.stdout.isatty():
         return nullcontext()
     return progress()
 
 
-def _write(format_: str, target: str | None, blocks: Iterable[Block]) -> None:
-    """Rows as they come: to standard output, or to a file that is only ever seen whole."""
+def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> None:
+    """Write rows as they are planned: to standard output, or atomically to a file."""
     from hwcalc.sweep import writers
 
     if target is None:

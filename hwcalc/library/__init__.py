@@ -1,1 +1,1 @@
-"""What a notebook uses: plans, recommendations, explanations and comparisons as typed values."""
+"""The functions of the library: plans, recommendations, explanations and comparisons as typed values."""

@@ -27,7 +27,7 @@ __all__ = ["AXES", "MOST_VARIANTS", "Comparison", "Variant", "compare", "compare
 
 MOST_VARIANTS: Final = 24
 AXES: Final = ("model", "engine", "dtype", "weights", "gpu", "tp", "seq", "batch")
-"""What may differ between variants, in the order in which it changes: the last fastest."""
+"""The fields that may differ between variants. The last one changes fastest."""
 
 
 @frozen
@@ -86,21 +86,21 @@ def compare(
     tp: Numbers = None,
     **options: Unpack[CompareOptions],
 ) -> Comparison:
-    """Plan every combination of the models and of what is given as a list; ``options`` are further keywords of :func:`hwcalc.plan`.
+    """Plan every combination of the models and of the lists; ``options`` are further keywords of :func:`hwcalc.plan`.
 
-    A list is a list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern
-    of catalog ids too. Without ``seq`` it is the smallest maximum of the models: with a length of its own for each, the bytes would
-    say nothing about the models. A variant that cannot be planned has its reason.
+    A list may be a Python list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model may be
+    a pattern of catalog ids. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared.
+    A variant that cannot be planned has an ``error``.
 
-    Raises the first reason, a :class:`~hwcalc.errors.KvplanError`, if none can be planned, and :class:`~hwcalc.errors.UsageError` for
-    too many and for a name that no model could have with any of the engines.
+    Raises the first error, a :class:`~hwcalc.errors.KvplanError`, if no variant can be planned, and
+    :class:`~hwcalc.errors.UsageError` for too many variants, or for a name that is unknown to all models and engines.
     """
     lists = {"seq": seq, "batch": batch, "dtype": dtype, "weights": weights, "engine": engine, "gpu": gpu, "tp": tp}
     return compared(models, {**lists, **options})[0]
 
 
 def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> tuple[Comparison, tuple[Note, ...]]:
-    """The same from a dict of all keywords; and the notes on options that change nothing in any variant, which no document has."""
+    """As :func:`compare`, from a dict of all keywords. Also returns notes on options without effect, which are not in the document."""
     from hwcalc.hardware.named import load_gpu
 
     one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
@@ -116,7 +116,7 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
 
 
 def _common_length(models: Iterable[ModelSpec]) -> int:
-    """The smallest maximum."""
+    """The smallest maximum length of the models."""
     known = [model.max_position_embeddings for model in models if model.max_position_embeddings is not None]
     if not known:
         raise UsageError("no model states its longest sequence.", hint="Give one: --seq 32k")
@@ -126,7 +126,7 @@ def _common_length(models: Iterable[ModelSpec]) -> int:
 def _planned(
     models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]
 ) -> tuple[Comparison, tuple[Note, ...]]:
-    """Every combination of the models and the other :data:`AXES`, planned; an entry of ``None`` leaves that keyword out."""
+    """Plan every combination of the models and the other :data:`AXES`. An entry of ``None`` leaves the keyword out."""
     lists = [tuple(models), *(axes[name] for name in AXES[1:])]
     every = list(product(*lists))
     if len(every) > MOST_VARIANTS:
@@ -134,7 +134,7 @@ def _planned(
             f"those are {len(every):,} variants, and a comparison has at most {MOST_VARIANTS}.",
             hint="Leave some out, or write them all as rows: kvplan sweep",
         )
-    found: list[Variant] = []
+    variants: list[Variant] = []
     notes: list[tuple[Note, ...]] = []
     errors: list[tuple[dict[str, Any], KvplanError]] = []
     base: int | None = None
@@ -145,23 +145,23 @@ def _planned(
             planned = plan(asked["model"], **options, **keywords)
         except KvplanError as error:
             errors.append((asked, error))
-            found.append(_failed(asked, error))
+            variants.append(_failed(asked, error))
             continue
         notes.append(planned.notes)
         base = planned.cache.total_bytes if base is None else base
-        found.append(_variant(planned, asked["gpu"], base))
+        variants.append(_variant(planned, asked["gpu"], base))
     unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])
     if unknown is not None:
         raise unknown
-    if len(errors) == len(found):
+    if len(errors) == len(variants):
         raise errors[0][1]
-    varying = _varying(lists, [variant for variant in found if variant.error is None])
-    comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(found))
+    varying = _varying(lists, [variant for variant in variants if variant.error is None])
+    comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(variants))
     return comparison, common_notes(notes)
 
 
 def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tuple[str, ...]:
-    """What tells the variants apart. A default differs from model to model; that of the weights shows in their size."""
+    """The fields by which variants differ. A default may differ by model; that of the weights is left out, as their size shows it."""
     return tuple(
         name
         for name, values in zip(AXES, lists, strict=True)
@@ -170,14 +170,14 @@ def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tu
 
 
 def _unknown(strange: Iterable[tuple[Mapping[str, Any], UnknownNameError]], engines: tuple[Any, ...]) -> UnknownNameError | None:
-    """The first name that no model could have. A dtype that another of the engines knows is none of them."""
-    spoken: dict[str, set[Any]] = {}
+    """The first name that no model and engine knows. A dtype is unknown only if none of the engines knows it."""
+    refusals: dict[str, set[Any]] = {}
     for asked, error in strange:
         if error.option != "dtype":
             return error
-        without = spoken.setdefault(asked["dtype"], set())
-        without.add(asked["engine"])
-        if without >= set(engines):
+        refusing = refusals.setdefault(asked["dtype"], set())
+        refusing.add(asked["engine"])
+        if refusing >= set(engines):
             return error
     return None
 

@@ -1,7 +1,7 @@
-"""Where every byte comes from: for each kind of layer the formula, the model's numbers put in, and the result.
+"""Where every byte comes from: for each kind of layer the formula, the model's numbers, and the result.
 
-What is shown multiplies out to the planned bytes; a tensor whose bytes are not a plain product carries its engine's own
-rule in words instead.
+The numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the engine's own rule is shown
+instead.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class KindExplanation:
 
 @frozen
 class Explanation:
-    """A plan, and every kind of layer of it explained."""
+    """A plan, and an explanation of each kind of its layers."""
 
     plan: Plan
     kinds: tuple[KindExplanation, ...]
@@ -73,25 +73,24 @@ class Explanation:
 
 
 def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
-    """Plan a model and say where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
+    """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
     return explained(plan(model, **options))
 
 
 def explained(plan: Plan) -> Explanation:
-    """Every layer group of a plan explained, in the plan's order."""
+    """An explanation of every layer group of a plan, in the plan's order."""
     return Explanation(plan=plan, kinds=tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan)))
 
 
 def kind_title(kind: str) -> str:
-    """What people call a kind; ``model`` stands for what an engine keeps once beside the layers."""
+    """The title of a kind; ``model`` stands for tensors that an engine keeps once, beside the layers."""
     return KINDS[kind].title if kind in KINDS else "kept once for the model"
 
 
 def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
-    """Each layer group with its tensors, in the plan's order; ``None`` stands for what belongs to no layer.
+    """Each layer group with its tensors, in the plan's order; ``None`` stands for tensors that belong to no layer.
 
-    Two groups may have the same kind on the same layers with different dimensions: a name that comes again starts the
-    next one.
+    Two groups may have the same kind and layers with different dimensions. A tensor name that occurs again starts the next group.
     """
     waiting = list(plan.cache.tensors)
     out: list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]] = []
@@ -152,12 +151,12 @@ def _meaning(dtype: DType | None) -> str:
 
 
 def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per_layer: int) -> tuple[str, str]:
-    """The formula in names and in numbers: batch, positions, axes, bytes of an element or of a block."""
+    """The formula with names and with numbers: batch, positions, axes, bytes of an element or of a block."""
     batch = plan.request.batch
     dtype = find_dtype(tensor.dtype) or DType(name=tensor.dtype, block_elements=1, block_bytes=_element_bytes(tensor, batch))
     once = tensor.positions * prod(tensor.shape[:-1]) * dtype.row_bytes(tensor.shape[-1])
     if per_layer not in {once, batch * once}:
-        # Never an equation that does not hold: an engine that stores otherwise says how in ``rule``.
+        # The product does not give the planned bytes, so no equation is shown.
         return f"{plan.request.engine}'s own layout", ""
     names, numbers = [], []
     if batch > 1 and once != per_layer:
@@ -184,7 +183,7 @@ def _product(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, per
 
 
 def _element_bytes(tensor: TensorInfo, batch: int) -> int:
-    """Bytes of an element in a dtype that has no profile (an engine's int64 counter)."""
+    """Bytes of an element in a dtype without a profile, such as an engine's int64 counter."""
     elements = tensor.count * tensor.positions * prod(tensor.shape)
     for divisor in (elements * batch, elements):
         if divisor and tensor.bytes % divisor == 0 and tensor.bytes:
@@ -193,7 +192,7 @@ def _element_bytes(tensor: TensorInfo, batch: int) -> int:
 
 
 def _substituted(axis: str, size: int, dims: Mapping[str, int | bool]) -> str:
-    """The axis with numbers for names: ``2 x num_heads + 1`` becomes ``2 x 16 + 1``; its size where a name is unknown."""
+    """The axis with numbers in place of names: ``2 x num_heads + 1`` becomes ``2 x 16 + 1``. Its size, if a name is unknown."""
     names = _NAME.findall(axis.replace(" x ", " * "))
     if all(name in dims for name in names) and names:
         text = _NAME.sub(lambda match: f"{dims[match[0]]:,}", axis.replace(" x ", " * "))
@@ -202,7 +201,7 @@ def _substituted(axis: str, size: int, dims: Mapping[str, int | bool]) -> str:
 
 
 def _factor(text: str) -> str:
-    """A sum or a quotient in brackets, so that it can stand in a product; what is in brackets already stays."""
+    """Put a sum or quotient in brackets, so that it can stand in a product, unless it has them already."""
     text = text.replace(" x ", f" {TIMES} ")
     outside = _BRACKETS.sub("", text)
     return f"({text})" if any(sign in outside for sign in (" + ", " - ", " // ", " % ")) else text

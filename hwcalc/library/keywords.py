@@ -1,6 +1,6 @@
-"""The options of a plan as keywords, for type checkers alone: what functions with ``**options`` take.
+"""The types of the keywords that functions with ``**options`` take, for type checkers.
 
-Nothing imports this module when the program runs. A test holds it to the table in :mod:`hwcalc.planner.options`.
+This module is not imported when the program runs. A test compares it with the table in :mod:`hwcalc.planner.options`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["CompareOptions", "PlanOptions", "RecommendOptions", "ReconcileOption
 
 
 class _Everywhere(TypedDict, total=False):
-    """What one value for all plans makes sense of, with or without named hardware."""
+    """Options that all of these functions take, with or without named hardware."""
 
     memory_utilization: float | str | None
     lora: str | None
@@ -29,7 +29,7 @@ class _Everywhere(TypedDict, total=False):
 
 
 class _Hardware(_Everywhere, total=False):
-    """The same, with hardware that is named."""
+    """Options of functions that can name hardware."""
 
     gpus: int | str | None
     instance: str | None
@@ -41,13 +41,13 @@ class _Hardware(_Everywhere, total=False):
 
 
 class CompareOptions(_Hardware, total=False):
-    """Options of a plan of which a comparison takes one value."""
+    """Options that have the same value in all plans of a comparison."""
 
     margin: float | str | None
 
 
 class SweepOptions(CompareOptions, total=False):
-    """Options of a plan of which a sweep takes one value."""
+    """Options that have the same value in all plans of a sweep."""
 
     weights: str | None
     engine: str

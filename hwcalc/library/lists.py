@@ -1,4 +1,4 @@
-"""Lists as a command line or a notebook gives them: ``1k,2k``, ``1k..128k``, ``[1, 2, 4]``, ``bf16,fp8``, and models by name, pattern or file."""
+"""Read lists of numbers, words and models: ``1k,2k``, ``1k..128k``, ``[1, 2, 4]``, ``bf16,fp8``; models by name, pattern or file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numb
 Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
 MOST_VALUES = 1_000_000
-"""Numbers in one list, and models in one file."""
+"""The most numbers in a list, and the most models in a file."""
 _LARGEST_FILE = 64 * 1024**2
 
 
 def words(given: Words, what: str) -> tuple[str, ...]:
-    """Words, each once: ``words("bf16, fp8", "dtype")`` is ``("bf16", "fp8")``, and so is ``["bf16", "fp8"]``. ``None`` is no word."""
+    """The words of a list, each once: ``"bf16, fp8"`` and ``["bf16", "fp8"]`` are ``("bf16", "fp8")``, and ``None`` is ``()``."""
     texts = [given] if isinstance(given, str) else [] if given is None else given
     if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
         raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).", hint=f"Write: --{what} A,B")
@@ -35,9 +35,9 @@ def words(given: Words, what: str) -> tuple[str, ...]:
 
 
 def numbers(given: Numbers, what: str) -> tuple[int, ...]:
-    """Numbers in the order given, each once. ``None`` is no number.
+    """The numbers of a list in their order, each once; ``None`` is ``()``.
 
-    In text they stand between commas; ``A..B`` doubles from A to at most B, ``A..B:STEP`` goes by equal steps.
+    In text, commas separate numbers; ``A..B`` doubles from A up to B, and ``A..B:STEP`` goes in equal steps.
 
     >>> numbers("1k..8k", "seq"), numbers("1..10:4,8", "batch"), numbers([1, "2k"], "seq")
     ((1024, 2048, 4096, 8192), (1, 5, 9, 8), (1, 2048))
@@ -77,7 +77,7 @@ def _doubled(start: int, end: int) -> list[int]:
 
 
 def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -> tuple[ModelLike, ...]:
-    """The models of one argument: one or several, ids by pattern or by file too (:func:`model_names`)."""
+    """The models of an argument that holds one or several; strings may be patterns or files (:func:`model_names`)."""
     models: Sequence[ModelLike] = given if isinstance(given, (list, tuple)) else (given,)
     names = [model for model in models if isinstance(model, str)]
     if len(names) == len(models):
@@ -86,10 +86,10 @@ def each_model(given: ModelLike | Sequence[ModelLike], *, every: bool = False) -
 
 
 def model_names(given: Sequence[str], *, every: bool) -> tuple[str, ...]:
-    """Names of models, each once: as given, a pattern of catalog ids (``Qwen/*``), or ``@FILE`` with one name on each line.
+    """The names of models, each once: names, patterns of catalog ids (``Qwen/*``), or ``@FILE`` with one name on each line.
 
-    ``every`` adds the whole catalog. Raises :class:`~hwcalc.errors.ModelNotFoundError` for a pattern without a match and a file
-    that cannot be read, :class:`~hwcalc.errors.UsageError` for no name at all.
+    ``every`` adds the whole catalog. Raises :class:`~hwcalc.errors.ModelNotFoundError` if a pattern has no match or a file cannot be
+    read, and :class:`~hwcalc.errors.UsageError` if there is no name at all.
     """
     found: dict[str, None] = {}
     for name in given:
@@ -127,7 +127,7 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _lines(name: str) -> list[str]:
-    """The names in a file. A name in it is no pattern's file again: ``@`` at the start of a line is an error."""
+    """The names in a file. A file cannot name another file: ``@`` at the start of a line is an error."""
     path = name or "the file after @"
     try:
         with open(name, encoding="utf-8-sig") as file:  # noqa: PTH123 - a name as the user wrote it
@@ -139,7 +139,7 @@ def _lines(name: str) -> list[str]:
         raise ModelNotFoundError(
             f"{path[:80]} is larger than {_LARGEST_FILE // 1024**2} MiB.", hint="Write one model on each line."
         )
-    # A remark begins at the start of the line or after a blank: a folder's name may hold the sign too.
+    # A comment begins at the start of a line or after a blank, because a folder's name may hold # too.
     stripped = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
     names = list(islice((line for line in stripped if line), MOST_VALUES))
     if not names:

@@ -1,4 +1,4 @@
-"""Reading a model: :func:`load_model`."""
+"""Read a model: :func:`load_model`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def load_model(
 ) -> ModelSpec:
     """Read a model: an id, a path, an open ``config.json``, or a config dict.
 
-    An id that neither the Hugging Face cache nor the catalog knows is asked of the Hub, unless ``offline`` or ``HF_HUB_OFFLINE``
-    forbids it. With ``headers`` the headers of weight files that lie with the config are read too, for exact weight bytes.
+    If neither the Hugging Face cache nor the catalog knows an id, the Hub is asked, unless ``offline`` or ``HF_HUB_OFFLINE`` forbids it.
+    With ``headers``, the headers of weight files beside the config are read too, for exact weight bytes.
 
-    Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source knows it and :class:`~hwcalc.errors.ConfigError` (or a
-    subclass) if its config cannot be understood; :class:`~hwcalc.errors.HubError` if the Hub is needed and does not give it.
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source knows the model, :class:`~hwcalc.errors.ConfigError` (or a subclass)
+    if its config cannot be understood, and :class:`~hwcalc.errors.HubError` if the Hub is needed but does not deliver it.
     """
     asked = read_options({"revision": revision, "assume": assume, "offline": offline, "token": token, "endpoint": endpoint})
     return load(model, asked.access, revision=asked.revision, assume=asked.assume, headers=headers)
@@ -41,12 +41,12 @@ def load_model(
 def load(
     model: ModelLike, access: Access, *, revision: str | None = None, assume: str | None = None, headers: bool = True
 ) -> ModelSpec:
-    """The same with options that were read already."""
+    """As :func:`load_model`, with options that were already parsed."""
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, Mapping):
-        called = model.get("_name_or_path")
-        raw = RawModel(id=called if isinstance(called, str) and called else "config", config=model, source="python")
+        name = model.get("_name_or_path")
+        raw = RawModel(id=name if isinstance(name, str) and name else "config", config=model, source="python")
         return parse(raw, assume=assume)
     from hwcalc.sources import resolve, resolve_stream
 

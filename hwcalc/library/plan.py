@@ -1,4 +1,4 @@
-"""The library: :func:`plan`, beside :func:`load_model`."""
+"""Plan one model: :func:`plan`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "load_model", "opened", "option_draft", "plan"]
+__all__ = ["ModelLike", "load_model", "load_request", "option_draft", "plan"]
 
 
 def plan(
@@ -44,10 +44,10 @@ def plan(
     endpoint: str | None = None,
     assume: str | None = None,
 ) -> Plan:
-    """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights beside it, as published or as ``weights``.
+    """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights, as published or in the format ``weights``.
 
-    Keyword arguments are the command's options with ``_`` for ``-``; token counts may be written ``"32k"``. ``model`` is
-    whatever :func:`load_model` takes. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+    Keyword arguments are the options of the command, with ``_`` in place of ``-``; token counts may be written ``"32k"``. ``model`` may
+    be whatever :func:`load_model` takes. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
     >>> config = {"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...           "hidden_size": 4096, "torch_dtype": "bfloat16"}
@@ -83,12 +83,12 @@ def plan(
             "assume": assume,
         }
     )
-    spec, request = opened(model, asked)
+    spec, request = load_request(model, asked)
     return plan_model(spec, **request)
 
 
-def opened(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
-    """The model, and the keywords of :func:`~hwcalc.planner.context.open_request`; drafts are loaded like the model itself."""
+def load_request(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
+    """Load the model and its draft. Returns the model, and the keywords of :func:`~hwcalc.planner.context.open_request`."""
     spec = load(model, asked.access, revision=asked.revision, assume=asked.assume)
     request = asked.keywords()
     if asked.draft is not None:
@@ -99,6 +99,6 @@ def opened(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
 
 
 def option_draft(engine: str, options: Mapping[str, str], access: Access, assume: str | None) -> ModelSpec | None:
-    """The draft that an option of the engine names, loaded from where the model may be; ``None`` where no option names one."""
+    """Load the draft model that an engine option names; ``None`` if no option names one."""
     named = find_engine(engine)[0].draft_named(options)
     return None if named is None else load(named, access, assume=assume)

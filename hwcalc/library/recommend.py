@@ -1,4 +1,4 @@
-"""The library: :func:`recommend`."""
+"""Recommend hardware for a model: :func:`recommend`."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ def recommend(
     limit: int | str = 20,
     **options: Unpack[RecommendOptions],
 ) -> Recommendation:
-    """Hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first: accelerators, or ``instances`` of a cloud or of ``"all"``.
+    """List hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first.
 
-    ``gpu``, ``vendor`` and ``category`` narrow the choice; ``max_gpus`` is how many may work together, ``strict`` leaves out what is
-    tight, ``limit`` is how many are listed (0: all). ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
+    These are accelerators, or with ``instances`` those of a cloud, or of all clouds (``"all"``). ``gpu``, ``vendor`` and ``category``
+    narrow the choice; ``max_gpus`` is the most GPUs that may work together; ``strict`` leaves out tight fits; ``limit`` is the number of
+    entries (0: all). ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
     from hwcalc.formulas.frozen import replace
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
-    from hwcalc.library.plan import opened
+    from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
     from hwcalc.planner.recommend import recommend_model
 
@@ -53,13 +54,13 @@ def recommend(
         candidates = gpu_candidates(names, vendors=makers, categories=kinds, notes=notes)
     else:
         candidates = instance_candidates(instances, names, vendors=makers, categories=kinds, notes=notes)
-    spec, request = opened(model, asked)
+    spec, request = load_request(model, asked)
     found = recommend_model(spec, candidates, max_gpus=most, strict=strict, limit=most_rows, **request)
     return replace(found, notes=(*found.notes, *notes)) if notes else found
 
 
 def _words(given: str | Sequence[str], what: str) -> tuple[str, ...]:
-    """One word or several, each of which may be several with commas between."""
+    """The words of a string or of several strings; commas separate words."""
     words = (given,) if isinstance(given, str) else given
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).")

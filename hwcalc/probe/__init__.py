@@ -1,1 +1,1 @@
-"""The cache of a plan on a real device: allocated, measured, compared. Nothing here imports torch before it is asked to measure."""
+"""Allocate the cache of a plan on a real device, measure it, and compare. torch is imported only when something is measured."""

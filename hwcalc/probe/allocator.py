@@ -1,7 +1,7 @@
-"""PyTorch's caching allocator on CUDA and ROCm, as arithmetic: what it hands out, what it takes from the driver.
+"""A model of PyTorch's caching allocator on CUDA and ROCm: the bytes it hands out, and the bytes it takes from the driver.
 
 ========================  ==========================================  ==========================================
-rule                      segments as they are                        ``expandable_segments:True``
+rule                      fixed segments (default)                    ``expandable_segments:True``
 ========================  ==========================================  ==========================================
 a request is rounded to   512 B                                       512 B
 small pool, up to 1 MiB   segments of 2 MiB                           one segment that grows by pages of 2 MiB
@@ -11,11 +11,12 @@ a block is split where    512 B (small), more than 1 MiB (large) are  512 B are 
                           left over
 ========================  ==========================================  ==========================================
 
-A free block of the pool is used first, the smallest that is large enough. A freed block is merged with free neighbours, and
-nothing goes back to the driver before ``empty_cache``.
+An allocation takes the smallest free block of the pool that is large enough, if there is one. A freed block is merged with free
+neighbours. Nothing goes back to the driver before ``empty_cache``.
 
 Source: pytorch/pytorch, c10/cuda/CUDACachingAllocator.cpp; the constants are those of torch 2.13 and 2.15, c10/core/AllocatorConfig.h.
-One stream and no graph pools: what a probe has. The driver is taken to give rising addresses, which decides only between equal blocks.
+The model has one stream and no graph pools, like a probe. It assumes that the driver returns rising addresses, which matters only for
+the choice between blocks of equal size.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ SMALL_SEGMENT_BYTES: Final = 2 * MIB
 LARGE_FROM_BYTES: Final = 10 * MIB
 LARGE_ROUND_BYTES: Final = 2 * MIB
 _ADDRESS_SPACE: Final = 2**60
-"""Between the segments of the model, so that none touch: more than any device has."""
+"""Distance between the segments of the model, larger than any device, so that segments never touch."""
 
 
 class AllocatorFullError(MemoryError):
-    """The device has no room for another segment, not even after every unused one went back."""
+    """The device has no room for another segment, even after all unused segments went back to the driver."""
 
 
 @frozen
 class Statistics:
-    """``torch.cuda.memory_stats`` in bytes: blocks handed out, segments held, and what was asked for."""
+    """The counters of ``torch.cuda.memory_stats``: bytes of blocks handed out, of segments held, and of requests."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -53,7 +54,7 @@ class Statistics:
 
 
 class _Block:
-    """A run of addresses of one segment, between its neighbours."""
+    """A range of addresses in a segment, linked to its neighbours."""
 
     __slots__ = ("address", "after", "before", "mapped", "pool", "requested", "size", "used")
 
@@ -70,11 +71,11 @@ class _Block:
 
     @property
     def reach(self) -> int:
-        """Its bytes, and the unmapped ones behind it that it could grow into."""
+        """The bytes of the block, and of the unmapped block behind it into which it could grow."""
         return self.size + (self.after.size if self.after is not None and not self.after.mapped else 0)
 
     def cut(self, size: int) -> _Block:
-        """Keep the first ``size`` bytes; the rest is a new block behind it."""
+        """Keep the first ``size`` bytes; the rest becomes a new block, which is returned."""
         rest = _Block(self.address + size, self.size - size, self.pool, mapped=self.mapped)
         rest.before, rest.after = self, self.after
         if rest.after is not None:
@@ -84,7 +85,7 @@ class _Block:
 
 
 class _Pool:
-    """The free blocks of the small or the large pool, by size and then address, and the unmapped ones by address."""
+    """The small or the large pool: its free blocks, sorted by size and address, and its unmapped blocks, sorted by address."""
 
     def __init__(self, *, small: bool, page: int) -> None:
         self.small = small
@@ -108,7 +109,7 @@ class _Pool:
             del self.unmapped[bisect_left(self.unmapped, block.address)]
 
     def merged(self, block: _Block) -> _Block:
-        """The block together with free neighbours of its sort, which leave the pool; it is not in the pool itself."""
+        """Merge a block that is not in the pool with its free neighbours, which leave the pool."""
         for other in (block.before, block.after):
             if other is None or other.used or other.mapped != block.mapped:
                 continue
@@ -124,14 +125,14 @@ class _Pool:
 
 
 class Allocator:
-    """One device's caching allocator. Addresses mean nothing but their order.
+    """The caching allocator of one device. Only the order of addresses has a meaning.
 
     >>> allocator = Allocator()
     >>> address = allocator.allocate(21 * 2**20)
     >>> allocator.statistics.allocated_bytes == allocator.statistics.reserved_bytes == 22 * 2**20
     True
 
-    ``total_bytes`` is what the driver can give; without it there is no end. Raises :class:`AllocatorFullError` beyond it.
+    ``total_bytes`` is the memory that the driver can give, unlimited by default. Beyond it, :class:`AllocatorFullError` is raised.
     """
 
     def __init__(self, settings: AllocatorSettings | None = None, *, total_bytes: int | None = None) -> None:
@@ -147,11 +148,11 @@ class Allocator:
 
     @property
     def statistics(self) -> Statistics:
-        """The counters as they stand."""
+        """The current counters."""
         return Statistics(allocated_bytes=self._allocated, reserved_bytes=self._reserved, requested_bytes=self._requested)
 
     def allocate(self, size: int) -> int:
-        """The address of a block for ``size`` bytes, at least one (torch asks for none where a tensor is empty)."""
+        """Allocate ``size`` bytes and return their address. ``size`` is at least 1: torch allocates nothing for empty tensors."""
         if size < 1:
             raise ValueError(f"an allocation is of at least one byte (got {size:,})")
         rounded = self.rounded(size)
@@ -171,7 +172,7 @@ class Allocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Give a block back to its pool."""
+        """Return a block to its pool."""
         block = self._used.pop(address)
         self._allocated -= block.size
         self._requested -= block.requested
@@ -179,7 +180,7 @@ class Allocator:
         block.pool.add(block.pool.merged(block))
 
     def empty_cache(self) -> None:
-        """Give the driver every segment without a used block; of expandable ones every page."""
+        """Return every unused segment to the driver; of expandable segments, every unused page."""
         for pool in self._pools:
             for _, address in list(pool.free):
                 block = pool.blocks[address]
@@ -190,7 +191,7 @@ class Allocator:
                     self._reserved -= block.size
 
     def rounded(self, size: int) -> int:
-        """What a request counts as: whole blocks of 512 bytes, or a division of a power of two where that is set."""
+        """The size of a request, rounded up to 512 bytes, or to a division of a power of two if that is configured."""
         divisions = self.settings.roundup_power2_divisions
         if size < BLOCK_BYTES:
             return BLOCK_BYTES
@@ -201,7 +202,7 @@ class Allocator:
         return _up(size, step) if step else 2 * floor
 
     def _segment(self, rounded: int) -> int:
-        """Bytes that the driver is asked for."""
+        """The bytes that are requested from the driver for a new segment."""
         if rounded <= SMALL_BYTES:
             return SMALL_SEGMENT_BYTES
         if rounded < LARGE_FROM_BYTES:
@@ -218,18 +219,18 @@ class Allocator:
         return self.settings.max_split_bytes is None or rounded < self.settings.max_split_bytes
 
     def _free_block(self, pool: _Pool, rounded: int) -> _Block | None:
-        """The smallest free block that is large enough, out of its pool."""
+        """Take the smallest free block that is large enough out of its pool; ``None`` if there is none."""
         place = bisect_left(pool.free, (rounded, -1))
         if place == len(pool.free):
             return None
         block = pool.blocks[pool.free[place][1]]
         if self.settings.expandable_segments:
-            # A block that can grow counts as large as it can become.
+            # A block that can grow counts with the size that it can reach.
             while place + 1 < len(pool.free) and pool.blocks[pool.free[place + 1][1]].reach < block.reach:
                 place += 1
                 block = pool.blocks[pool.free[place][1]]
         limit = self.settings.max_split_bytes
-        # A large block that may not be split goes only to a request of nearly its size.
+        # A large block that may not be split is given only to a request of nearly its size.
         oversize = limit is not None and block.size >= limit
         if oversize and (self._splittable(rounded) or block.size >= rounded + self.settings.max_non_split_rounding_bytes):
             return None
@@ -237,7 +238,7 @@ class Allocator:
         return block
 
     def _grown(self, pool: _Pool, rounded: int) -> _Block | None:
-        """A block of new memory; ``None`` if the driver has none."""
+        """A block of new memory; ``None`` if the driver has none left."""
         if self.settings.expandable_segments:
             return self._mapped(pool, rounded)
         size = self._segment(rounded)
@@ -257,7 +258,7 @@ class Allocator:
         return address
 
     def _mapped(self, pool: _Pool, rounded: int) -> _Block | None:
-        """The lowest free addresses that suffice, with pages behind those that have none yet."""
+        """Map pages until the lowest suitable range is large enough, and take it out of its pool; ``None`` if memory runs out."""
         block = self._room(pool, rounded)
         if not block.mapped and not self._map(block, min(block.size, rounded)):
             return None
@@ -266,24 +267,24 @@ class Allocator:
             assert rest is not None
             if not self._map(rest, min(rounded - block.size, rest.size)):
                 return None
-            # The newly mapped one has taken in what was free before it.
+            # The newly mapped block has merged with the free block before it.
             block = rest
         pool.remove(block)
         return block
 
     def _room(self, pool: _Pool, rounded: int) -> _Block:
-        """The first of the free and unmapped blocks in a row that are large enough together; a new segment where there are none."""
+        """The first of neighbouring free and unmapped blocks that are large enough together; a new segment if there are none."""
         for address in pool.unmapped:
             first = pool.blocks[address]
             if first.before is not None and not first.before.used:
                 first = first.before
-            found, block = 0, first
-            while found < rounded:
-                found += block.size
-                if found >= rounded or block.after is None or block.after.used:
+            size, block = 0, first
+            while size < rounded:
+                size += block.size
+                if size >= rounded or block.after is None or block.after.used:
                     break
                 block = block.after
-            if found >= rounded:
+            if size >= rounded:
                 return first
         total = _ADDRESS_SPACE if self.total_bytes is None else self.total_bytes + self.total_bytes // 8
         size = _up(max(total, rounded), pool.page)
@@ -292,7 +293,7 @@ class Allocator:
         return block
 
     def _map(self, block: _Block, size: int) -> bool:
-        """Put whole pages behind the first ``size`` bytes of an unmapped block."""
+        """Map whole pages for the first ``size`` bytes of an unmapped block; false if the driver has too little memory."""
         pool, mapped = block.pool, _up(size, block.pool.page)
         if not self._takes(mapped):
             return False
@@ -304,7 +305,7 @@ class Allocator:
         return True
 
     def _unmap(self, block: _Block) -> None:
-        """Take the whole pages out of a free block; what is left of it at either end stays."""
+        """Unmap the whole pages inside a free block; partial pages at its ends stay mapped."""
         pool = block.pool
         start = _up(block.address, pool.page)
         end = (block.address + block.size) // pool.page * pool.page
@@ -322,7 +323,7 @@ class Allocator:
 
 
 def predict(sizes: Iterable[int], settings: AllocatorSettings | None = None) -> Statistics:
-    """The counters after a fresh allocator has given out these sizes, in order; empty tensors take nothing.
+    """The counters of a fresh allocator after it has allocated these sizes, in order. Empty tensors take nothing.
 
     >>> predict([20971520 - 524288]).allocated_bytes
     20971520

@@ -1,8 +1,8 @@
-"""How fast the cache is read: the whole of it once, which bounds a decode step, and one step of attention over it.
+"""Measure how fast the cache is read: once as a whole, which bounds a decode step, and in one step of attention.
 
-As many bytes as the engine's tensors take, or as may be taken, are filled and summed up, in pieces so large that reading one takes
-longer than starting its kernel; beside them stand a plain copy, which is what the memory gives a simple program, and the peak of the
-accelerator's profile. Times are the best of several, after a pass that warms up.
+The probe fills and sums as many bytes as the engine's tensors take, or as many as it may take. The pieces are so large that reading one
+takes longer than starting its kernel. For comparison, a plain copy is timed, and the peak bandwidth of the accelerator's profile is
+reported. Each time is the best of several passes after a warm-up pass.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.allocation import ITEM_BYTES
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import LatentAttention, Role
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
-from hwcalc.probe.result import Environment  # a field of a document: its schema needs the class itself
+from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_KEPT_BYTES", "BandwidthResult", "Timing", "measure_bandwidth", "save_bandwidth"]
 
 _DEFAULT_BYTES: Final = {"cuda": 8 * GIB, "mps": GIB}
-"""Enough that no cache of the chip holds it and that starting the kernels is a small part of the time."""
+"""So much that no on-chip cache holds it, and that starting kernels is a small part of the time."""
 _CPU_BYTES: Final = 256 * MIB
 _COPY_BYTES: Final = 512 * MIB
 _PIECE_BYTES: Final = 256 * MIB
-"""At 4.8 TB/s 56 microseconds: several times what it takes to start a kernel."""
+"""Reading a piece takes 56 microseconds at 4.8 TB/s, several times longer than starting a kernel."""
 LEAST_KEPT_BYTES: Final = 512 * MIB
-"""Of less than that a chip's own cache may hold a good part (256 MiB on an MI300X): it is no measurement of the memory."""
+"""A smaller reading is not saved: an on-chip cache may hold much of it (256 MiB on an MI300X), so it does not measure the memory."""
 _PATTERN: Final = 0x3F
-"""A byte that makes a plain number near one in every floating-point format."""
+"""A byte that makes an ordinary number near one in every floating-point format."""
 _SECONDS: Final = 5.0
 _FIRST_PART: Final = 64
 _FLOATS: Final = frozenset({"fp32", "fp16", "bf16"})
 _FUSED: Final = frozenset({"fp16", "bf16"})
 _FUSED_WIDTH: Final = 256
-"""The formats and the widest head that torch's fused attention takes with fewer heads of keys than of queries."""
+"""The widest head, in the formats of ``_FUSED``, for which torch's fused attention supports fewer key heads than query heads."""
 
 
 @frozen
@@ -82,27 +82,26 @@ class BandwidthResult:
 
     @property
     def step_seconds(self) -> float:
-        """A decode step takes at least this long for reading the planned cache, at the rate that was measured."""
+        """Seconds to read the planned cache at the measured rate, a lower bound of a decode step."""
         return self.planned_bytes / 1e9 / self.read.gbps
 
     @property
     def predicted_step_seconds(self) -> float | None:
-        """The same at the profile's peak."""
+        """Seconds to read the planned cache at the peak of the profile."""
         return None if self.peak_gbps is None else self.planned_bytes / 1e9 / self.peak_gbps
 
     def share(self, timing: Timing) -> float | None:
-        """Of the profile's peak."""
+        """The rate of a timing as a share of the profile's peak."""
         return None if self.peak_gbps is None else timing.gbps / self.peak_gbps
 
     def rows(self) -> tuple[tuple[str, int, float, float, float | None], ...]:
-        """Name, bytes, seconds, 10^9 bytes a second, and share of the peak."""
+        """Name, bytes, seconds, 10^9 bytes a second, and share of the peak of each timing."""
         named = {"read of the cache": self.read, "attention step": self.attention, "plain copy": self.copy}
         return tuple((name, one.bytes, one.seconds, one.gbps, self.share(one)) for name, one in named.items() if one is not None)
 
 
 def measure_bandwidth(
-    engine: Engine,
-    context: Opened,
+    opened: Opened,
     device: Device,
     *,
     gpu: Gpu | None = None,
@@ -110,10 +109,11 @@ def measure_bandwidth(
     reserve_bytes: int | None = None,
     repeats: int = 7,
 ) -> BandwidthResult:
-    """Measure on ``device``, with at most ``most_bytes`` of cache and never so much that less than the reserve stays free.
+    """Measure on ``device`` with at most ``most_bytes`` of cache, and leave at least the reserve free.
 
-    ``gpu`` is the profile to compare with, by default that of the plan. Out of memory on the way is a
-    :class:`~hwcalc.errors.UsageError` that says how to take less; nothing stays on the device, whatever happens.
+    ``gpu`` is the profile to compare with, by default that of the plan. Everything on the device is freed in the end, also after an
+    error. Raises :class:`~hwcalc.errors.UsageError` if memory runs out, with a smaller ``most_bytes`` as hint, and
+    :class:`~hwcalc.errors.UnsupportedError` if the model keeps no cache.
     """
     if most_bytes is not None and most_bytes < MIB:
         raise UsageError(
@@ -134,14 +134,14 @@ def measure_bandwidth(
             f"{free or 0:,} bytes are free on {device.label}, less a reserve of {reserve:,} too few to measure with.",
             hint="Free some, or leave less alone: --reserve 0",
         )
-    allocations = context.allocation(context.fullest_stage)
+    allocations = opened.allocation(opened.fullest_stage)
     if not allocations:
         raise UnsupportedError("there is nothing to read: no layer of this model keeps anything.")
-    gpu = context.request.hardware.gpu if gpu is None else gpu
+    gpu = opened.request.hardware.gpu if gpu is None else gpu
     try:
         read = _read(min(most, sum(one.bytes for one in allocations)), device, repeats)
         copy = _copy(copied, device, repeats)
-        attention, message = _attention(engine, context, device, most, None if free is None else free - reserve, repeats)
+        attention, message = _attention(opened, device, most, None if free is None else free - reserve, repeats)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error, device.torch):
             raise
@@ -150,9 +150,9 @@ def measure_bandwidth(
         ) from error
     return BandwidthResult(
         environment=device.environment(),
-        model=context.model.id,
-        engine=engine.name,
-        kv_dtype=context.dtypes.kv,
+        model=opened.model.id,
+        engine=opened.engine.name,
+        kv_dtype=opened.dtypes.kv,
         gpu=None if gpu is None else gpu.id,
         peak_gbps=None if gpu is None or gpu.memory_bandwidth_gbps is None else float(gpu.memory_bandwidth_gbps),
         planned_bytes=sum(one.bytes for one in allocations),
@@ -164,9 +164,9 @@ def measure_bandwidth(
 
 
 def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwidth") -> Path:
-    """Keep the result in the user's calibration of this accelerator, which plans then use. Gives back the file.
+    """Save the result in the user's calibration of this accelerator, which plans then use. Returns the path of the file.
 
-    Raises :class:`~hwcalc.errors.UsageError` where no profile says which accelerator it is.
+    Raises :class:`~hwcalc.errors.UsageError` if the accelerator has no profile.
     """
     from hwcalc.profiles.calibration import BANDWIDTH, Measured, Measurement, save_reading
 
@@ -188,7 +188,7 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
 
 
 def _read(size: int, device: Device, repeats: int) -> Timing:
-    """Sum up so many bytes: they are read alike, whichever tensor's they are."""
+    """Time the sum of so many bytes. It does not matter to which tensors they belong."""
     with holding(device) as words:
         for start in range(0, size, _PIECE_BYTES):
             words.append(_filled(min(_PIECE_BYTES, size - start), device))
@@ -197,7 +197,7 @@ def _read(size: int, device: Device, repeats: int) -> Timing:
 
 
 def _filled(size: int, device: Device) -> Any:
-    """Four-byte words, up to three bytes at the end left out. Before it is written to, a page is no memory."""
+    """A filled buffer as four-byte words, without up to three bytes at its end. Writing makes sure that its pages exist."""
     flat = device.empty((size,), "uint8")
     return flat.fill_(_PATTERN)[: size // 4 * 4].view(device.torch.float32)
 
@@ -210,8 +210,8 @@ def _copy(size: int, device: Device, repeats: int) -> Timing:
 
 
 @frozen
-class _Attended:
-    """One layer of attention on one rank: heads, positions and widths. A latent's values are the first part of its keys."""
+class _AttentionLayer:
+    """One attention layer on one rank. The values of a latent layer are the first part of its keys."""
 
     heads: int
     kv_heads: int
@@ -222,37 +222,35 @@ class _Attended:
 
     @property
     def row(self) -> int:
-        """Elements of one position of one sequence."""
+        """The elements of one position of one sequence."""
         return self.kv_heads * (self.key_width + (0 if self.latent else self.value_width))
 
     def copied(self, dtype: str) -> int:
-        """How many times its bytes torch may copy: without a fused kernel keys and values are repeated for every head."""
+        """How many copies of the cache torch may make: without a fused kernel it repeats keys and values for every head."""
         fused = dtype in _FUSED and self.key_width == self.value_width <= _FUSED_WIDTH
         return 0 if fused else 2 * -(-self.heads // self.kv_heads)
 
 
-def _attention(
-    engine: Engine, context: Opened, device: Device, most: int, room: int | None, repeats: int
-) -> tuple[Timing | None, str]:
-    """One query token of each sequence over every attention layer that fits ``most`` bytes, keys and values contiguous.
+def _attention(opened: Opened, device: Device, most: int, room: int | None, repeats: int) -> tuple[Timing | None, str]:
+    """Time one query token of each sequence over as many attention layers as fit into ``most`` bytes; or say why that is impossible.
 
-    In ``room`` bytes torch's own copies of them have to fit, too.
+    torch's own copies must fit into ``room`` bytes as well.
     """
-    names = {context.dtypes.roles[role].name for role in (Role.KEY, Role.VALUE, Role.LATENT)}
+    names = {opened.dtypes.roles[role].name for role in (Role.KEY, Role.VALUE, Role.LATENT)}
     if len(names) > 1 or not names <= _FLOATS:
-        return None, f"torch's attention does not read {context.dtypes.kv}"
+        return None, f"torch's attention does not read {opened.dtypes.kv}"
     dtype = names.pop()
-    layers = _attended(engine, context)
+    layers = _attention_layers(opened)
     if not layers:
         return None, "no layer has attention over a cache"
     if room is not None:
         most = min(most, room // (1 + max(layer.copied(dtype) for layer in layers)))
     try:
-        # On a processor a step may take minutes: a small part of it says how much can be timed.
+        # A step may take minutes on a CPU: timing a small part first shows how much can be timed.
         small = max(MIB, most // _FIRST_PART)
-        first = _steps(layers, context, dtype, device, small, 1)
+        first = _steps(layers, opened, dtype, device, small, 1)
         affordable = int(first.bytes * _SECONDS / 4 / first.seconds)
-        return (first if affordable < small else _steps(layers, context, dtype, device, min(most, affordable), repeats)), ""
+        return (first if affordable < small else _steps(layers, opened, dtype, device, min(most, affordable), repeats)), ""
     except (MemoryError, RuntimeError) as error:
         if is_out_of_memory(error, device.torch):
             return None, "torch's attention takes more memory than there is: take less with --max-bytes"
@@ -260,14 +258,14 @@ def _attention(
         return None, f"torch's attention does not run: {words[0][:120]}"
 
 
-def _steps(layers: Iterable[_Attended], context: Opened, dtype: str, device: Device, most: int, repeats: int) -> Timing:
-    """Attention over as many layers as fit ``most`` bytes, or a part of the first: fewer sequences, or fewer positions of one."""
+def _steps(layers: Iterable[_AttentionLayer], opened: Opened, dtype: str, device: Device, most: int, repeats: int) -> Timing:
+    """Time attention over as many layers as fit into ``most`` bytes; at least over a part of the sequences or positions of the first."""
     size = 0
     with holding(device) as calls, device.torch.no_grad():
         for layer in layers:
             row = layer.row * ITEM_BYTES[dtype]
             fit = max(0 if calls else 1, (most - size) // row)
-            batch = min(context.request.replica_batch, fit // layer.tokens)
+            batch = min(opened.request.replica_batch, fit // layer.tokens)
             if calls and not batch:
                 break
             tokens = layer.tokens if batch else fit
@@ -276,7 +274,7 @@ def _steps(layers: Iterable[_Attended], context: Opened, dtype: str, device: Dev
         return _best(lambda: _attend(calls, device), size, device, repeats)
 
 
-def _call(layer: _Attended, batch: int, tokens: int, dtype: str, device: Device) -> tuple[Any, Any, Any]:
+def _call(layer: _AttentionLayer, batch: int, tokens: int, dtype: str, device: Device) -> tuple[Any, Any, Any]:
     query = device.empty((batch, layer.heads, 1, layer.key_width), dtype).fill_(1.0)
     keys = device.empty((batch, layer.kv_heads, tokens, layer.key_width), dtype).fill_(1.0)
     if layer.latent:
@@ -290,23 +288,23 @@ def _attend(calls: Iterable[tuple[Any, Any, Any]], device: Device) -> None:
         attend(query, keys, values, enable_gqa=query.shape[1] != keys.shape[1])
 
 
-def _attended(engine: Engine, context: Opened) -> list[_Attended]:
-    """The attention layers of the fullest stage, as one tensor-parallel rank has them."""
-    request, layers = context.request, context.model.stack_for(engine.name).layers
-    rules = engine.weight_rules()
-    stage = rules.spans(len(layers), request.parallel.pp)[context.fullest_stage]
+def _attention_layers(opened: Opened) -> list[_AttentionLayer]:
+    """The attention layers of the fullest stage, as sharded for one tensor-parallel rank."""
+    request, layers = opened.request, opened.model.stack_for(opened.engine.name).layers
+    rules = opened.engine.weight_rules()
+    stage = rules.spans(len(layers), request.parallel.pp)[opened.fullest_stage]
     out = []
-    for kind in (rules.shard(context.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):
+    for kind in (rules.shard(opened.model, kind, request.parallel.tp) for number in stage for kind in layers[number]):
         if isinstance(kind, LatentAttention):
-            tokens, width = kind.span.positions(context.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
+            tokens, width = kind.span.positions(opened.tokens), kind.kv_lora_rank + kind.qk_rope_head_dim
             sizes = (kind.num_attention_heads, 1, tokens, width, kind.kv_lora_rank)
         elif isinstance(kind, AttentionKind):
-            tokens = kind.span.positions(context.tokens, context.encoder_tokens)
+            tokens = kind.span.positions(opened.tokens, opened.encoder_tokens)
             sizes = (kind.num_attention_heads, kind.num_key_value_heads, tokens, kind.head_dim, kind.v_head_dim)
         else:
             continue
         heads, kv_heads, tokens, key_width, value_width = sizes
-        layer = _Attended(
+        layer = _AttentionLayer(
             heads=heads,
             kv_heads=kv_heads,
             tokens=tokens,
@@ -319,7 +317,7 @@ def _attended(engine: Engine, context: Opened) -> list[_Attended]:
 
 
 def _best(work: Callable[[], object], size: int, device: Device, repeats: int) -> Timing:
-    """The shortest of several passes after one that warms up, all done before the clock is read; a few seconds in all."""
+    """The shortest of several passes after a warm-up pass. It waits for the device before it reads the clock, and ends after seconds."""
     work()
     _wait(device)
     best, began, passes = float("inf"), perf_counter(), 0
@@ -333,7 +331,7 @@ def _best(work: Callable[[], object], size: int, device: Device, repeats: int) -
 
 
 def _wait(device: Device) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished."""
     if device.kind == "cuda":
         device.torch.cuda.synchronize(device.label)
     elif device.kind == "mps":

@@ -1,4 +1,4 @@
-"""The device that is probed: what is free, what its allocator counts, and tensors on it. torch is imported when one is opened."""
+"""The probed device: its free memory, its allocator's counters, and tensors on it. torch is imported when a device is opened."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _TORCH_NAMES: Final = {
 }
 _RESERVE_PER_CENT: Final = 5
 _NO_MEMORY: Final = ("out of memory", "allocate memory", "not enough memory", "alloc_failed", "invalid buffer size")
-"""What CUDA, CPU, Windows, CUDA's libraries and Metal say where there is none."""
+"""Words of the errors of CUDA, CPU, Windows, CUDA's libraries and Metal if memory runs out."""
 
 
 class NoDeviceError(KvplanError):
-    """There is nothing to measure on: no torch, or not the device that was asked for."""
+    """There is nothing to measure on: torch or the requested device is missing."""
 
     exit_code: ClassVar[int] = 5
     type: ClassVar[str] = "no-device"
@@ -43,7 +43,7 @@ class NoDeviceError(KvplanError):
 
 @frozen
 class Counters:
-    """Bytes as the device counts them; ``None`` where it does not."""
+    """Bytes as the device counts them; ``None`` if it does not count them."""
 
     allocated: int | None = None
     reserved: int | None = None
@@ -53,7 +53,7 @@ class Counters:
 
 
 class Device:
-    """A CPU's memory; the base of the others."""
+    """The memory of a CPU; the base class of the other devices."""
 
     kind: ClassVar[str] = "cpu"
 
@@ -63,31 +63,31 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What the device calls itself."""
+        """The device's own name."""
         return platform.processor() or platform.machine()
 
     @property
     def total_bytes(self) -> int | None:
-        """All of its memory."""
+        """Its whole memory; ``None`` if unknown."""
         return total_bytes()
 
     def free_bytes(self) -> int | None:
-        """What may still be allocated; ``None`` where nothing says."""
+        """The bytes that can still be allocated; ``None`` if unknown."""
         return available_bytes()
 
     def warm_up(self) -> None:
-        """Whatever costs memory once, so that it is not measured."""
+        """Do everything that costs memory once, so that it is not measured."""
 
     def counters(self) -> Counters:
-        """As they stand, with all work done."""
+        """The current counters, after all work on the device is done."""
         return Counters(resident=resident_bytes())
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
-        """A tensor without values. Raises what torch raises where there is no memory."""
+        """An uninitialized tensor. Raises torch's error if memory runs out."""
         return self.torch.empty(shape, dtype=getattr(self.torch, _TORCH_NAMES[dtype]), device=self.label)
 
     def release(self) -> None:
-        """Give back what no tensor holds any more."""
+        """Return the memory of deleted tensors to the device."""
 
     def environment(self) -> Environment:
         """Versions and names, for the record."""
@@ -123,9 +123,9 @@ class CudaDevice(Device):
         return int(self.torch.cuda.mem_get_info(self.label)[0])
 
     def warm_up(self) -> None:
-        """Create the context, and load the kernel that fills.
+        """Create the context, and load the kernel that fills tensors.
 
-        Raises :class:`NoDeviceError` where that fails: other programs hold all of the device, or one has it for itself.
+        Raises :class:`NoDeviceError` if that fails, for example because other programs hold all memory or use the device exclusively.
         """
         try:
             self.torch.cuda.set_device(self.label)
@@ -153,7 +153,7 @@ class CudaDevice(Device):
 
 
 class MpsDevice(Device):
-    """Metal: memory that it shares with the CPU."""
+    """Metal, which shares its memory with the CPU."""
 
     kind: ClassVar[str] = "mps"
 
@@ -174,7 +174,7 @@ class MpsDevice(Device):
 
 
 def load_torch() -> Any:
-    """The module. Raises :class:`NoDeviceError` with the command that installs it."""
+    """Import torch. Raises :class:`NoDeviceError` with the command that installs it."""
     try:
         import torch
     except ImportError as error:
@@ -183,14 +183,14 @@ def load_torch() -> Any:
     return torch
 
 
-def open_device(wanted: str | None, *, torch: Any = None) -> Device:
-    """``cuda:0``, ``cuda``, ``mps`` or ``cpu``; by default the best there is.
+def open_device(name: str | None, *, torch: Any = None) -> Device:
+    """Open ``cuda:0``, ``cuda``, ``mps`` or ``cpu``; by default the best available device.
 
-    Raises :class:`~hwcalc.errors.UsageError` for another word and :class:`NoDeviceError` if it is not there.
+    Raises :class:`~hwcalc.errors.UsageError` for another name and :class:`NoDeviceError` if the device is missing.
     """
-    match = None if wanted is None else _NAME.fullmatch(wanted.strip().lower())
-    if wanted is not None and match is None:
-        raise UsageError(f"--device {wanted[:40]!r} is not known.", hint="Allowed: cpu, cuda, cuda:0, mps.")
+    match = None if name is None else _NAME.fullmatch(name.strip().lower())
+    if name is not None and match is None:
+        raise UsageError(f"--device {name[:40]!r} is not known.", hint="Allowed: cpu, cuda, cuda:0, mps.")
     torch = torch or load_torch()
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     word = "cuda" if match is None and cuda else "mps" if match is None and mps else "cpu" if match is None else match[0]
@@ -209,15 +209,15 @@ def open_device(wanted: str | None, *, torch: Any = None) -> Device:
 
 
 def default_reserve(device: Device) -> int:
-    """What is left alone: 1 GiB, or a twentieth of the device where that is more."""
+    """The bytes to leave free: 1 GiB, or 5% of the device if that is more."""
     return max(GIB, (device.total_bytes or 0) * _RESERVE_PER_CENT // 100)
 
 
 def is_out_of_memory(error: BaseException, torch: Any) -> bool:
-    """Whether an exception of torch's says that there is no memory: it has a class on some devices and only words on others."""
+    """Whether an exception of torch means that memory ran out. Some devices have a class for it, others only a message."""
     classes = tuple(getattr(module, "OutOfMemoryError", MemoryError) for module in (torch, torch.cuda))
     if isinstance(error, (MemoryError, *classes)):
         return True
     words = str(error).lower()
-    # "An illegal memory access was encountered" is a fault, and no lack of memory.
+    # The phrases are specific: "An illegal memory access was encountered" is a fault, not a lack of memory.
     return isinstance(error, RuntimeError) and any(sign in words for sign in _NO_MEMORY)

@@ -1,4 +1,4 @@
-"""Memory of the machine itself, asked of the operating system: what there is, what may still be taken, what this process holds."""
+"""The machine's memory as the operating system reports it: the total, what is available, and what this process holds."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["available_bytes", "driver_version", "resident_bytes", "total_bytes"]
 _ROOT: Final = Path("/")
 _KIB: Final = 1024
 _UNLIMITED: Final = 2**60
-"""cgroup v1 writes a number near 2^63 where there is no limit."""
+"""From here on a cgroup limit means no limit: cgroup v1 then reports a number near 2^63."""
 
 
 def total_bytes(root: Path = _ROOT) -> int | None:
-    """Physical memory, or the limit of the process's control group where that is less."""
+    """Physical memory, or the limit of the process's control group if that is less."""
     sizes = [limit for limit, _ in _limits(root)]
     with suppress(AttributeError, ValueError, OSError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -25,9 +25,9 @@ def total_bytes(root: Path = _ROOT) -> int | None:
 
 
 def available_bytes(root: Path = _ROOT) -> int | None:
-    """What can be taken without swapping: the kernel's own estimate, and what every control group above leaves.
+    """Memory that can be allocated without swapping: the least of the kernel's estimate and of what each control group leaves.
 
-    ``None`` where neither is told (no ``/proc``).
+    ``None`` if neither is known (no ``/proc``).
     """
     sizes = [max(0, limit - used) for limit, used in _limits(root)]
     for line in _text(root / "proc/meminfo").splitlines():
@@ -39,20 +39,20 @@ def available_bytes(root: Path = _ROOT) -> int | None:
 
 
 def resident_bytes(root: Path = _ROOT) -> int | None:
-    """Pages of this process that are in memory."""
+    """The bytes of this process that are in memory."""
     words = _text(root / "proc/self/statm").split()
     return int(words[1]) * os.sysconf("SC_PAGE_SIZE") if len(words) > 1 and words[1].isdecimal() else None
 
 
 def driver_version(root: Path = _ROOT) -> str | None:
-    """The NVIDIA kernel driver's, or the amdgpu module's."""
+    """The version of the NVIDIA kernel driver, or of the amdgpu module."""
     line = _text(root / "proc/driver/nvidia/version").partition("\n")[0]
     numbers = [word for word in line.split() if word[:1].isdigit() and "." in word]
     return (numbers[0] if numbers else _text(root / "sys/module/amdgpu/version").strip())[:80] or None
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Limit and use of each control group that the process is in, without the page cache that it could give up."""
+    """Limit and usage of each control group of the process, without page cache that can be reclaimed."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -63,7 +63,7 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
             names = ("memory.max", "memory.current", "inactive_file")
         else:
             continue
-        # In a container the path may be that of the host: then only the folder itself is there.
+        # In a container the path may be that of the host; then only the top folder exists.
         parts = [part for part in path.split("/") if part not in {"", ".", ".."}]
         for depth in range(len(parts) + 1):
             folder = base.joinpath(*parts[:depth])
@@ -72,10 +72,10 @@ def _limits(root: Path) -> Iterator[tuple[int, int]]:
                 yield int(limit), max(0, int(used) - _stat(folder, names[2]))
 
 
-def _stat(folder: Path, wanted: str) -> int:
+def _stat(folder: Path, key: str) -> int:
     for line in _text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")
-        if name == wanted and value.strip().isdecimal():
+        if name == key and value.strip().isdecimal():
             return int(value)
     return 0
 

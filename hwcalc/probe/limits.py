@@ -1,8 +1,8 @@
-"""The largest batch or the longest sequences that really allocate, beside what arithmetic says of the same bytes.
+"""Find the largest batch or the longest sequences that can be allocated, and compare with the planner's answer.
 
-A number is tried by allocating the engine's tensors for it, and freeing them before the next is tried. The search begins at the answer of
-:mod:`hwcalc.planner.solve`, so that two or three tries are enough where that is right. Nothing is tried that would leave less than
-the reserve.
+To try a number, the probe allocates the engine's tensors for it, and frees them before the next try. The search starts from the answer
+of :mod:`hwcalc.planner.solve`, so two or three tries are enough if that is right. Nothing is tried that would leave less than the
+reserve.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner import solve
@@ -30,7 +30,7 @@ BEYOND: Final = "beyond the reserve"
 OUT_OF_MEMORY: Final = "out of memory"
 REFUSED: Final = "refused by the engine"
 _POOL_SIZES: Final = frozenset({"num_gpu_blocks_override"})
-"""Engine options that fix a pool's size whatever is planned; the search is for that size."""
+"""Engine options that fix the size of a pool. They are dropped, because the search looks for that size."""
 
 
 @frozen
@@ -75,8 +75,7 @@ class MaxResult:
 
 
 def find_max(
-    engine: Engine,
-    context: Opened,
+    opened: Opened,
     device: Device,
     what: str = "batch",
     *,
@@ -85,11 +84,11 @@ def find_max(
     cap: int | None = None,
     settings: AllocatorSettings | None = None,
 ) -> MaxResult:
-    """Search the largest ``what`` (``batch`` or ``seq``) of the planned request whose tensors allocate on ``device``.
+    """Search for the largest ``what`` (``batch`` or ``seq``) with which the request's tensors can be allocated on ``device``.
 
-    ``available_bytes`` stands in for what the device says is free, ``cap`` is a number beyond which nobody asks. With several ranks it
-    is one that holds most. The device gets everything back, whatever happens. Raises :class:`~hwcalc.errors.UsageError` for
-    arguments that make no sense, and where nothing says how much is free.
+    ``available_bytes`` replaces the free memory that the device reports; ``cap`` is the largest number to try. With several ranks, the
+    fullest one is measured. Everything on the device is freed in the end, also after an error. Raises
+    :class:`~hwcalc.errors.UsageError` if an argument is out of range, or if the free memory is unknown.
     """
     if what not in WHAT:
         raise UsageError(f"--find-max {what[:40]!r} is not known.", hint=f"Allowed: {', '.join(WHAT)}.")
@@ -103,26 +102,26 @@ def find_max(
     reserve = default_reserve(device) if reserve_bytes is None else reserve_bytes
     usable = max(0, free - reserve)
     settings = environment_settings(os.environ) if settings is None else settings
-    options = {name: value for name, value in context.request.options.items() if name not in _POOL_SIZES}
-    budgeted = context.changed(gpu=None, kv_memory=usable, options=options)
+    options = {name: value for name, value in opened.request.options.items() if name not in _POOL_SIZES}
+    budgeted = opened.changed(gpu=None, kv_memory=usable, options=options)
     answer = solve.most(budgeted, usable) if what == "batch" else solve.longest(budgeted, usable)
-    bound, bound_name = _bound(engine, budgeted, what, cap)
+    bound, bound_name = _bound(budgeted, what, cap)
     layouts = _Layouts(budgeted.changed(kv_memory=None), what, _size(device, settings))
 
-    def should(value: int) -> bool:
+    def predicted(value: int) -> bool:
         size = layouts.bytes(value)
         return size is not None and size <= usable
 
     tries: list[Try] = []
 
-    def does(value: int) -> bool:
+    def allocates(value: int) -> bool:
         outcome = _outcome(layouts, value, usable, device)
         tries.append(Try(value=value, bytes=layouts.bytes(value) or 0, outcome=outcome))
         return outcome == ALLOCATED
 
     guess = max(1, min(bound, answer.value))
-    expected = _last_yes_near(should, bound, guess)
-    value = _last_yes_near(does, bound, max(1, expected))
+    expected = _last_yes_near(predicted, bound, guess)
+    value = _last_yes_near(allocates, bound, max(1, expected))
     failed = [one for one in tries if one.outcome != ALLOCATED]
     return MaxResult(
         what=what,
@@ -130,8 +129,8 @@ def find_max(
         expected=expected,
         solver=min(answer.value, bound),
         limiting=bound_name if value == bound else min(failed, key=lambda one: one.value).outcome,
-        seq=value if what == "seq" else context.request.seq,
-        batch=value if what == "batch" else context.request.batch,
+        seq=value if what == "seq" else opened.request.seq,
+        batch=value if what == "batch" else opened.request.batch,
         bytes=(layouts.bytes(value) or 0) if value else 0,
         free_bytes=free,
         reserve_bytes=reserve,
@@ -141,28 +140,28 @@ def find_max(
 
 
 class _Layouts:
-    """The tensors for each number, asked of the engine once; ``None`` where it refuses."""
+    """The tensors for each number. The engine is asked once for each; the answer is ``None`` if it refuses."""
 
-    def __init__(self, context: Opened, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
-        self._context, self._what, self._size = context, what, size
+    def __init__(self, opened: Opened, what: str, size: Callable[[tuple[Allocation, ...]], int]) -> None:
+        self._opened, self._what, self._size = opened, what, size
         self._known: dict[int, tuple[tuple[Allocation, ...], int] | None] = {}
 
     def tensors(self, value: int) -> tuple[Allocation, ...] | None:
-        """In the engine's order, of a rank that holds most."""
-        found = self._find(value)
-        return None if found is None else found[0]
+        """The tensors of the fullest rank, in the engine's order."""
+        layout = self._layout(value)
+        return None if layout is None else layout[0]
 
     def bytes(self, value: int) -> int | None:
-        """What they take of the device."""
-        found = self._find(value)
-        return None if found is None else found[1]
+        """The memory of the device that these tensors take."""
+        layout = self._layout(value)
+        return None if layout is None else layout[1]
 
-    def _find(self, value: int) -> tuple[tuple[Allocation, ...], int] | None:
+    def _layout(self, value: int) -> tuple[tuple[Allocation, ...], int] | None:
         if value not in self._known:
             change: Mapping[str, int] = {self._what: value}
             try:
-                made = self._context.changed(**change)
-                tensors = made.allocation(made.fullest_stage)
+                changed = self._opened.changed(**change)
+                tensors = changed.allocation(changed.fullest_stage)
                 self._known[value] = tensors, self._size(tensors)
             except KvplanError:
                 self._known[value] = None
@@ -170,33 +169,33 @@ class _Layouts:
 
 
 def _size(device: Device, settings: AllocatorSettings) -> Callable[[tuple[Allocation, ...]], int]:
-    """Bytes that tensors take of this device: by the caching allocator's rules where it has one."""
+    """A function for the bytes that tensors take on this device, by the caching allocator's rules if it has one."""
 
-    def plain(tensors: tuple[Allocation, ...]) -> int:
+    def total(tensors: tuple[Allocation, ...]) -> int:
         return sum(one.bytes for one in tensors)
 
     def reserved(tensors: tuple[Allocation, ...]) -> int:
-        return max(plain(tensors), predict((one.bytes for one in tensors), settings).reserved_bytes)
+        return max(total(tensors), predict((one.bytes for one in tensors), settings).reserved_bytes)
 
-    return reserved if device.kind == "cuda" else plain
+    return reserved if device.kind == "cuda" else total
 
 
-def _bound(engine: Engine, context: Opened, what: str, cap: int | None) -> tuple[int, str]:
-    """The largest number worth asking for, and what says so."""
+def _bound(opened: Opened, what: str, cap: int | None) -> tuple[int, str]:
+    """The largest number to try, and the name of what limits it."""
     bounds = [(UNLIMITED, "no limit")]
-    limit = engine.most_sequences(context)
-    length = context.model.max_position_embeddings
+    limit = opened.engine.most_sequences(opened)
+    length = opened.model.max_position_embeddings
     if what == "batch" and limit is not None:
         bounds.append(limit)
     if what == "seq" and length is not None:
-        bounds.append((max(length, context.tokens), "model length"))
+        bounds.append((max(length, opened.tokens), "model length"))
     if cap is not None:
         bounds.append((cap, "cap"))
     return min(bounds, key=lambda bound: bound[0])
 
 
 def _outcome(layouts: _Layouts, value: int, usable: int, device: Device) -> str:
-    """Allocate the tensors for this number, and free them."""
+    """Allocate the tensors for this number, free them, and return the outcome."""
     tensors, size = layouts.tensors(value), layouts.bytes(value)
     if tensors is None or size is None:
         return REFUSED
@@ -217,7 +216,7 @@ def _outcome(layouts: _Layouts, value: int, usable: int, device: Device) -> str:
 
 
 def _last_yes_near(good: Callable[[int], bool], bound: int, guess: int) -> int:
-    """The largest number from 0 to ``bound`` that is good, where all below a good one are; few questions if ``guess`` is near.
+    """The largest number from 0 to ``bound`` that is good, if all numbers below a good one are good. A near ``guess`` saves calls.
 
     >>> asked = []
     >>> _last_yes_near(lambda n: not asked.append(n) and n <= 50, 100, 50), asked

@@ -1,8 +1,8 @@
-"""One real model, small: its cache is what was planned, and decoding with it gives what computing anew gives, or we say so.
+"""Run a small real model, and compare its cache with the plan and its decoding with a run without a cache.
 
-The model is of the planned type, with one layer of each kind at least, the planned widths where they are affordable, random
-weights from a fixed seed, and windows so short that they close. Two things are compared: the bytes of the cache object with the
-plan for the small config, and the logits of the decoded tokens with those of the whole sequence computed without a cache.
+The model has the planned type, at least one layer of each kind, the planned widths if they are affordable, random weights from a fixed
+seed, and windows so short that the sequence exceeds them. Two things are compared: the bytes of the cache object with the plan of the
+small config, and the logits of the decoded tokens with those of the whole sequence, computed without a cache.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ AGREES: Final = "agrees"
 DIFFERS: Final = "differs"
 NOT_RUN: Final = "not run"
 MOST_WEIGHT_BYTES: Final = 2**29
-"""Largest model that is built unless the caller allows more."""
+"""The default limit of the weights of the small model."""
 _MOST_TOKENS: Final = 4096
 _TOLERANCE: Final = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
-"""Allowed difference of logits, as a share of the largest logit: some hundred roundings of the format."""
+"""The allowed difference of logits as a share of the largest logit: some hundred rounding errors of the format."""
 
 
 @frozen
@@ -81,17 +81,17 @@ class LiveResult:
 
     @property
     def cache_agrees(self) -> bool:
-        """Whether every byte that can be compared is as planned."""
+        """Whether the cache and each of its layers have the planned bytes."""
         same = all(layer.predicted_bytes == layer.measured_bytes for layer in self.layers)
         return self.status != NOT_RUN and self.difference_bytes == 0 and same
 
     @property
     def logits_agree(self) -> bool:
-        """Whether decoding with the cache gives what computing anew gives, and a lost cache would have been seen."""
+        """Whether decoding with the cache gives the same logits as without, and a lost cache would have been noticed."""
         return self.status != NOT_RUN and self.logits_difference <= self.tolerance < self.control_difference
 
     def rows(self) -> tuple[tuple[str, int, int], ...]:
-        """Name, predicted and measured bytes: a row for each layer, and the whole cache."""
+        """Name, predicted and measured bytes of each layer, and of the whole cache."""
         layers = (
             (f"layer {layer.layer}: {' + '.join(layer.kinds)}", layer.predicted_bytes, layer.measured_bytes)
             for layer in self.layers
@@ -113,11 +113,11 @@ def run_live(
     seed: int = 0,
     most_weight_bytes: int = MOST_WEIGHT_BYTES,
 ) -> LiveResult:
-    """Build, run and compare. ``prompt`` is as long as it takes to close every window unless given.
+    """Build a small model, run it and compare. By default, ``prompt`` is long enough to exceed every window.
 
-    ``dtype`` is ``fp32``, ``fp16`` or ``bf16``; ``cache`` is ``dynamic`` or ``static``. The memory is bounded: heads and channels are
-    divided by the smallest power of two with which the weights take at most ``most_weight_bytes``. A model that cannot be run gives a
-    result that says so. Raises :class:`~hwcalc.errors.UsageError` for arguments that are out of range.
+    ``dtype`` is ``fp32``, ``fp16`` or ``bf16``; ``cache`` is ``dynamic`` or ``static``. To bound the memory, heads and channels are
+    divided by the smallest number with which the weights take at most ``most_weight_bytes``. If the model cannot be run, the result
+    says so. Raises :class:`~hwcalc.errors.UsageError` for arguments that are out of range.
     """
     _check(dtype, attention, cache, batch, prompt, decode, encoder, most_weight_bytes)
     from hwcalc.probe.live_model import NotRun, library
@@ -178,9 +178,9 @@ def _run(
     closed = max((size for size in windows if 1 < size <= _MOST_TOKENS), default=0)
     prompt = max(closed, WINDOW) + 7 if prompt is None else prompt
     static = common["cache"] == "static"
-    context = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
-    layers = _layers(context, small)
-    predicted = _predicted(context)
+    opened = _open(spec, common, seq=prompt + decode, batch=batch, encoder=encoder)
+    layers = _layers(opened, small)
+    predicted = _predicted(opened)
     built = fed = None
     try:
         try:
@@ -190,7 +190,7 @@ def _run(
                 batch=batch,
                 prompt=prompt,
                 decode=decode,
-                encoder=context.encoder_tokens or encoder,
+                encoder=opened.encoder_tokens or encoder,
                 seed=common["seed"],
                 static=static,
             )
@@ -202,11 +202,11 @@ def _run(
             status=AGREES,
             reason="",
             **common,
-            engine_version=context.version,
+            engine_version=opened.version,
             batch=batch,
             prompt_tokens=prompt,
             decode_tokens=decode,
-            encoder_tokens=context.encoder_tokens,
+            encoder_tokens=opened.encoder_tokens,
             weight_bytes=weight_bytes,
             factor=factor,
             changes=small.changes,
@@ -215,14 +215,14 @@ def _run(
             **_measured(fed, layers),
         )
     finally:
-        # Nothing of it may stay on the device, whatever went wrong.
+        # Free everything on the device, also after an error.
         built = fed = None
         _empty(common["device"])
     return _judged(result)
 
 
 def _measured(fed: Any, layers: list[LiveLayer]) -> dict[str, Any]:
-    """What the run says of the bytes of each layer and of the whole cache, and of the logits."""
+    """The measured fields of the result: bytes of each layer and of the whole cache, and differences of logits."""
     from hwcalc.probe.live_model import cache_layers, tensor_bytes
 
     held = [size for size in cache_layers(fed.cache) or () if size]
@@ -239,39 +239,39 @@ def _measured(fed: Any, layers: list[LiveLayer]) -> dict[str, Any]:
 
 
 def _open(spec: ModelSpec, common: dict[str, Any], *, seq: int, batch: int, encoder: int) -> Opened:
-    """The plan of the small config by the rules of the installed library's version, or of the newest known one."""
+    """The small config opened with the rules of the installed transformers, or of the newest known version."""
     from hwcalc.planner.context import open_request
     from hwcalc.probe.live_model import NotRun
 
-    wanted: dict[str, Any] = {"seq": seq, "batch": batch, "dtype": common["dtype"], "encoder_seq": encoder}
-    wanted["engine_options"] = {"cache": common["cache"]}
+    keywords: dict[str, Any] = {"seq": seq, "batch": batch, "dtype": common["dtype"], "encoder_seq": encoder}
+    keywords["engine_options"] = {"cache": common["cache"]}
     version = ".".join(common["transformers_version"].split(".")[:2])
     for engine in (f"transformers@{version}", "transformers"):
         try:
-            return open_request(spec, engine=engine, **wanted)
+            return open_request(spec, engine=engine, **keywords)
         except UsageError as error:
-            told = error.message
+            refusal = error.message
         except KvplanError as error:
             raise NotRun(error.message) from error
-    raise NotRun(told)
+    raise NotRun(refusal)
 
 
-def _layers(context: Opened, small: Small) -> list[LiveLayer]:
-    stack = context.stack.layers
+def _layers(opened: Opened, small: Small) -> list[LiveLayer]:
+    stack = opened.stack.layers
     numbers = small.layers if len(small.layers) == len(stack) else range(len(stack))
     return [
         LiveLayer(
             layer=number,
             kinds=tuple(kind.name for kind in layer),
-            predicted_bytes=sum(tensor.bytes for kind in layer for tensor in context.kind_tensors[kind]),
+            predicted_bytes=sum(tensor.bytes for kind in layer for tensor in opened.kind_tensors[kind]),
             measured_bytes=0,
         )
         for number, layer in zip(numbers, stack, strict=True)
     ]
 
 
-def _predicted(context: Opened) -> int:
-    return context.stored_bytes
+def _predicted(opened: Opened) -> int:
+    return opened.stored_bytes
 
 
 def _with(layer: LiveLayer, size: int) -> LiveLayer:
@@ -283,7 +283,7 @@ def _share(difference: Any, scale: float) -> float:
 
 
 def _judged(result: LiveResult) -> LiveResult:
-    """Agreement in words: everything that does not agree is said."""
+    """The result with its status, and a reason that lists everything that does not agree."""
     wrong = []
     if not result.cache_agrees:
         wrong.append(f"the cache holds {result.measured_bytes:,} bytes, planned were {result.predicted_bytes:,}")
@@ -299,7 +299,7 @@ def _judged(result: LiveResult) -> LiveResult:
 
 
 def _empty(device: str) -> None:
-    """Give what the allocator keeps back to the driver."""
+    """Return the memory that the allocator keeps to the driver."""
     import gc
 
     import torch

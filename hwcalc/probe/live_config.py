@@ -1,7 +1,7 @@
-"""A small config with the same layers: fewer of them, a small vocabulary, short windows, few experts, and narrower where it must be.
+"""Shrink a config: fewer layers, a small vocabulary, short windows, few experts, and if necessary fewer heads and channels.
 
-Pure: dictionaries in, dictionaries out. What a cache keeps per token (heads, widths, states, latents) stays as it is unless
-``factor`` divides it.
+These are pure functions from dictionaries to dictionaries. What a cache keeps for each token (heads, widths, states, latents) stays the
+same unless ``factor`` divides it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hwcalc.formulas.frozen import frozen
 __all__ = ["MOST_LAYERS", "WINDOW", "Change", "Small", "clean", "pick_layers", "shrink"]
 
 WINDOW: Final = 16
-"""Positions of every window and chunk: short, so that a few tokens are past it."""
+"""Positions of every window and chunk: so few that a short sequence exceeds them."""
 MOST_LAYERS: Final = 12
 _VOCABULARY: Final = 256
 _FEED_FORWARD: Final = 64
@@ -40,7 +40,7 @@ _DROPPED: Final = frozenset(
         "use_kernels",
     }
 )
-"""What says nothing about the layers, or names code, kernels or formats of somebody's weights."""
+"""Keys that do not describe layers, or that name code, kernels, or formats of weights."""
 
 _LAYER_COUNTS: Final = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 _ENCODER_COUNTS: Final = ("encoder_layers", "num_encoder_layers")
@@ -118,9 +118,9 @@ _DIVIDED: Final = (
     "block_ff_dim",
     "block_multiple_of",
 )
-"""Numbers of heads and channels: all are divided together, so that their ratios stay. Widths of one head and latents stay."""
+"""Numbers of heads and channels. They are all divided by the same factor, which keeps their ratios. Widths of heads and latents stay."""
 _SINGLE: Final = frozenset({"num_key_value_heads", "num_global_key_value_heads", "num_kv_heads", "multi_query_group_num"})
-"""A single key/value head is never divided."""
+"""Keys that are not divided if they are 1: a single key/value head."""
 
 
 @frozen
@@ -134,16 +134,16 @@ class Change:
 
 @frozen
 class Small:
-    """The small config and what was changed on the way to it."""
+    """The small config, and the changes that lead to it."""
 
     config: Mapping[str, Any]
     layers: tuple[int, ...]
-    """Which layers of the model it has, by number."""
+    """The numbers of the model's layers that it keeps."""
     changes: tuple[Change, ...]
 
 
 def clean(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without private keys, remote code, and the formats of weights, its parts as well."""
+    """The config without private keys, remote code and formats of weights; the same for nested configs."""
     return {
         key: clean(value) if isinstance(value, Mapping) else value
         for key, value in config.items()
@@ -152,7 +152,7 @@ def clean(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pick_layers(stack: Stack) -> tuple[int, ...]:
-    """The fewest first layers that have every kind; where those are many, the first layer of each combination of kinds.
+    """The fewest first layers that include every kind; if those are too many, the first layer of each combination of kinds.
 
     >>> from hwcalc.formulas import FullAttention, Mamba2, Stack
     >>> a = FullAttention(num_attention_heads=4, num_key_value_heads=2, head_dim=16, v_head_dim=16)
@@ -162,11 +162,11 @@ def pick_layers(stack: Stack) -> tuple[int, ...]:
     """
     layers = stack.layers
     for same in (lambda kind: kind, type):
-        wanted = {same(kind) for layer in layers for kind in layer}
-        found: set[object] = set()
+        every = {same(kind) for layer in layers for kind in layer}
+        seen: set[object] = set()
         for number, layer in enumerate(layers[:MOST_LAYERS]):
-            found |= {same(kind) for kind in layer}
-            if found == wanted:
+            seen |= {same(kind) for kind in layer}
+            if seen == every:
                 return tuple(range(number + 1))
     first: dict[object, int] = {}
     for number, layer in enumerate(layers):
@@ -175,10 +175,10 @@ def pick_layers(stack: Stack) -> tuple[int, ...]:
 
 
 def shrink(config: Mapping[str, Any], layers: Sequence[int], count: int, *, factor: int = 1, narrow: bool = True) -> Small | None:
-    """The config with only these of its ``count`` layers, and heads and channels divided by ``factor``.
+    """The config with only these of its ``count`` layers, and with heads and channels divided by ``factor``.
 
-    ``None`` where ``factor`` does not divide them all. ``narrow`` makes feed-forward networks small; a few models have states
-    as wide as those.
+    ``None`` if ``factor`` does not divide them all. ``narrow`` makes feed-forward networks small, which does not work for the few models
+    whose states are as wide as these.
     """
     out, changes = dict(config), []
 
@@ -235,7 +235,7 @@ def _limits(config: Mapping[str, Any], change: Any, *, narrow: bool) -> None:
 
 
 def _thresholds(config: Mapping[str, Any], layers: Sequence[int], count: int, change: Any) -> None:
-    """Numbers that say from which layer on something holds."""
+    """Adjust numbers that count the first or last layers with some property."""
     for key in ("first_k_dense_replace", "max_window_layers", "num_dense_layers"):
         if _whole(config.get(key)):
             change(key, sum(number < config[key] for number in layers))
@@ -245,7 +245,7 @@ def _thresholds(config: Mapping[str, Any], layers: Sequence[int], count: int, ch
 
 
 def _nested(key: str, part: Mapping[str, Any], layers: Sequence[int], change: Any, *, narrow: bool) -> None:
-    """Parts of a config: experts, feed-forward widths, and lists of layers counted from one."""
+    """Shrink a nested config: experts, feed-forward widths, and lists of layer numbers that start from one."""
     inner = dict(part)
 
     def set_inner(name: str, value: Any) -> None:
@@ -279,7 +279,7 @@ def _whole_list(value: Any) -> TypeGuard[list[int]]:
 
 
 def _text(value: Any) -> str:
-    """A value in a few words."""
+    """A short text for a value."""
     if isinstance(value, Iterable) and not isinstance(value, str):
         return f"{len(list(value)):,} entries"
     return f"{value:,}" if _whole(value) else f"{value!s:.40}"

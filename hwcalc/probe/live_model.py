@@ -1,6 +1,6 @@
-"""A model that runs: the library's own class, few layers, random weights; fed with a prompt and tokens, its cache measured.
+"""Build a small model with random weights from the library's own class, run it, and measure its cache.
 
-Nothing is downloaded and no code of a repository is run: the class is the one that the installed transformers has for the type.
+Nothing is downloaded and no code of a repository is run: the installed transformers has the class of the model type.
 """
 
 from __future__ import annotations
@@ -15,29 +15,43 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import clean
 
-__all__ = ["Fed", "NotRun", "cache_layers", "feed", "full_config", "library", "make", "own_class", "size_of", "tensor_bytes"]
+__all__ = [
+    "NotRun",
+    "RunOutput",
+    "cache_layers",
+    "feed",
+    "full_config",
+    "library",
+    "make",
+    "own_class",
+    "size_of",
+    "tensor_bytes",
+]
 
 _COUNTERS: Final = frozenset({"cumulative_length", "indexer_cumulative_length", "_sliding_window_tensor"})
-"""Tensors of a cache layer that count positions; they are no cache."""
+"""Tensors of a cache layer that count positions; they do not belong to the cache's bytes."""
 
 
 class NotRun(Exception):  # noqa: N818 - a reason, not an error
-    """Why a model cannot be run here, in a sentence."""
+    """A model cannot be run here; the message says why."""
 
 
 @frozen
-class Fed:
-    """What a run left behind: the cache object, and logits of the last tokens, cached and computed anew, ``[batch, tokens, vocabulary]``."""
+class RunOutput:
+    """The results of a run: the cache object, and logits of the last tokens, ``[batch, tokens, vocabulary]``.
+
+    ``cached`` are logits of decoding with the cache; ``anew`` are those of the whole sequence, computed without a cache.
+    """
 
     cache: Any
     cached: Any
     anew: Any
     alone: Any
-    """Logits of the last token without anything before it: what an empty cache would have given."""
+    """Logits of the last token without the tokens before it, as with an empty cache."""
 
 
 def library() -> tuple[str, str]:
-    """The versions of torch and transformers. Raises :class:`NotRun` where one is missing."""
+    """The versions of torch and transformers. Raises :class:`NotRun` if one of them is missing."""
     try:
         import torch
         import transformers
@@ -48,7 +62,7 @@ def library() -> tuple[str, str]:
 
 @contextmanager
 def _sealed() -> Iterator[None]:
-    """The library by itself: it fetches no kernels, and what it prints about missing ones and default values is no news here."""
+    """Keep transformers from fetching kernels, and from printing warnings about missing kernels and default values."""
     import warnings
 
     from transformers.integrations import hub_kernels
@@ -56,7 +70,7 @@ def _sealed() -> Iterator[None]:
     logger = logging.getLogger("transformers")
     level, enabled = logger.level, getattr(hub_kernels, "_kernels_enabled", None)
     logger.setLevel(logging.CRITICAL)
-    hub_kernels._kernels_enabled = False  # noqa: SLF001 - its switch is read from the environment, once
+    hub_kernels._kernels_enabled = False  # noqa: SLF001 - the library reads the environment variable only once
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -68,14 +82,14 @@ def _sealed() -> Iterator[None]:
 
 @contextmanager
 def _exact() -> Iterator[None]:
-    """Numbers of four bytes are multiplied as such: with TF32, the default of convolutions on a GPU, each rounds differently."""
+    """Switch TF32 off, the default of convolutions on a GPU: with it, runs with and without a cache round differently."""
     import torch
 
     parts: list[Any] = [torch.backends.cuda.matmul, torch.backends.cudnn]
     try:
         before = [part.allow_tf32 for part in parts]
     except RuntimeError:
-        # Set by the caller in torch's newer words, which these cannot be mixed with.
+        # The caller uses torch's newer settings, which cannot be mixed with these.
         parts, before = [], []
     for part in parts:
         part.allow_tf32 = False
@@ -87,7 +101,10 @@ def _exact() -> Iterator[None]:
 
 
 def full_config(model: ModelSpec) -> dict[str, Any]:
-    """The config of the language model with every key filled in, as the installed library reads the file."""
+    """The config of the language model with all defaults filled in, as the installed library reads it.
+
+    Raises :class:`NotRun` if the library does not know the model type or does not accept the config.
+    """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if model.model_type not in CONFIG_MAPPING:
@@ -105,7 +122,10 @@ def full_config(model: ModelSpec) -> dict[str, Any]:
 
 
 def own_class(model_type: str, *, encoder_decoder: bool) -> Any:
-    """The class that generates text with models of this type; its decoder without the last layer, where it stands in another model."""
+    """The library's class that generates text with this model type, or its bare decoder if that is only part of another model.
+
+    Raises :class:`NotRun` if there is none.
+    """
     import transformers
     from transformers.models.auto import modeling_auto as auto
 
@@ -121,12 +141,15 @@ def own_class(model_type: str, *, encoder_decoder: bool) -> Any:
 
 
 def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, seed: int) -> Any:
-    """The model with random weights, ready to run. On the device ``meta`` it takes no memory, and its size can be counted."""
+    """A model with random weights, ready to run. On the device ``meta`` it takes no memory, but its size can be counted.
+
+    Raises :class:`NotRun` if the library does not build it.
+    """
     import torch
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     state = torch.random.get_rng_state()
-    # That of the processor alone: the one of the device is none of our business.
+    # Only the generator of the CPU is seeded and restored; that of the device is not used.
     torch.default_generator.manual_seed(seed)
     with _sealed():
         try:
@@ -144,12 +167,12 @@ def make(config: Mapping[str, Any], *, dtype: Any, device: str, attention: str, 
 
 
 def size_of(model: Any) -> int:
-    """Bytes of all weights and buffers."""
+    """The bytes of all weights and buffers."""
     return sum(item.numel() * item.element_size() for part in (model.parameters(), model.buffers()) for item in part)
 
 
-def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed: int, static: bool = False) -> Fed:
-    """Run a prompt of ``prompt`` tokens and ``decode`` single tokens with the cache, then all of it without."""
+def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed: int, static: bool = False) -> RunOutput:
+    """Run ``prompt`` tokens at once and ``decode`` tokens one by one with the cache, then all tokens without it."""
     import torch
 
     device = model.device
@@ -165,7 +188,7 @@ def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed
     placed = not pair and "position_ids" in inspect.signature(model.forward).parameters
 
     def part(start: int, end: int) -> dict[str, Any]:
-        """Tokens and where they stand; some classes would count each call's from nought."""
+        """Tokens and their positions. Without positions, some classes would count from zero in each call."""
         positions = torch.arange(start, end, device=device).expand(batch, -1)
         return {name: ids[:, start:end], **({"position_ids": positions} if placed else {})}
 
@@ -186,7 +209,7 @@ def feed(model: Any, *, batch: int, prompt: int, decode: int, encoder: int, seed
             logits.append(_scores(step)[:, -1:])
         anew = _scores(model(**given, **part(0, prompt + decode), use_cache=False))[:, -decode - 1 :]
         alone = _scores(model(**given, **part(prompt + decode - 1, prompt + decode), use_cache=False))
-    return Fed(cache=cache, cached=torch.cat(logits, 1), anew=anew, alone=alone)
+    return RunOutput(cache=cache, cached=torch.cat(logits, 1), anew=anew, alone=alone)
 
 
 def _cache_of(output: Any) -> tuple[str, Any]:
@@ -198,27 +221,27 @@ def _cache_of(output: Any) -> tuple[str, Any]:
 
 
 def _scores(output: Any) -> Any:
-    """Logits, or what they are computed from, where the class ends before them."""
+    """The logits, or the last hidden state if the class has no output layer."""
     logits = getattr(output, "logits", None)
     return output.last_hidden_state if logits is None else logits
 
 
 def cache_layers(cache: Any) -> list[int] | None:
-    """Bytes of each layer of a cache object, where it has layers; of both halves of an encoder-decoder cache together."""
+    """The bytes of each layer of a cache object, both halves of an encoder-decoder cache together; ``None`` if it has no layers."""
     halves = [
         half for name in ("self_attention_cache", "cross_attention_cache") if (half := getattr(cache, name, None)) is not None
     ]
-    found = [getattr(half, "layers", None) for half in halves or [cache]]
-    if not all(isinstance(layers, list) for layers in found):
+    parts = [getattr(half, "layers", None) for half in halves or [cache]]
+    if not all(isinstance(layers, list) for layers in parts):
         return None
-    lists = [[tensor_bytes(layer, set()) for layer in layers or ()] for layers in found]
+    lists = [[tensor_bytes(layer, set()) for layer in layers or ()] for layers in parts]
     return [sum(column) for column in zip(*lists, strict=True)] if len({len(each) for each in lists}) == 1 else None
 
 
 def tensor_bytes(thing: Any, seen: set[int], *, storage: bool = False) -> int:
-    """Bytes of every tensor that an object of the library holds, each once, counters left out.
+    """The bytes of all tensors that an object of the library holds, each counted once, without counters.
 
-    ``storage`` asks for the memory behind them, each piece once: a view of a longer tensor keeps all of it alive.
+    With ``storage``, the memory behind the tensors is counted instead: a view of a longer tensor keeps all of it alive.
     """
     import torch
 
@@ -241,6 +264,6 @@ def tensor_bytes(thing: Any, seen: set[int], *, storage: bool = False) -> int:
 
 
 def _first(error: BaseException) -> str:
-    """The first line of what went wrong, short."""
+    """The class of an error and the first line of its message, cut short."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:160] if lines else ''}"

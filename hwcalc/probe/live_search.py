@@ -1,4 +1,4 @@
-"""How small a model has to be: as wide as it is planned if that is affordable, else narrower in the same proportions."""
+"""Find the size of the small model: the planned widths if they are affordable, else fewer heads and channels in the same ratios."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FACTORS: Final = range(1, 65)
 
 
 def _spec(config: Any) -> ModelSpec:
-    """The library's config as kvplan reads it."""
+    """Parse the library's form of a config. Raises :class:`~hwcalc.probe.live_model.NotRun` if kvplan does not understand it."""
     from hwcalc.parsers import parse
     from hwcalc.probe.live_model import NotRun
 
@@ -30,10 +30,11 @@ def _spec(config: Any) -> ModelSpec:
 def smaller(
     full: Mapping[str, Any], model: ModelSpec, build: Callable[[Any, str], Any], most_bytes: int
 ) -> tuple[Small, int, ModelSpec, int]:
-    """The widest config with at most ``most_bytes`` of weights that still has every kind of layer of ``model``.
+    """The widest config with at most ``most_bytes`` of weights that has every kind of layer of ``model``.
 
-    ``full`` is the library's form of the model's config, and ``build`` makes a model of a config on a device. Gives back the small
-    config, its factor, how kvplan reads it, and its weight bytes. Raises :class:`~hwcalc.probe.live_model.NotRun` if there is none.
+    ``full`` is the library's form of the model's config; ``build`` builds a model from a config on a device. Returns the small config,
+    its factor, its :class:`~hwcalc.model.ModelSpec` and its weight bytes. Raises :class:`~hwcalc.probe.live_model.NotRun` if there is
+    none.
     """
     from hwcalc.probe.live_model import NotRun, size_of
 
@@ -41,17 +42,17 @@ def smaller(
     if not _alike([_shape(layer) for layer in stack.layers], [_shape(layer) for layer in planned.layers], 1):
         raise NotRun("transformers reads other layers from this config than were planned")
     layers = pick_layers(stack)
-    wanted = [_shape(stack.layers[number]) for number in layers]
+    expected = [_shape(stack.layers[number]) for number in layers]
     why, least = "no smaller config keeps every kind of layer", None
-    # A few models have states as wide as their feed-forward networks; those keep them.
+    # The few models whose states are as wide as their feed-forward networks keep these at full width.
     try:
-        narrow = _reads_alike(shrink(full, layers, len(stack)), wanted, 1) is not None
+        narrow = _reads_alike(shrink(full, layers, len(stack)), expected, 1) is not None
     except NotRun:
         narrow = False
     for factor in _FACTORS:
         small = shrink(full, layers, len(stack), factor=factor, narrow=narrow)
         try:
-            spec = _reads_alike(small, wanted, factor)
+            spec = _reads_alike(small, expected, factor)
             if small is None or spec is None:
                 continue
             size = size_of(build(small.config, "meta"))
@@ -68,27 +69,27 @@ def smaller(
 
 _Shape = tuple[tuple[str, dict[str, int]], ...]
 _SHORT: Final = ("window", "chunk")
-"""How far back a layer looks, which is what is made short."""
+"""Dimensions that the small config shortens: how far back a layer looks."""
 
 
 def _shape(layer: Layer) -> _Shape:
-    """Kinds and widths of a layer."""
+    """The kinds and dimensions of a layer, without windows and chunks."""
     return tuple((kind.name, {name: size for name, size in kind.dims().items() if name not in _SHORT}) for kind in layer)
 
 
-def _reads_alike(small: Small | None, wanted: list[_Shape], factor: int) -> ModelSpec | None:
-    """How kvplan reads the small config, if that has the wanted layers."""
+def _reads_alike(small: Small | None, expected: list[_Shape], factor: int) -> ModelSpec | None:
+    """The parsed small config if it has the expected layers, else ``None``."""
     if small is None:
         return None
     spec = _spec(small.config)
-    return spec if _alike([_shape(layer) for layer in spec.stack_for(_ENGINE).layers], wanted, factor) else None
+    return spec if _alike([_shape(layer) for layer in spec.stack_for(_ENGINE).layers], expected, factor) else None
 
 
-def _alike(found: list[_Shape], wanted: list[_Shape], factor: int) -> bool:
-    """Whether these are the same kinds, each of their numbers as it was or divided by ``factor``."""
-    if len(found) != len(wanted):
+def _alike(layers: list[_Shape], expected: list[_Shape], factor: int) -> bool:
+    """Whether the layers have the expected kinds, with each dimension unchanged or divided by ``factor``."""
+    if len(layers) != len(expected):
         return False
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(layers, expected, strict=True):
         if [name for name, _ in mine] != [name for name, _ in theirs]:
             return False
         for (_, now), (_, was) in zip(mine, theirs, strict=True):

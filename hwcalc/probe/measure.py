@@ -1,4 +1,4 @@
-"""Allocate, count, fill, read back, free; whatever happens, nothing stays behind."""
+"""Allocate tensors, measure them, fill them, read them back and free them, also after an error."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["holding", "measure", "rebuilt", "scaled"]
 _CHUNK_BYTES: Final = 64 * MIB
 _PATTERNS: Final = 251
 _FREE_TOLERANCE: Final = 2 * MIB
-"""The driver's page: what else the runtime takes for itself is less."""
+"""A page of the driver; the runtime's own allocations are smaller."""
 
 
 @contextmanager
 def holding(device: Device) -> Iterator[list[Any]]:
-    """A list for tensors; at the end, however it comes, they are dropped and the device gets its memory back."""
+    """A list for tensors. At the end of the block, also after an error, the tensors are dropped and their memory is freed."""
     held: list[Any] = []
     try:
         yield held
@@ -36,9 +36,9 @@ def holding(device: Device) -> Iterator[list[Any]]:
 
 
 def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[tuple[Allocation, ...], str | None]:
-    """No more than ``most_bytes``: a pool of fewer blocks, or the first layers; and in words what was done.
+    """At most ``most_bytes`` of the allocations, as a pool of fewer blocks or the first layers; and a description of the change.
 
-    Raises :class:`~hwcalc.errors.UsageError` where not even one block or layer is left.
+    Raises :class:`~hwcalc.errors.UsageError` if not even one block or layer fits.
     """
     total = sum(one.bytes for one in allocations)
     if most_bytes is None or total <= most_bytes:
@@ -69,7 +69,7 @@ def scaled(allocations: Sequence[Allocation], most_bytes: int | None) -> tuple[t
 
 
 def rebuilt(allocations: Sequence[Allocation], most_bytes: int | None, pool: Sequence[int]) -> tuple[Allocation, ...]:
-    """The allocations of a probe that was scaled to ``most_bytes``; of a pool as many blocks as it had then (``pool``)."""
+    """The allocations of an earlier probe that was scaled to ``most_bytes``. ``pool`` starts with the number of blocks it had."""
     if pool and allocations and all(one.blocks is not None for one in allocations):
         return tuple(_with_blocks(one, pool[0]) for one in allocations)
     return scaled(allocations, most_bytes)[0]
@@ -93,9 +93,9 @@ def measure(
     fill: bool = False,
     notes: list[Note],
 ) -> RankResult:
-    """Allocate the tensors of one rank and compare. ``sharing`` processes have the device's free memory together.
+    """Allocate the tensors of one rank and compare. ``sharing`` processes share the free memory of the device.
 
-    Out of memory is a result, not an error. Raises :class:`~hwcalc.errors.UsageError` if ``most_bytes`` holds nothing.
+    Running out of memory is a result, not an error. Raises :class:`~hwcalc.errors.UsageError` if nothing fits into ``most_bytes``.
     """
     asked, words = scaled(allocations, most_bytes)
     device.warm_up()
@@ -112,7 +112,7 @@ def measure(
         "free_bytes": free,
         "reserve_bytes": reserve_bytes,
     }
-    refusal = _refusal(device, asked, settings, free, reserve_bytes, sharing, given=most_bytes is not None)
+    refusal = _refusal(device, asked, settings, free, reserve_bytes, sharing, limited=most_bytes is not None)
     if refusal:
         tensors = tuple(_result(one, None) for one in asked)
         return RankResult(**common, outcome=REFUSED, message=refusal, filled=None, tensors=tensors, comparisons=(), agrees=False)
@@ -141,11 +141,11 @@ def measure(
 
 
 def _allocate(asked: Sequence[Allocation], device: Device, held: list[Any]) -> tuple[list[int], str]:
-    """The measured bytes of each tensor, and a message if there was not memory enough for all. The tensors go into ``held``."""
+    """Allocate the tensors into ``held``. Returns the measured bytes of each, and a message if memory ran out."""
     measured: list[int] = []
     try:
         for one in asked:
-            # No name but the list's: whatever comes in between, the list is all that has to be emptied.
+            # Only the list refers to the tensors, so emptying it frees them, even after an interrupt.
             held.append(device.empty(one.shape, one.dtype))
             measured.append(int(held[-1].untyped_storage().nbytes()))
     except (MemoryError, RuntimeError) as error:
@@ -158,7 +158,7 @@ def _allocate(asked: Sequence[Allocation], device: Device, held: list[Any]) -> t
 
 
 def _read_back(held: list[Any], device: Device, total: int) -> tuple[bool | None, str]:
-    """Whether every tensor gives back what was written to it, and a message if there was not memory enough to find out."""
+    """Whether every tensor returns what was written to it, and a message if memory ran out."""
     try:
         return _fill(held, device), ""
     except (MemoryError, RuntimeError) as error:
@@ -175,14 +175,14 @@ def _refusal(
     reserve: int,
     sharing: int,
     *,
-    given: bool,
+    limited: bool,
 ) -> str:
-    """Why nothing is allocated, empty if it may be."""
+    """Why nothing may be allocated; empty if it may. ``limited`` says that the user set a limit."""
     needed = sum(one.bytes for one in asked)
     if device.kind == "cuda":
         needed = max(needed, predict((one.bytes for one in asked), settings).reserved_bytes)
     if free is None:
-        return "" if given else f"nothing says how much of {device.label} is free; say how much to take with --max-bytes."
+        return "" if limited else f"nothing says how much of {device.label} is free; say how much to take with --max-bytes."
     usable = max(0, free // sharing - reserve)
     if needed <= usable:
         return ""
@@ -194,7 +194,7 @@ def _refusal(
 
 
 def _fill(held: Sequence[Any], device: Device) -> bool:
-    """Write a number into every byte of each tensor, another one into the next, and only then read all of them back."""
+    """Fill each tensor with a number of its own; when all are written, read them back. Returns whether they are unchanged."""
     flat = [tensor.view(-1).view(device.torch.uint8) for tensor in held]
     for place, tensor in enumerate(flat):
         tensor.fill_(1 + place % _PATTERNS)
@@ -229,7 +229,7 @@ def _comparisons(
     elif before.allocated is not None:
         out.append(Compared.of("allocated by the driver", total, _rise(before.reserved, after.reserved), tolerance=None))
     elif filled:
-        # The interpreter's own pages come and go beside it.
+        # For information only, because the interpreter allocates and frees pages as well.
         out.append(Compared.of("growth of the process", total, _rise(before.resident, after.resident), tolerance=None))
     return tuple(out)
 
@@ -237,7 +237,7 @@ def _comparisons(
 def _allocator(
     asked: Sequence[Allocation], before: Counters, settings: AllocatorSettings, notes: list[Note]
 ) -> tuple[int, int] | None:
-    """Allocated and reserved bytes by the rules of the caching allocator; ``None``, with a note, where those are not known."""
+    """Allocated and reserved bytes by the rules of the caching allocator; ``None``, with a note, if they cannot be predicted."""
     if settings.unmodelled:
         words = ", ".join(settings.unmodelled)
         message = f"Allocator settings that are not modelled: {words[:200]}. Allocated and reserved bytes are not compared."

@@ -1,11 +1,11 @@
-"""What can be measured beside the allocation: a live model, the largest batch or sequence, and how fast the cache is read."""
+"""Further measurements: a live model, the largest batch or sequence, and the bandwidth of the cache."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
 
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from hwcalc.probe.run import ProbeOptions
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["SEARCHES", "More", "Wanted", "check_alone", "measure_more"]
+__all__ = ["SEARCHES", "More", "MoreOptions", "check_alone", "measure_more"]
 
 SEARCHES = ("batch", "seq")
 
 
 @frozen
-class Wanted:
-    """Which of them; ``search`` is ``batch`` or ``seq``."""
+class MoreOptions:
+    """Which further measurements to make; ``search`` is ``batch`` or ``seq``."""
 
     live: bool = False
     search: str | None = None
@@ -49,42 +49,42 @@ class More:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing that was measured differs. A model that cannot be built proves nothing, either way."""
+        """Whether every measurement that was requested agrees. A live model that could not be run does not count as agreement."""
         same = self.live is None or self.live.status not in {DIFFERS, NOT_RUN}
         return same and (self.maximum is None or self.maximum.agrees)
 
 
-def check_alone(wanted: Wanted) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` where one of many processes is asked for what a single one does."""
-    if wanted.search is not None and wanted.search not in SEARCHES:
-        raise UsageError(f"--find-max {wanted.search[:40]!r} is not known.", hint=f"Allowed: {', '.join(SEARCHES)}.")
-    if wanted.any and os.environ.get("WORLD_SIZE", "1") != "1":
+def check_alone(chosen: MoreOptions) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` if one of several processes is asked for measurements that need a single process."""
+    if chosen.search is not None and chosen.search not in SEARCHES:
+        raise UsageError(f"--find-max {chosen.search[:40]!r} is not known.", hint=f"Allowed: {', '.join(SEARCHES)}.")
+    if chosen.any and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError("--live, --find-max and --bandwidth are measured by one process.", hint="Start it without torchrun.")
 
 
-def measure_more(engine: Engine, context: Opened, options: ProbeOptions, wanted: Wanted) -> More:
-    """Measure what is wanted, one after the other, on the device of the probe; each frees what it took."""
+def measure_more(opened: Opened, options: ProbeOptions, chosen: MoreOptions) -> More:
+    """Make the chosen measurements one after the other on the device of the probe. Each frees its memory."""
     from hwcalc.probe.devices import open_device
 
     device = open_device(options.device)
     notes: list[Note] = []
     live = maximum = bandwidth = None
-    if wanted.live:
+    if chosen.live:
         from hwcalc.probe.live import run_live
 
-        live = run_live(context.model, device.label)
-    if wanted.search is not None:
+        live = run_live(opened.model, device.label)
+    if chosen.search is not None:
         from hwcalc.probe.limits import find_max
 
         available, reserve = _limits(device, options)
-        maximum = find_max(engine, context, device, wanted.search, reserve_bytes=reserve, available_bytes=available)
-    if wanted.bandwidth:
-        bandwidth = _bandwidth(engine, context, device, options, notes)
+        maximum = find_max(opened, device, chosen.search, reserve_bytes=reserve, available_bytes=available)
+    if chosen.bandwidth:
+        bandwidth = _bandwidth(opened, device, options, notes)
     return More(live=live, maximum=maximum, bandwidth=bandwidth, notes=tuple(notes))
 
 
 def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | None]:
-    """What may be taken and what of it stays free: with a limit of its own nothing more has to."""
+    """The available bytes and the reserve of a search. With ``max_bytes``, the reserve is already subtracted."""
     if options.max_bytes is None:
         return None, options.reserve_bytes
     from hwcalc.probe.devices import default_reserve
@@ -94,15 +94,13 @@ def _limits(device: Device, options: ProbeOptions) -> tuple[int | None, int | No
     return options.max_bytes if free is None else min(options.max_bytes, max(0, free - reserve)), 0
 
 
-def _bandwidth(engine: Engine, context: Opened, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
-    """Measured, and kept for the accelerator that was measured, whichever the plan is of."""
+def _bandwidth(opened: Opened, device: Device, options: ProbeOptions, notes: list[Note]) -> BandwidthResult:
+    """Measure the bandwidth, and save it for the accelerator that was measured, even if the plan is for another."""
     from hwcalc.formulas.frozen import replace
     from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, measure_bandwidth, save_bandwidth
 
     gpu = None if device.kind == "cpu" else _accelerator(device, notes)
-    result = measure_bandwidth(
-        engine, context, device, gpu=gpu, most_bytes=options.max_bytes, reserve_bytes=options.reserve_bytes
-    )
+    result = measure_bandwidth(opened, device, gpu=gpu, most_bytes=options.max_bytes, reserve_bytes=options.reserve_bytes)
     if gpu is None:
         notes.append(Note(code="calibration", message="Bandwidth of a CPU: no plan is of one, so that it is not kept."))
         return replace(result, gpu=None, peak_gbps=None)
@@ -118,7 +116,7 @@ def _bandwidth(engine: Engine, context: Opened, device: Device, options: ProbeOp
 
 
 def _accelerator(device: Device, notes: list[Note]) -> Gpu:
-    """The profile of this very device: a machine may have several, and torch counts them in an order of its own."""
+    """The profile of this device. It is looked up by the device's own properties, as torch numbers devices in an order of its own."""
     if device.kind != "cuda":
         from hwcalc.hardware.named import LOCAL, load_gpu
 

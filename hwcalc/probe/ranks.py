@@ -1,4 +1,4 @@
-"""Several processes, one for each rank of the plan, as ``torchrun`` starts them: who this one is, and one table of all."""
+"""Probe with one process for each rank, as ``torchrun`` starts them: which rank this process is, and how results are gathered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST: Final = 2**16
 
 @frozen
 class World:
-    """This process among all, by the variables that ``torchrun`` sets. ``local_size`` processes are on this machine."""
+    """The rank of this process, from the variables that ``torchrun`` sets. ``local_size`` processes run on this machine."""
 
     rank: int
     size: int
@@ -31,7 +31,7 @@ class World:
 
 @frozen
 class Failed:
-    """A rank that could not measure, in the words that its error has."""
+    """A rank that could not measure, with the fields of its error."""
 
     rank: int
     message: str
@@ -41,7 +41,7 @@ class Failed:
 
 
 class RankError(KvplanError):
-    """Another rank's error, said by the first."""
+    """An error of another rank, raised on rank 0."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(f"rank {failed.rank}: {failed.message}", hint=failed.hint)
@@ -50,7 +50,7 @@ class RankError(KvplanError):
 
 
 def world_of(environment: Mapping[str, str]) -> World | None:
-    """Who this process is; ``None`` where it is alone. Raises :class:`~hwcalc.errors.UsageError` if the variables make no sense."""
+    """The rank of this process; ``None`` if it runs alone. Raises :class:`~hwcalc.errors.UsageError` if the variables are invalid."""
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return None
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -79,14 +79,14 @@ def check_world(request: Request, world: World) -> None:
 
 
 def stage_of(request: Request, rank: int) -> int:
-    """The pipeline stage of a rank: tensor-parallel ranks are neighbours, stages come after one another, then replicas."""
+    """The pipeline stage of a rank. Ranks are ordered by replica, then by stage, then by tensor-parallel rank."""
     return rank // request.parallel.tp % request.parallel.pp
 
 
 def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
-    """What every rank has, on rank 0 in their order; ``None`` on the others. NCCL between GPUs, gloo between CPUs.
+    """The results of all ranks in order, on rank 0; ``None`` on the others. NCCL is used between GPUs, gloo between CPUs.
 
-    Each rank calls it once, an error of its own in place of a result: none waits for one that has given up.
+    Every rank calls this once. A rank that failed passes its error as ``mine``, so that no rank waits for it.
     """
     from torch import distributed
 
@@ -99,7 +99,7 @@ def gathered(world: World, device: Device, mine: Any) -> list[Any] | None:
         everything: list[Any] | None = [None] * world.size if world.rank == 0 else None
         distributed.gather_object(mine, everything, dst=0)
         if device.kind == "cuda":
-            # What is sent is only queued: nobody leaves before it has arrived.
+            # Sending is asynchronous: wait until the data has arrived.
             device.torch.cuda.synchronize(device.label)
         return everything
     finally:

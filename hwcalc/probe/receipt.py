@@ -1,7 +1,7 @@
-"""A probe kept as a file: what was planned for which config, what was measured where; and planned again, later.
+"""Save a probe as a file, and plan it again later.
 
-A receipt holds the model's whole config and the request, so that :func:`verify` needs no network: it plans the same thing with the
-rules of today and compares with the bytes that were measured then.
+A receipt holds the model's whole config, the request, and the measurements. :func:`verify` therefore needs no network: it plans the same
+request with today's rules, and compares with the bytes that were measured.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Final
 
 from hwcalc._version import __version__
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.engines.base import Opened
 from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
@@ -67,24 +66,24 @@ class Verified:
     agrees: bool
 
 
-def make_receipt(context: Opened, probed: Probed, more: More | None = None) -> Receipt:
-    """Everything that planning it again needs, beside what was measured."""
-    model = context.model
+def make_receipt(opened: Opened, probed: Probed, more: More | None = None) -> Receipt:
+    """The receipt of a probe."""
+    model = opened.model
     return Receipt(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         model_id=model.id,
         model_revision=model.revision,
         model_config=_finite(model.config),
-        arguments=_arguments(context, probed),
+        arguments=_arguments(opened, probed),
         probe=probed,
         more=more,
     )
 
 
-def _arguments(context: Opened, probed: Probed) -> dict[str, Any]:
-    """The options of the request that are not the default, as :func:`~hwcalc.planner.asked.read_options` takes them back."""
-    model, request = context.model, context.request
+def _arguments(opened: Opened, probed: Probed) -> dict[str, Any]:
+    """The options of the request that differ from their defaults, as :func:`~hwcalc.planner.asked.read_options` reads them."""
+    model, request = opened.model, opened.request
     gpu, margin, values = request.hardware.gpu, request.hardware.margin, request.flat()
     looked_up = {
         "engine": f"{probed.engine}@{probed.engine_version}" if probed.engine_version else probed.engine,
@@ -100,14 +99,14 @@ def _arguments(context: Opened, probed: Probed) -> dict[str, Any]:
 
 
 def check_path(path: str) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` before anything is measured where a receipt could not be written anyway."""
-    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120 - a path with a zero byte is a message, not a traceback
+    """Raise :class:`~hwcalc.errors.UsageError` if a receipt cannot be written there, before anything is measured."""
+    folder = os.path.dirname(os.path.abspath(path))  # noqa: PTH100, PTH120 - pathlib raises for a path with a zero byte
     if "\0" in path or not path or not os.path.isdir(folder) or os.path.isdir(path):  # noqa: PTH112
         raise UsageError(f"--receipt {path[:80]!r}: no file can be made there.", hint="Name a file in a folder that exists.")
 
 
 def write_receipt(receipt: Receipt, path: str) -> None:
-    """Write it whole or not at all. Raises :class:`~hwcalc.errors.UsageError` if the place cannot be written."""
+    """Write the receipt atomically. Raises :class:`~hwcalc.errors.UsageError` if the file cannot be written."""
     from pathlib import Path
 
     from hwcalc.documents import dumps
@@ -115,15 +114,15 @@ def write_receipt(receipt: Receipt, path: str) -> None:
 
     check_path(path)
     try:
-        write_atomically(Path(path), dumps(asdict(receipt)).encode())
+        write_atomically(Path(path), dumps(document_of(receipt)).encode())
     except OSError as error:
         raise UsageError(f"--receipt {path[:80]!r} could not be written: {error.strerror}.", hint="Name another file.") from error
 
 
 def read_receipt(path: str) -> dict[str, Any]:
-    """The document of a receipt's file, or of standard input (``-``), its outline checked.
+    """Read a receipt from a file, or from standard input (``-``), and check its top-level keys.
 
-    Raises :class:`~hwcalc.errors.ConfigError` for what is none.
+    Raises :class:`~hwcalc.errors.ConfigError` if it is not a receipt.
     """
     import sys
 
@@ -151,7 +150,7 @@ def read_receipt(path: str) -> dict[str, Any]:
 
 
 def verify(document: Mapping[str, Any], name: str) -> Verified:
-    """Plan it again and compare. Raises :class:`~hwcalc.errors.ConfigError` for what cannot be planned."""
+    """Plan a receipt again and compare. Raises :class:`~hwcalc.errors.ConfigError` if it cannot be planned."""
     try:
         return _verify(document, name)
     except ConfigError:
@@ -161,17 +160,17 @@ def verify(document: Mapping[str, Any], name: str) -> Verified:
 
 
 def _verify(document: Mapping[str, Any], name: str) -> Verified:
-    from hwcalc.library.plan import opened
+    from hwcalc.library.plan import load_request
     from hwcalc.parsers import parse
     from hwcalc.planner.context import open_request
 
     arguments = {key: value for key, value in document["arguments"].items() if key in _DEFAULTS}
     if "draft" in arguments:
-        # Whole, as the model's own: a name would have to be looked for somewhere.
+        # The config of a draft must be in the receipt: a name would have to be looked up.
         _member(arguments, "draft", dict)
     raw = RawModel(id=document["model_id"][:200], config=document["model_config"], source="python")
-    model, request = opened(parse(raw, assume=arguments.pop("assume", None)), read_options(arguments))
-    context = open_request(model, **request)
+    model, request = load_request(parse(raw, assume=arguments.pop("assume", None)), read_options(arguments))
+    opened = open_request(model, **request)
     comparisons: list[Compared] = []
     drift: list[str] = []
     ranks = _member(document["probe"], "ranks", list)
@@ -180,10 +179,10 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
             drift.append(f"rank {rank.get('rank')}: nothing was measured ({rank['outcome'][:40]}).")
             continue
         number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
-        if not 0 <= stage < context.request.parallel.pp:
-            raise ConfigError(f"the receipt has a stage {stage} of {context.request.parallel.pp}.")
+        if not 0 <= stage < opened.request.parallel.pp:
+            raise ConfigError(f"the receipt has a stage {stage} of {opened.request.parallel.pp}.")
         measured = _tensors(rank)
-        allocations = context.allocation(stage)
+        allocations = opened.allocation(stage)
         most = rank.get("most_bytes")
         planned = rebuilt(allocations, most if isinstance(most, int) else None, measured[0][1][:1] if measured else ())
         where = f"rank {number}: " if len(ranks) > 1 else ""
@@ -226,7 +225,7 @@ def _tensors(rank: Mapping[str, Any]) -> list[_Tensor]:
 
 
 def _differences(planned: list[_Tensor], measured: list[_Tensor]) -> list[str]:
-    """Tensors that are not what they were, in words."""
+    """Sentences about the tensors that have changed."""
     now, then = ({name: (shape, size) for name, shape, size in side} for side in (planned, measured))
     out = [f"{name} was measured and is not planned any more." for name in then if name not in now]
     out += [f"{name} is planned and was not measured." for name in now if name not in then]
@@ -250,7 +249,7 @@ def _no_number(word: str) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """A config as strict JSON: what is no finite number (``time_step_limit`` has an Infinity) becomes a word."""
+    """A config as strict JSON. Numbers that are not finite, such as the Infinity in ``time_step_limit``, become text."""
     if isinstance(value, Mapping):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What a probe found: one frozen object whose fields are the JSON document and the body of a receipt."""
+"""The result of a probe: one frozen object whose fields are the JSON document and the body of a receipt."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Compared:
 
     @classmethod
     def of(cls, name: str, predicted: int | None, measured: int | None, *, tolerance: int | None = 0) -> Compared:
-        """With its difference; without a prediction or a measurement there is none, and nothing to tolerate."""
+        """The figure with its difference. If a value is missing, the difference and the tolerance are ``None``."""
         known = predicted is not None and measured is not None
         return cls(
             name=name,
@@ -74,7 +74,7 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Whether it is within its tolerance."""
+        """Whether the difference is within the tolerance, or is not to be judged."""
         if self.tolerance_bytes is None or self.difference_bytes is None:
             return True
         return abs(self.difference_bytes) <= self.tolerance_bytes

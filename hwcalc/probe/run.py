@@ -1,4 +1,4 @@
-"""One probe: the ranks that this process is or stands for, on the device that was asked for."""
+"""Run one probe: measure the rank of this process, or the fullest rank if it runs alone, on the requested device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
@@ -24,7 +24,7 @@ __all__ = ["ProbeOptions", "interruptible", "probe"]
 
 @frozen
 class ProbeOptions:
-    """What to measure on. ``scale`` and ``max_bytes`` make it smaller; ``reserve_bytes`` of the device stay free."""
+    """What to measure on. ``scale`` and ``max_bytes`` limit the allocation; ``reserve_bytes`` of the device stay free."""
 
     device: str | None = None
     reserve_bytes: int | None = None
@@ -34,35 +34,34 @@ class ProbeOptions:
 
 
 def probe(
-    engine: Engine,
-    context: Opened,
+    opened: Opened,
     options: ProbeOptions | None = None,
     *,
     environment: Mapping[str, str] | None = None,
     torch: Any = None,
 ) -> Probed | None:
-    """Allocate what the engine would and compare. Under ``torchrun`` rank 0 has the answer of all, the others ``None``.
+    """Allocate what the engine would allocate, and compare. Under ``torchrun``, rank 0 returns the result of all ranks, others ``None``.
 
-    A process alone stands for the rank that holds most. Raises a :class:`~hwcalc.errors.KvplanError` subclass: of exit code 5 where
-    there is no device. ``torch`` is for tests.
+    A process that runs alone measures the fullest rank. Raises a subclass of :class:`~hwcalc.errors.KvplanError`, with exit code 5 if
+    there is no device. ``torch`` replaces the module in tests.
     """
     environment = os.environ if environment is None else environment
     options = options or ProbeOptions()
     world = world_of(environment)
     if world is None:
-        stage = context.fullest_stage
-        rank = stage * context.request.parallel.tp
+        stage = opened.fullest_stage
+        rank = stage * opened.request.parallel.tp
         device = open_device(options.device, torch=torch)
-        notes = [*context.model.notes, *context.notes, *_alone(context, stage)]
-        results = [_rank(engine, context, device, options, rank=rank, sharing=1, environment=environment, notes=notes)]
-        return _probed(engine, context, results, 1, notes)
-    device = open_device(_own_device(options.device, world, torch), torch=torch)
-    notes = [*context.model.notes, *context.notes]
+        notes = [*opened.model.notes, *opened.notes, *_one_rank_note(opened, stage)]
+        results = [_rank(opened, device, options, rank=rank, sharing=1, environment=environment, notes=notes)]
+        return _probed(opened, results, 1, notes)
+    device = open_device(_rank_device(options.device, world, torch), torch=torch)
+    notes = [*opened.model.notes, *opened.notes]
     mine: RankResult | Failed
     try:
-        check_world(context.request, world)
+        check_world(opened.request, world)
         sharing = 1 if device.kind == "cuda" else world.local_size
-        mine = _rank(engine, context, device, options, rank=world.rank, sharing=sharing, environment=environment, notes=notes)
+        mine = _rank(opened, device, options, rank=world.rank, sharing=sharing, environment=environment, notes=notes)
     except KvplanError as error:
         mine = Failed(rank=world.rank, message=error.message, hint=error.hint, exit_code=error.exit_code, type=error.type)
     everything = gathered(world, device, mine)
@@ -71,28 +70,31 @@ def probe(
     failed = next((one for one in everything if isinstance(one, Failed)), None)
     if failed is not None:
         raise RankError(failed)
-    return _probed(engine, context, everything, world.size, notes)
+    return _probed(opened, everything, world.size, notes)
 
 
-def _own_device(wanted: str | None, world: World, torch: Any) -> str | None:
-    """Each process of a machine takes a GPU of its own. Raises :class:`~hwcalc.errors.UsageError` where one is named for several."""
-    word = None if wanted is None else wanted.strip().lower()
+def _rank_device(name: str | None, world: World, torch: Any) -> str | None:
+    """The device of this process: each process of a machine takes its own GPU.
+
+    Raises :class:`~hwcalc.errors.UsageError` if one GPU is named for several processes.
+    """
+    word = None if name is None else name.strip().lower()
     if word not in {None, "cuda", "cuda:0"}:
         if word is not None and word.startswith("cuda:") and world.local_size > 1:
             raise UsageError(
                 f"--device {word[:40]!r} is one GPU for {world.local_size:,} processes.",
                 hint="Leave out --device; CUDA_VISIBLE_DEVICES chooses among the GPUs.",
             )
-        return wanted
-    found = open_device(wanted, torch=torch)
-    return f"cuda:{world.local_rank}" if found.kind == "cuda" else found.label
+        return name
+    device = open_device(name, torch=torch)
+    return f"cuda:{world.local_rank}" if device.kind == "cuda" else device.label
 
 
-def _alone(context: Opened, stage: int) -> list[Note]:
-    gpus = context.request.gpus
+def _one_rank_note(opened: Opened, stage: int) -> list[Note]:
+    gpus = opened.request.gpus
     if gpus == 1:
         return []
-    where = f" (pipeline stage {stage})" if context.request.parallel.pp > 1 else ""
+    where = f" (pipeline stage {stage})" if opened.request.parallel.pp > 1 else ""
     message = (
         f"One of {gpus:,} ranks was measured, one that holds most{where}. All: torchrun --nproc-per-node {gpus} -m hwcalc.probe"
     )
@@ -100,8 +102,7 @@ def _alone(context: Opened, stage: int) -> list[Note]:
 
 
 def _rank(
-    engine: Engine,
-    context: Opened,
+    opened: Opened,
     device: Device,
     options: ProbeOptions,
     *,
@@ -110,8 +111,8 @@ def _rank(
     environment: Mapping[str, str],
     notes: list[Note],
 ) -> RankResult:
-    stage = stage_of(context.request, rank)
-    allocations = context.allocation(stage)
+    stage = stage_of(opened.request, rank)
+    allocations = opened.allocation(stage)
     return measure(
         allocations,
         device,
@@ -127,7 +128,7 @@ def _rank(
 
 
 def _most(allocations: tuple[Allocation, ...], options: ProbeOptions) -> int | None:
-    """The limit that was asked for, the smaller of two."""
+    """The smaller of the two limits that the user may set; ``None`` without a limit."""
     if not allocations:
         raise UnsupportedError("there is nothing to allocate: no layer of this model keeps anything.")
     total = sum(one.bytes for one in allocations)
@@ -139,17 +140,17 @@ def _most(allocations: tuple[Allocation, ...], options: ProbeOptions) -> int | N
     return min(limits, default=None)
 
 
-def _probed(engine: Engine, context: Opened, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
-    request = context.request
+def _probed(opened: Opened, ranks: list[RankResult], world: int, notes: list[Note]) -> Probed:
+    request = opened.request
     return Probed(
-        model=context.model.id,
-        model_type=context.model.model_type,
-        engine=engine.name,
-        engine_version=context.version or None,
+        model=opened.model.id,
+        model_type=opened.model.model_type,
+        engine=opened.engine.name,
+        engine_version=opened.version or None,
         definition="measured",
         seq=request.seq,
         batch=request.batch,
-        kv_dtype=context.dtypes.kv,
+        kv_dtype=opened.dtypes.kv,
         tp=request.parallel.tp,
         pp=request.parallel.pp,
         dp=request.parallel.dp,
@@ -163,7 +164,7 @@ def _probed(engine: Engine, context: Opened, ranks: list[RankResult], world: int
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make a request to end (SIGTERM) an exception, as Ctrl-C is one, so that everything is freed on the way out."""
+    """Turn SIGTERM into an exception, as Ctrl-C is one, so that everything is freed before the process ends."""
     import signal
     import threading
 

@@ -1,4 +1,4 @@
-"""Settings of PyTorch's caching allocator that change bytes, read from the words of ``PYTORCH_ALLOC_CONF``."""
+"""Read the settings of PyTorch's caching allocator that change bytes from ``PYTORCH_ALLOC_CONF``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hwcalc.units import MIB
 __all__ = ["VARIABLES", "AllocatorSettings", "environment_settings", "environment_words", "parse_settings"]
 
 VARIABLES: Final = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Where torch 2.13 looks: the first that is set decides, even to nothing, and the older names come before the newest."""
+"""The variables that torch 2.13 reads, older names first. The first one that is set decides, even if it is empty."""
 _UNCACHED: Final = "PYTORCH_NO_CUDA_MEMORY_CACHING"
 _WITHOUT_EFFECT: Final = frozenset(
     {
@@ -32,15 +32,15 @@ _WITHOUT_EFFECT: Final = frozenset(
         "pinned_max_power2_size_mb",
     }
 )
-"""What changes no byte of tensors that stay."""
+"""Settings that do not change the bytes of tensors that stay allocated."""
 _LONGEST: Final = 4096
 _LEAST_LIMIT_MB: Final = 20
-"""torch refuses less."""
+"""torch refuses smaller values."""
 
 
 @frozen
 class AllocatorSettings:
-    """``unmodelled`` names what was set and is not known to the model: with any of it no prediction is exact."""
+    """Settings of the allocator. ``unmodelled`` lists settings that the model does not know; with any, predictions are not exact."""
 
     expandable_segments: bool = False
     large_segment_bytes: int = 20 * MIB
@@ -51,7 +51,7 @@ class AllocatorSettings:
 
 
 def environment_words(environment: Mapping[str, str]) -> str:
-    """What the variable that decides says; empty where none is set.
+    """The value of the variable that decides; empty if none is set.
 
     >>> environment_words({"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"})
     'max_split_size_mb:64'
@@ -60,7 +60,7 @@ def environment_words(environment: Mapping[str, str]) -> str:
 
 
 def environment_settings(environment: Mapping[str, str]) -> AllocatorSettings:
-    """What torch would read from these environment variables."""
+    """The settings that torch would read from these environment variables."""
     settings = parse_settings(environment_words(environment))
     if _UNCACHED in environment:
         return AllocatorSettings(**vars(settings) | {"unmodelled": (*settings.unmodelled, _UNCACHED)})
@@ -68,7 +68,7 @@ def environment_settings(environment: Mapping[str, str]) -> AllocatorSettings:
 
 
 def parse_settings(text: str) -> AllocatorSettings:
-    """``expandable_segments:True,large_segment_size_mb:40`` as settings. What is not understood goes into ``unmodelled``.
+    """Parse ``expandable_segments:True,large_segment_size_mb:40``. Settings that are not understood go into ``unmodelled``.
 
     >>> parse_settings("expandable_segments:True").expandable_segments
     True
@@ -88,7 +88,7 @@ def parse_settings(text: str) -> AllocatorSettings:
 
 
 def _words(text: str) -> list[str]:
-    """Split at commas, but for those inside brackets."""
+    """Split at commas, except inside brackets."""
     words, depth, start = [], 0, 0
     for place, sign in enumerate(text + ","):
         depth += (sign == "[") - (sign == "]")
@@ -100,7 +100,7 @@ def _words(text: str) -> list[str]:
 
 
 def _value(name: str, value: str) -> dict[str, object] | None:
-    """The setting, nothing where it has no effect on bytes, ``None`` if it is not understood."""
+    """The setting as a field; an empty dict if it does not change bytes; ``None`` if it is not understood."""
     if name in _WITHOUT_EFFECT or (name == "backend" and value == "native"):
         return {}
     if name == "expandable_segments" and value in {"True", "False", "true", "false"}:

@@ -1,4 +1,4 @@
-"""What an engine's own log says, beside what was planned: :func:`reconcile`."""
+"""Compare an engine's own log with a plan: :func:`reconcile`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a log, plan what it says it runs, and set both side by side."""
+"""Read a log, plan what the log says it runs, and compare the two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwcalc.engines.base import Engine, Opened
 from hwcalc.errors import LogError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.load import ModelLike
-from hwcalc.library.plan import opened, option_draft
+from hwcalc.library.plan import load_request, option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Access, take_options
 from hwcalc.planner.context import open_request
@@ -56,18 +56,19 @@ def reconcile(
     calibrate: bool = False,
     **options: Unpack[ReconcileOptions],
 ) -> Reconciliation:
-    """Compare an engine's start-up log, or its metrics, with a plan of what it says it runs.
+    """Compare an engine's start-up log, or its metrics, with a plan of what the log says it runs.
 
-    ``log`` is text, lines, a path or an open file; ``dialect`` is how it is read (by default the one that knows most of its lines). What
-    the log states is planned: longest sequence, formats, ranks, batch sizes, the engine's version; ``options``, keywords of :func:`hwcalc.plan`,
-    replace it or add to it. Within ``tolerance`` is a prediction whose range and a figure whose rounding lie no further apart than this share. With
-    ``calibrate`` the overheads that the log measured are kept for later plans with this engine and GPU.
+    ``log`` is text, lines, a path or an open file. ``dialect`` names how to read it; the default is the dialect that knows most of its
+    lines. The plan takes what the log states: longest sequence, formats, ranks, batch sizes, the engine's version. ``options`` are
+    keywords of :func:`hwcalc.plan`, which replace what the log states or add to it. A figure agrees if the range of the prediction and
+    the range of the printed figure are at most ``tolerance`` apart, as a share of the larger figure. With ``calibrate``, the overheads
+    that the log measured are saved for later plans with this engine and GPU.
 
-    Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and what
+    Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and whatever
     :func:`~hwcalc.library.plan.plan` raises.
     """
     _, asked = take_options("reconcile", {name: value for name, value in options.items() if value is not None})
-    how = _How(
+    choices = _Choices(
         dialect=None if dialect is None else find_dialect(dialect),
         engine=engine,
         tolerance=_tolerance(tolerance),
@@ -77,14 +78,14 @@ def reconcile(
     )
     if calibrate and asked.gpu is None and asked.instance is None:
         raise UsageError("--calibrate keeps measurements of a GPU, and none is named.", hint="Name it: --gpu l4")
-    spec, wanted = opened(model, asked)
-    wanted.pop("option_draft", None)
-    return _reconciled(spec, log, how, wanted)
+    spec, keywords = load_request(model, asked)
+    keywords.pop("option_draft", None)
+    return _reconciled(spec, log, choices, keywords)
 
 
 @frozen
-class _How:
-    """How a log is read and what is done with it; ``engine`` is as the user named it."""
+class _Choices:
+    """What the user chose: how to read the log, and what to do with the result. ``engine`` is as the user named it."""
 
     dialect: Dialect | None
     engine: str | None
@@ -96,7 +97,7 @@ class _How:
 
 @frozen
 class _Log:
-    """A log that was read: what it says, in which dialect, and what to say of it."""
+    """A log that was read: its facts, its dialect, the number of its lines, and notes about it."""
 
     given: LogLike
     dialect: Dialect
@@ -107,32 +108,34 @@ class _Log:
 
 @frozen
 class _Inputs:
-    """What is planned: what the log states and what the user said, options of the engine apart. The user's word goes first."""
+    """The inputs of the plan. ``stated`` and ``stated_options`` come from the log; ``keywords`` and ``options`` come from the user,
+    and win. Engine options are kept apart from keywords of the plan.
+    """
 
     stated: Mapping[str, object]
     stated_options: Mapping[str, str]
-    wanted: Mapping[str, Any]
+    keywords: Mapping[str, Any]
     options: Mapping[str, str]
 
 
-def _tolerance(given: float | str) -> float:
-    allowed = parse_share(given, "the tolerance")
+def _tolerance(share: float | str) -> float:
+    allowed = parse_share(share, "the tolerance")
     if not 0 <= allowed < 1:
         raise UsageError(f"the tolerance is {float(allowed):g}.", hint="Allowed: a share from 0 to below 1, such as 1%.")
     return float(allowed)
 
 
-def _reconciled(spec: ModelSpec, log: LogLike, how: _How, wanted: dict[str, Any]) -> Reconciliation:
-    read = _read(log, how.dialect)
+def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict[str, Any]) -> Reconciliation:
+    read = _read(log, choices.dialect)
     stated, stated_options = read.dialect.inputs(read.facts)
-    if spec.quantization is None and (made := read.dialect.online_format(read.facts)) is not None:
-        stated["weights"] = made
-    options = wanted.pop("engine_options", {})
-    inputs = _Inputs(stated=stated, stated_options=stated_options, wanted=wanted, options=options)
+    if spec.quantization is None and (online := read.dialect.online_format(read.facts)) is not None:
+        stated["weights"] = online
+    options = keywords.pop("engine_options", {})
+    inputs = _Inputs(stated=stated, stated_options=stated_options, keywords=keywords, options=options)
     notes = list(read.notes)
-    name = _engine_of(read, how.engine, notes)
-    context, rows, remarks = _compared(spec, name, read, inputs, how)
-    notes += [*context.notes, *_same_model(read.facts, spec), *remarks]
+    name = _engine_of(read, choices.engine, notes)
+    opened, rows, remarks = _compared(spec, name, read, inputs, choices)
+    notes += [*opened.notes, *_same_model(read.facts, spec), *remarks]
     if not rows:
         message = "; ".join(note.message for note in remarks)
         raise LogError(
@@ -144,41 +147,41 @@ def _reconciled(spec: ModelSpec, log: LogLike, how: _How, wanted: dict[str, Any]
         kvplan_version=__version__,
         model=spec.id,
         engine=read.dialect.engine,
-        engine_version=context.version or None,
+        engine_version=opened.version or None,
         dialect=read.dialect.name,
         log=log_name(log),
         lines=read.lines,
-        tolerance=how.tolerance,
+        tolerance=choices.tolerance,
         within=all(row.within for row in rows),
-        inputs=_shown_inputs(read.facts, inputs, context),
+        inputs=_shown_inputs(read.facts, inputs, opened),
         rows=tuple(rows),
         facts=read.facts.all(),
-        saved=_calibrate(read, context) if how.calibrate else None,
+        saved=_calibrate(read, opened) if choices.calibrate else None,
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def _compared(spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, how: _How) -> tuple[Opened, list[Row], list[Note]]:
-    """What the log says it runs, planned, and beside it what the log says came of it."""
+def _compared(spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, choices: _Choices) -> tuple[Opened, list[Row], list[Note]]:
+    """The plan of what the log says it runs, the rows that compare it with the log, and notes about what could not be compared."""
     try:
-        context = _planned(spec, name, {**inputs.stated, **inputs.wanted}, {**inputs.stated_options, **inputs.options}, how)
-        rows, remarks = read.dialect.compare(read.facts, context.engine, context, how.tolerance)
+        opened = _planned(spec, name, {**inputs.stated, **inputs.keywords}, {**inputs.stated_options, **inputs.options}, choices)
+        rows, remarks = read.dialect.compare(read.facts, opened, choices.tolerance)
     except UsageError as error:
-        # What the log states and no plan takes is the log's fault; what the options say by themselves is the user's.
-        _planned(spec, name, inputs.wanted, inputs.options, how)
+        # If the user's own options cannot be planned, this raises their UsageError; else the log is at fault.
+        _planned(spec, name, inputs.keywords, inputs.options, choices)
         raise LogError(f"what the log states cannot be planned: {error.message}", hint=error.hint) from error
-    return context, rows, remarks
+    return opened, rows, remarks
 
 
-def _planned(spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], how: _How) -> Opened:
-    """The request opened, without what was measured before: the log is to be compared with the estimates."""
-    draft = None if "draft" in keywords else option_draft(engine, options, how.access, how.assume)
+def _planned(spec: ModelSpec, engine: str, keywords: Mapping[str, Any], options: Mapping[str, str], choices: _Choices) -> Opened:
+    """The opened request. It ignores saved measurements, so that the log is compared with the estimates."""
+    draft = None if "draft" in keywords else option_draft(engine, options, choices.access, choices.assume)
     planned = open_request(spec, engine=engine, engine_options=options, option_draft=draft, **keywords)
     return planned.engine.open(spec, planned.request.changed(calibrated=False), planned.notes)
 
 
 def _read(log: LogLike, chosen: Dialect | None) -> _Log:
-    """The log in the dialect that knows most of it."""
+    """Read the log in the chosen dialect, or in the one that knows most of its lines."""
     dialects = DIALECTS if chosen is None else (chosen,)
     parsers = [dialect.parser() for dialect in dialects]
     lines = Reader(log)
@@ -186,21 +189,21 @@ def _read(log: LogLike, chosen: Dialect | None) -> _Log:
         for parser in parsers:
             parser.feed(number, text)
     best = max(range(len(parsers)), key=lambda index: (len(parsers[index].facts), -index))
-    found, dialect = parsers[best], dialects[best]
-    if not len(found.facts):
+    parser, dialect = parsers[best], dialects[best]
+    if not len(parser.facts):
         sought = "; ".join(line for one in dialects for line in one.sought)
         what = "is empty" if lines.count == 0 else f"has no line that is known ({lines.count:,} lines read)"
         raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {sought}.")
     notes = [Note(code="log-cut", message=remark) for remark in lines.remarks]
-    if found.starts > 1:
-        message = f"The log holds {found.starts:,} starts of the engine: the last one is compared."
+    if parser.starts > 1:
+        message = f"The log holds {parser.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
-    return _Log(given=log, dialect=dialect, facts=found.facts, lines=lines.count, notes=tuple(notes))
+    return _Log(given=log, dialect=dialect, facts=parser.facts, lines=lines.count, notes=tuple(notes))
 
 
-def _engine_of(read: _Log, given: str | None, notes: list[Note]) -> str:
-    """The engine that is planned, with the version that the user or the log states."""
-    name = given or read.dialect.engine
+def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
+    """The engine to plan with, and the version that the user or the log states."""
+    name = chosen or read.dialect.engine
     rules, version = find_engine(name)
     if rules.name != read.dialect.engine:
         raise UsageError(
@@ -211,7 +214,7 @@ def _engine_of(read: _Log, given: str | None, notes: list[Note]) -> str:
 
 
 def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
-    """The engine with the version that the log states, or the nearest whose rules are known."""
+    """The engine with the version that the log states, or with the nearest version whose rules are known."""
     name, known = rules.name, rules.versions
     version = facts.word("version")
     if version is None:
@@ -231,17 +234,17 @@ def _order(version: str) -> int:
     return 1000 * int(major) + int(minor)
 
 
-def _shown_inputs(facts: Facts, inputs: _Inputs, context: Opened) -> tuple[Input, ...]:
-    """What was planned and who said so: an option, a line of the log, or nobody."""
-    values, gpu, wanted = context.request.flat(), context.request.hardware.gpu, inputs.wanted
+def _shown_inputs(facts: Facts, inputs: _Inputs, opened: Opened) -> tuple[Input, ...]:
+    """Each input of the plan with its source: an option, a line of the log, or a default."""
+    values, gpu, keywords = opened.request.flat(), opened.request.hardware.gpu, inputs.keywords
     shown = {name: values.get(name) for name in _SHOWN}
-    shown |= {"gpu": None if gpu is None else gpu.id, "dtype": context.dtypes.kv}
+    shown |= {"gpu": None if gpu is None else gpu.id, "dtype": opened.dtypes.kv}
     out = []
     for name, value in shown.items():
         if value is None:
             continue
         source, line = "default", None
-        if name in wanted or (name in ("tp", "gpu") and {"gpus", "instance"} & set(wanted)):
+        if name in keywords or (name in ("tp", "gpu") and {"gpus", "instance"} & set(keywords)):
             source = "option"
         elif name in inputs.stated:
             source = "log"
@@ -256,7 +259,7 @@ def _shown_inputs(facts: Facts, inputs: _Inputs, context: Opened) -> tuple[Input
 
 
 def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
-    """A note where the log's model has another name; a path is compared by its last part."""
+    """A note if the log names another model. Of a path, only the last part is compared."""
     name = facts.word("model")
     if name is None:
         return []
@@ -268,8 +271,8 @@ def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     return [Note(code="other-model", message=f"The log is of {printable(name)[:80]}; it is compared with {spec.id}.")]
 
 
-def _calibrate(read: _Log, context: Opened) -> Saved:
-    """Keep what the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured nothing of the kind."""
+def _calibrate(read: _Log, opened: Opened) -> Saved:
+    """Save the overheads that the log measured. Raises :class:`~hwcalc.errors.LogError` if it measured none."""
     from datetime import UTC, datetime
     from pathlib import Path
 
@@ -278,22 +281,22 @@ def _calibrate(read: _Log, context: Opened) -> Saved:
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
     from hwcalc.text import printable
 
-    gpu = context.request.hardware.gpu
+    gpu = opened.request.hardware.gpu
     assert gpu is not None
-    values = read.dialect.overheads(read.facts, context)
+    values = read.dialect.overheads(read.facts, opened)
     if not values:
         raise LogError(
             "the log measures no overheads: nothing to keep.",
             hint='vLLM states them in "Actual usage is ..." and "non_torch_memory takes ...".',
         )
-    tokens, rows = read.dialect.batch_shape(context)
-    version = f" {context.version}" if context.version else ""
+    tokens, rows = read.dialect.batch_shape(opened)
+    version = f" {opened.version}" if opened.version else ""
     source = f"{read.dialect.engine}{version}, {printable(Path(log_name(read.given)).name)[:80]}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
     reading = Measurement(
         values=values,
         measured=measured,
-        conditions=conditions(context.model.id, context.request.parallel, tokens=tokens, rows=rows),
+        conditions=conditions(opened.model.id, opened.request.parallel, tokens=tokens, rows=rows),
     )
     with profile_errors():
         path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)

@@ -1,4 +1,4 @@
-"""A log as numbered lines: bounded in length and number, whatever is in it."""
+"""A log as numbered lines. Their length and number are bounded, whatever the log holds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hwcalc.errors import LogError
 __all__ = ["LONGEST_LINE", "MOST_BYTES", "MOST_LINES", "LogLike", "Reader", "log_name"]
 
 LONGEST_LINE: Final = 256 * 1024
-"""Bytes of one line that are looked at; an engine prints its whole configuration in one."""
+"""Bytes of a line that are read. An engine prints its whole configuration in one line."""
 MOST_LINES: Final = 5_000_000
 MOST_BYTES: Final = 2 * 1024**3
 
 LogLike = str | os.PathLike[str] | IO[str] | IO[bytes] | Iterable[str]
 
-# Each part is of bounded length and none overlaps the next, so that no text makes it try again and again.
+# Each part has a bounded length and none overlaps the next, so that no text causes catastrophic backtracking.
 _ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]{0,40}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 
 
 class Reader:
-    """Lines of a log with their numbers from 1; ``remarks`` says what was left out, once it has been read."""
+    """The lines of a log with their numbers, counted from 1. Afterwards ``remarks`` says what was left out."""
 
     def __init__(self, log: LogLike) -> None:
         self._log = log
@@ -46,7 +46,7 @@ class Reader:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What of the log was not looked at."""
+        """What was not read of the log."""
         out = []
         if self.stopped:
             out.append(f"The log is long: only its first {self.count:,} lines were read.")
@@ -56,7 +56,7 @@ class Reader:
 
 
 def clean(line: str) -> str:
-    r"""Text without colours, zero bytes (a log in UTF-16) and line ends; a progress bar's returns become blanks.
+    r"""The line without colours, zero bytes (of a log in UTF-16) and line ends. Carriage returns of progress bars become blanks.
 
     >>> clean("\x1b[1;36m(Worker pid=1)\x1b[0;0m INFO\x00 x\r\n")
     '(Worker pid=1) INFO x'
@@ -69,7 +69,7 @@ def clean(line: str) -> str:
 
 
 def log_name(log: LogLike) -> str:
-    """Where the log came from, in a word or a path."""
+    """The path or name of the log, or ``text``."""
     if isinstance(log, os.PathLike):
         return os.fspath(log)
     name = getattr(log, "name", None)
@@ -111,7 +111,7 @@ def _file(path: Path) -> Iterator[str]:
 
 
 def _stream(stream: Any) -> Iterator[str]:
-    """Lines of a file; of a long one the beginning."""
+    """The lines of a file; only the beginning of a very long line."""
     inside = False
     while True:
         piece = stream.readline(LONGEST_LINE)

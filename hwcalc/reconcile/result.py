@@ -1,10 +1,10 @@
-"""The answer of ``kvplan reconcile``: one frozen object whose fields are the JSON document."""
+"""The result of ``kvplan reconcile``: one frozen object whose fields are the JSON document."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
+from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact
@@ -57,4 +57,5 @@ class Reconciliation:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, as plain dicts and lists."""
-        return asdict(self)
+        document: dict[str, Any] = document_of(self)
+        return document

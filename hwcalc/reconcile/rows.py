@@ -1,4 +1,4 @@
-"""One figure twice: as it was planned, and as the log states it."""
+"""One figure twice: as planned, and as the log states it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Number = int | float
 
 @frozen
 class Range:
-    """A prediction: what is expected, and the least and most that it may be."""
+    """A prediction: the expected value, the least and the most."""
 
     low: Number
     expected: Number
@@ -49,16 +49,16 @@ class Row:
 
 
 def spread(value: Number) -> Range:
-    """A prediction without a doubt."""
+    """A prediction without uncertainty."""
     return Range(low=value, expected=value, high=value)
 
 
 def compared(
     name: str, fact: Fact | None, predicted: Range | None, tolerance: float, *, definition: str, meaning: str
 ) -> list[Row]:
-    """The row of this fact; nothing where either side is unknown.
+    """The row of this fact; empty if the log or the plan lacks the figure.
 
-    Within tolerance is a distance of the two ranges of no more than this share of the larger of the two figures.
+    The figures agree if their ranges are no further apart than ``tolerance``, a share of the larger of the two figures.
     """
     if fact is None or predicted is None or isinstance(fact.value, str):
         return []

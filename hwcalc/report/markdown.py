@@ -30,7 +30,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: 
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def plan_markdown(plan: Plan, *, quiet: bool = False) -> str:
+def plan_markdown(plan: Plan, *, quiet: bool = False, **_style: object) -> str:
     """A heading, the figures, the layer groups and the notes."""
     figure_rows = [(f.name, exact(f.bytes), human_bytes(f.bytes), f.meaning) for f in figures(plan)]
     whole = plan.cache.total_bytes

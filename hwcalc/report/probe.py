@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from hwcalc._version import __version__
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.live import NOT_RUN
 from hwcalc.probe.more import More
@@ -36,7 +35,8 @@ class ProbeDocument:
 
 def probe_document(probed: Probed, more: More | None = None) -> dict[str, Any]:
     """The result of a probe as a JSON document."""
-    return asdict(ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed, more=more))
+    document: dict[str, Any] = document_of(ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed, more=more))
+    return document
 
 
 def probe_text(probed: Probed, more: More | None = None, *, format_: str, color: bool, width: int, quiet: bool) -> str:

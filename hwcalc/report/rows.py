@@ -28,7 +28,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return out.getvalue()
 
 
-def plan_csv(plan: Plan) -> str:
+def plan_csv(plan: Plan, **_style: object) -> str:
     """One row for each cached tensor. The ``bytes`` column adds up to the total; each row names its plan, so files can be joined."""
     request = plan.request
     common = (

@@ -1,4 +1,4 @@
-"""What a sweep gives: rows of one model, format, accelerator and number of ranks, column by column."""
+"""Blocks of rows, stored by column. All rows of a block have the same model, format, accelerator and number of ranks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from hwcalc.planner.result import Plan
 from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.spans import Integers
 
-__all__ = ["COLUMNS", "NUMBERS", "Block", "Column", "Value", "failed_row", "row_of"]
+__all__ = ["COLUMNS", "NUMBERS", "Column", "RowBlock", "Value", "failed_row", "row_of"]
 
 Value = str | int | None
 Column = Value | Sequence[Value] | Integers
-"""One value for all rows of a block, or one for each row."""
+"""One value for all rows of a block, or a value for each row."""
 
 COLUMNS: Final = tuple(field.name for field in fields(SweepPoint))
 NUMBERS: Final = frozenset(field.name for field in fields(SweepPoint) if "int" in str(field.type))
-"""Columns of whole numbers; the others hold text."""
+"""The columns with whole numbers; the others hold text."""
 
 
 @frozen
-class Block:
-    """``size`` rows. ``columns`` has every one of :data:`COLUMNS`; ``None`` is unknown, not planned, or not failed."""
+class RowBlock:
+    """``size`` rows. ``columns`` has all of :data:`COLUMNS`; ``None`` means unknown, not planned, or no error."""
 
     size: int
     columns: Mapping[str, Column]
     failed: int = 0
-    """How many rows have an ``error``."""
+    """The number of rows with an ``error``."""
     error: KvplanError | None = None
-    """The first of them."""
+    """The first error."""
 
 
 def row_of(plan: Plan) -> dict[str, Value]:
-    """The columns of one plan."""
+    """A plan as one row."""
     request, cache, memory = plan.request, plan.cache, plan.memory
     return {
         "model": plan.model.id,
@@ -62,5 +62,5 @@ def row_of(plan: Plan) -> dict[str, Value]:
 
 
 def failed_row(known: Mapping[str, Value], error: str) -> dict[str, Value]:
-    """What was asked for, no number, and the reason."""
+    """A row with the request and the reason, but without figures."""
     return dict.fromkeys(COLUMNS) | dict(known) | {"error": error}

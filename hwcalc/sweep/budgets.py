@@ -1,4 +1,7 @@
-"""What each point of a grid has left for its cache on one GPU: the engine's own equation, asked as seldom as its terms change."""
+"""The memory that each point of a grid leaves for its cache on one GPU.
+
+It comes from the engine's own memory equation, which is evaluated once for all points that share its terms.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.formulas.frozen import frozen
 from hwcalc.planner.result import Verdict
 from hwcalc.sweep.spans import Integers
 
-__all__ = ["Alike", "Budgets", "alike", "budgets_of", "ends_of", "verdicts"]
+__all__ = ["Budgets", "EqualPoints", "budgets_of", "ends_of", "equal_points", "verdicts"]
 
 
 @frozen
 class Budgets:
-    """Bytes on one GPU, with a row for each length and a column for each batch.
+    """Bytes on one GPU. Arrays have a row for each length and a column for each batch.
 
-    ``usable`` is what the engine may use; ``low``, ``expected`` and ``high`` are what of it is left for the cache; ``beside`` is what is
-    neither weights nor cache.
+    ``usable`` is what the engine may use; ``low``, ``expected`` and ``high`` are the part of it that is left for the cache; ``beside`` is
+    memory for neither weights nor cache.
     """
 
     weights: int
@@ -37,25 +40,25 @@ class Budgets:
         return Budgets(weights=self.weights, usable=self.usable, **{name: getattr(self, name)[seqs, batches] for name in names})
 
 
-Alike = tuple[int, tuple[int, ...]]
-"""The place of a batch, and the places of lengths for which the equation is the same."""
+EqualPoints = tuple[int, tuple[int, ...]]
+"""The index of a batch, and the indexes of the lengths for which the memory equation has the same terms."""
 
 
-def alike(engine: Engine, context: Opened, seqs: Sequence[int], batches: Sequence[int]) -> tuple[Alike, ...]:
-    """The points of a grid whose equation is the same.
+def equal_points(opened: Opened, seqs: Sequence[int], batches: Sequence[int]) -> tuple[EqualPoints, ...]:
+    """Group the points of a grid whose memory equation has the same terms.
 
-    For engines on curves only: their equation knows the length by the tokens of one forward pass alone, those do not fall as the
-    length grows, and they are the same for every model and number of ranks.
+    This holds only for engines with curves. Their equation depends on the length only through the tokens of one forward pass, which do
+    not fall as the length grows and are the same for every model and number of ranks.
     """
-    out: list[Alike] = []
+    out: list[EqualPoints] = []
     ascending = sorted(range(len(seqs)), key=seqs.__getitem__)
     for column, batch in enumerate(batches):
-        most = engine.forward_tokens(_at(context, seqs[ascending[-1]], batch))
+        most = opened.engine.forward_tokens(opened.sized(seq=seqs[ascending[-1]], batch=batch))
         groups: dict[tuple[int, int, int], list[int]] = {}
         for place, row in enumerate(ascending):
-            tokens = engine.forward_tokens(_at(context, seqs[row], batch))
+            tokens = opened.engine.forward_tokens(opened.sized(seq=seqs[row], batch=batch))
             if tokens == most:
-                # From here on a longer sequence changes nothing.
+                # Longer sequences do not change the terms any more.
                 groups[most] = ascending[place:]
                 break
             groups.setdefault(tokens, []).append(row)
@@ -64,36 +67,32 @@ def alike(engine: Engine, context: Opened, seqs: Sequence[int], batches: Sequenc
 
 
 def budgets_of(
-    engine: Engine, context: Opened, seqs: Sequence[int], batches: Sequence[int], groups: Sequence[Alike], kind: Any
+    opened: Opened, seqs: Sequence[int], batches: Sequence[int], groups: Sequence[EqualPoints], kind: Any
 ) -> Budgets | None:
-    """The budgets of every length and batch; ``None`` where the engine has none for this model and accelerator."""
-    found = {name: np.zeros((len(seqs), len(batches)), dtype=kind) for name in ("beside", "low", "expected", "high")}
+    """The budgets of every length and batch; ``None`` if the engine has none for this model and accelerator."""
+    arrays = {name: np.zeros((len(seqs), len(batches)), dtype=kind) for name in ("beside", "low", "expected", "high")}
     weights = usable = 0
     for column, rows in groups:
-        budget = _at(context, seqs[rows[0]], batches[column]).budget
+        budget = opened.sized(seq=seqs[rows[0]], batch=batches[column]).budget
         if budget is None:
             return None
         weights = sum(part.expected for part in budget.parts if part.section is Section.WEIGHTS)
         usable = budget.requested_bytes
         places = list(rows)
-        found["beside"][places, column] = sum(part.expected for part in budget.parts) - weights
+        arrays["beside"][places, column] = sum(part.expected for part in budget.parts) - weights
         for name in ("low", "expected", "high"):
-            found[name][places, column] = getattr(budget, name)
-    return Budgets(weights=weights, usable=usable, **found)
-
-
-def _at(context: Opened, seq: int, batch: int) -> Opened:
-    return context.sized(seq=seq, batch=batch)
+            arrays[name][places, column] = getattr(budget, name)
+    return Budgets(weights=weights, usable=usable, **arrays)
 
 
 def ends_of(needed: Integers, budgets: Budgets) -> tuple[Integers, Integers]:
-    """For each point, row by row: what a GPU holds at the low and at the high end of the estimates, beside a cache of ``needed`` bytes."""
+    """The bytes of one GPU at the low and the high end of the estimates, including a cache of ``needed`` bytes; point by point."""
     low, high = (budgets.usable - left + needed for left in (budgets.high, budgets.low))
     return np.maximum(low, 0).ravel(), high.ravel()
 
 
 def verdicts(needed: Integers, budgets: Budgets) -> list[str]:
-    """For each point, row by row: whether what is needed fits, and at both ends of the estimates too."""
+    """The verdict of each point: whether its cache fits at the expected value and at both ends of the estimates."""
     fits, low, high = needed <= budgets.expected, needed <= budgets.low, needed <= budgets.high
     words = np.where((low == fits) & (high == fits), np.where(fits, Verdict.FITS, Verdict.DOES_NOT_FIT), Verdict.TIGHT)
     return [str(word) for word in words.ravel().tolist()]

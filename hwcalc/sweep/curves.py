@@ -1,7 +1,6 @@
-"""An engine's cache as a sum of terms, each linear in positions and in batch: what a grid is evaluated on instead of plan by plan.
+"""An engine's cache as a sum of terms that are linear in positions and batch. A grid is evaluated from these terms, without plans.
 
-An engine whose cache is not such a sum (pages, pools, buffers that exist once) has no entry here, and its points are planned one
-by one.
+Engines whose cache is no such sum (pages, pools, buffers that exist once) have no entry here, and their points are planned one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.formulas import CacheTensor, LayerKind, Span
 from hwcalc.formulas.frozen import frozen
 from hwcalc.sweep.spans import Integers, positions
@@ -20,7 +19,7 @@ __all__ = ["CURVES", "Curves", "Term", "amounts", "growth", "largest"]
 
 
 class Term(NamedTuple):
-    """What one sequence keeps under one span: bytes for each position, all layers together."""
+    """The tensors of one sequence with the same span: their bytes for each position, all layers together."""
 
     span: Span
     bytes_per_position: int
@@ -28,53 +27,53 @@ class Term(NamedTuple):
 
 @frozen
 class Curves:
-    """What one sequence holds: on all ranks together, on the fullest rank, and what grows with each further token."""
+    """The terms of one sequence: on all ranks together, on the fullest rank, and by the formulas, for the growth of each token."""
 
     held: tuple[Term, ...]
     rank: tuple[Term, ...]
     grown: tuple[Term, ...]
 
 
-def _reference(engine: Engine, context: Opened) -> Curves:
-    """The formulas: every tensor is rows in its dtype, and a rank has its share of the heads.
+def _reference(opened: Opened) -> Curves:
+    """The curves of the reference: each tensor has a row for each position, and a rank has its share of the heads.
 
-    Raises what the engine raises for a kind that the dtypes do not fit.
+    Raises the engine's error if a dtype does not fit a kind.
     """
-    stack = context.model.stack_for(engine.name)
+    stack = opened.model.stack_for(opened.engine.name)
     for group in stack.groups:
-        engine.tensors(group.kind, context)
-    ranks = context.request.parallel.tp
+        opened.engine.tensors(group.kind, opened)
+    ranks = opened.request.parallel.tp
     return Curves(
-        held=_terms(context, ((group.kind, group.count) for group in stack.groups)),
-        rank=_terms(context, ((group.kind.shard(ranks), group.count) for group in stack.groups)),
-        grown=_terms(context, ((group.kind, group.count) for group in context.model.stack.groups)),
+        held=_terms(opened, ((group.kind, group.count) for group in stack.groups)),
+        rank=_terms(opened, ((group.kind.shard(ranks), group.count) for group in stack.groups)),
+        grown=_terms(opened, ((group.kind, group.count) for group in opened.model.stack.groups)),
     )
 
 
-def _terms(context: Opened, kinds: Iterable[tuple[LayerKind, int]]) -> tuple[Term, ...]:
-    """Equal spans are one term."""
-    found: dict[Span, int] = {}
+def _terms(opened: Opened, kinds: Iterable[tuple[LayerKind, int]]) -> tuple[Term, ...]:
+    """A term for each span."""
+    sizes: dict[Span, int] = {}
     for kind, count in kinds:
         for tensor in kind.tensors():
-            found[tensor.span] = found.get(tensor.span, 0) + count * _row_bytes(tensor, context)
-    return tuple(Term(span, size) for span, size in found.items() if size)
+            sizes[tensor.span] = sizes.get(tensor.span, 0) + count * _row_bytes(tensor, opened)
+    return tuple(Term(span, size) for span, size in sizes.items() if size)
 
 
-def _row_bytes(tensor: CacheTensor, context: Opened) -> int:
-    return tensor.bytes_per_position(context.dtypes.roles[tensor.role])
+def _row_bytes(tensor: CacheTensor, opened: Opened) -> int:
+    return tensor.bytes_per_position(opened.dtypes.roles[tensor.role])
 
 
-CURVES: Final[Mapping[str, Callable[[Engine, Opened], Curves]]] = {"reference": _reference}
-"""Engine -> its curves for one model, dtype and number of ranks."""
+CURVES: Final[Mapping[str, Callable[[Opened], Curves]]] = {"reference": _reference}
+"""Engine -> function that makes its curves for one model, dtype and number of ranks."""
 
 
 def largest(terms: Iterable[Term], tokens: int, encoder_tokens: int) -> int:
-    """No length up to ``tokens`` takes more: what tells whether 64 bits are enough."""
+    """An upper bound on the bytes of one sequence of up to ``tokens`` tokens. It decides whether 64 bits are enough."""
     return sum(term.bytes_per_position * max(tokens, encoder_tokens, sum(term.span.numbers), 1) for term in terms)
 
 
 def amounts(terms: Iterable[Term], tokens: Integers, encoder_tokens: Integers) -> Integers:
-    """Bytes of one sequence after each number of tokens."""
+    """The bytes of one sequence for each number of tokens."""
     total = np.zeros_like(tokens)
     for span, size in terms:
         total = total + positions(span, tokens, encoder_tokens) * size
@@ -82,6 +81,6 @@ def amounts(terms: Iterable[Term], tokens: Integers, encoder_tokens: Integers) -
 
 
 def growth(terms: Iterable[Term], tokens: Integers, encoder_tokens: Integers) -> Integers:
-    """Bytes that one sequence gains with one more token; the encoder's input stays as it is."""
+    """The bytes that one more token adds to a sequence, while the encoder's input stays the same."""
     terms = tuple(terms)
     return amounts(terms, tokens + 1, encoder_tokens) - amounts(terms, tokens, encoder_tokens)

@@ -1,4 +1,4 @@
-"""A grid, block by block: on the engine's curves where it has them, else plan by plan."""
+"""Evaluate a grid block by block: from the engine's curves if it has any, else by planning each point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
@@ -18,8 +18,8 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
 from hwcalc.sources.progress import tell
-from hwcalc.sweep.blocks import COLUMNS, Block, Column, Value, failed_row, row_of
-from hwcalc.sweep.budgets import Alike, Budgets, alike, budgets_of, ends_of, verdicts
+from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
+from hwcalc.sweep.budgets import Budgets, EqualPoints, budgets_of, ends_of, equal_points, verdicts
 from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
 from hwcalc.sweep.grid import Grid, Missing, count
 from hwcalc.sweep.spans import Integers
@@ -27,21 +27,21 @@ from hwcalc.sweep.spans import Integers
 __all__ = ["blocks"]
 
 _ROWS: Final = 65_536
-"""Rows of one block at most: what bounds memory."""
+"""The most rows of one block, which limits the memory that a sweep takes."""
 _PLANNED_ROWS: Final = 128
-"""The same where every row is a plan, so that rows and progress come steadily."""
+"""The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
 _INT64: Final = 2**63 - 1
 _MOST_IN_INT64: Final = 2**24
-"""Sequences at once with which no term of a GPU's equation comes near 64 bits."""
+"""The most sequences for which no term of a GPU's memory equation comes near 64 bits."""
 _ON_CURVES: Final = frozenset({"engine", "dtype", "tp", "weights", "encoder_seq", "gpu", "memory_utilization", "margin"})
-"""Keywords of a plan that the curves follow. With any other that is given, each point is planned."""
+"""Keywords of a plan that the curves support. If any other is given, each point is planned."""
 _OF_A_GPU: Final = frozenset({"gpu", "memory_utilization", "margin"})
 
 
-def blocks(grid: Grid) -> Iterator[Block]:
-    """All rows, the batch changing fastest, then length, ranks, accelerator, dtype and model. What is done is told as it goes.
+def blocks(grid: Grid) -> Iterator[RowBlock]:
+    """All rows; the batch changes fastest, then length, ranks, accelerator, dtype and model. Reports progress.
 
-    A point that cannot be planned is a row with an ``error``; nothing is raised for it.
+    A point that cannot be planned becomes a row with an ``error``; nothing is raised.
     """
     total, done = count(grid), 0
     axes = _Axes(grid.seqs, grid.batches)
@@ -52,13 +52,13 @@ def blocks(grid: Grid) -> Iterator[Block]:
             yield block
 
 
-def _missing(model: Missing, grid: Grid) -> Block:
+def _missing(model: Missing, grid: Grid) -> RowBlock:
     row = failed_row({"model": model.name, "engine": grid.engine.partition("@")[0]}, model.error.message)
-    return Block(size=1, columns=row, failed=1, error=model.error)
+    return RowBlock(size=1, columns=row, failed=1, error=model.error)
 
 
-def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[Block]:
-    kept = _Kept(model)
+def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[RowBlock]:
+    per_model = _PerModel(model)
     for dtype, gpu, tp in product(grid.dtypes, grid.gpus, grid.tps):
         keywords = grid.keywords(dtype, gpu, tp)
         known: dict[str, Value] = {
@@ -69,70 +69,68 @@ def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[Block]:
             "tp": tp,
         }
         try:
-            found = _curves(grid, model, keywords)
-            own = axes if grid.seqs or found is None else _Axes((found.context.tokens,), grid.batches)
-            made = None if found is None else _prepared(own, found, kept, keywords)
+            point = _curves(grid, model, keywords)
+            own = axes if grid.seqs or point is None else _Axes((point.opened.tokens,), grid.batches)
+            prepared = None if point is None else _prepared(own, point, per_model, keywords)
         except KvplanError as error:
             yield from _refused(grid, axes, model, keywords, known, error)
             continue
-        if made is None:
+        if prepared is None:
             yield from _planned(grid, model, keywords, known)
         else:
-            yield from _evaluated(own, made, gpu)
+            yield from _evaluated(own, prepared, gpu)
 
 
 @frozen
-class _Found:
-    """The longest point as the engine sees it, and the curves of all."""
+class _LongestPoint:
+    """The request of the longest point, opened, and the curves for all points."""
 
-    engine: Engine
-    context: Opened
+    opened: Opened
     curves: Curves
 
 
-def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _Found | None:
-    """``None`` if the engine has no curves, or not with these options. Raises what the engine raises for the longest point."""
+def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _LongestPoint | None:
+    """The curves for these keywords; ``None`` if the engine has none. Raises the engine's error for the longest point."""
     rules = CURVES.get(find_engine(grid.engine)[0].name)
     if rules is None or not keywords.keys() <= _ON_CURVES:
         return None
     request = read_options(keywords).keywords()
-    context = open_request(model, seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)
-    engine = context.engine
-    return None if engine.periods(context) else _Found(engine=engine, context=context, curves=rules(engine, context))
+    opened = open_request(model, seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)
+    return None if opened.engine.periods(opened) else _LongestPoint(opened=opened, curves=rules(opened))
 
 
-class _Kept:
-    """What is the same for every dtype of one model: its weights, and what a GPU has left beside them."""
+class _PerModel:
+    """Values that all dtypes of one model share: its weights, and the budgets of each GPU."""
 
     def __init__(self, model: ModelSpec) -> None:
         self._model = model
         self._weights: dict[int, dict[str, Value]] = {}
         self._budgets: dict[tuple[str, int], Budgets | None] = {}
 
-    def weights(self, context: Opened, keywords: Mapping[str, Any]) -> dict[str, Value]:
-        """The row of a plan without a GPU, for its weights and what the model is."""
-        ranks = context.request.parallel.tp
+    def weights(self, opened: Opened, keywords: Mapping[str, Any]) -> dict[str, Value]:
+        """The row of a plan without a GPU. It supplies the weights and the columns of the model."""
+        ranks = opened.request.parallel.tp
         if ranks not in self._weights:
-            plain = {name: value for name, value in keywords.items() if name not in _OF_A_GPU}
-            self._weights[ranks] = row_of(plan(self._model, seq=context.tokens, **plain))
+            without_gpu = {name: value for name, value in keywords.items() if name not in _OF_A_GPU}
+            self._weights[ranks] = row_of(plan(self._model, seq=opened.tokens, **without_gpu))
         return self._weights[ranks]
 
-    def budgets(self, found: _Found, axes: _Axes, kind: Any) -> Budgets | None:
-        """What each point has left; ``None`` without a GPU, or where that is not known."""
-        gpu, ranks = found.context.request.hardware.gpu, found.context.request.parallel.tp
+    def budgets(self, point: _LongestPoint, axes: _Axes, kind: Any) -> Budgets | None:
+        """The budgets of all points; ``None`` without a GPU, or if they are unknown."""
+        gpu, ranks = point.opened.request.hardware.gpu, point.opened.request.parallel.tp
         if gpu is None:
             return None
         if (gpu.id, ranks) not in self._budgets:
             self._budgets[gpu.id, ranks] = budgets_of(
-                found.engine, found.context, axes.seqs, axes.batches, axes.alike(found.engine, found.context), kind
+                point.opened, axes.seqs, axes.batches, axes.equal_points(point.opened), kind
             )
         return self._budgets[gpu.id, ranks]
 
 
 def _refused(
     grid: Grid, axes: _Axes, model: ModelSpec, keywords: Mapping[str, Any], known: dict[str, Value], error: KvplanError
-) -> Iterator[Block]:
-    """The longest point is refused. If the shortest is refused in the same words, so are those in between."""
+) -> Iterator[RowBlock]:
+    """Rows for a grid whose longest point is refused. If the shortest is refused with the same message, so are all between them."""
     try:
         plan(model, seq=min(grid.seqs, default=None), batch=min(grid.batches), **keywords)
     except KvplanError as other:
@@ -140,52 +138,52 @@ def _refused(
             row = failed_row(known, error.message)
             for seqs, batches in axes.pieces():
                 size = len(axes.seqs[seqs]) * len(axes.batches[batches])
-                yield Block(size=size, columns=row | axes.columns(seqs, batches), failed=size, error=error)
+                yield RowBlock(size=size, columns=row | axes.columns(seqs, batches), failed=size, error=error)
             return
     yield from _planned(grid, model, keywords, known)
 
 
 class _Axes:
-    """The two axes of every block, and what of them is the same in all blocks."""
+    """The lengths and batches of a grid, and values that depend on these alone."""
 
     def __init__(self, seqs: tuple[int, ...], batches: tuple[int, ...]) -> None:
         self.seqs, self.batches = seqs, batches
-        self._kept: dict[tuple[int, int], dict[str, Column]] = {}
-        self._alike: tuple[Alike, ...] | None = None
+        self._columns: dict[tuple[int, int], dict[str, Column]] = {}
+        self._equal_points: tuple[EqualPoints, ...] | None = None
 
     def pieces(self) -> Iterator[tuple[slice, slice]]:
-        """Parts of the plane of lengths and batches, few enough rows each, in order."""
+        """Split the lengths and batches into parts of at most :data:`_ROWS` rows, in order."""
         wide = min(len(self.batches), _ROWS)
         tall = max(1, _ROWS // wide)
         for start in range(0, len(self.seqs), tall):
             for left in range(0, len(self.batches), wide):
                 yield slice(start, start + tall), slice(left, left + wide)
 
-    def alike(self, engine: Engine, context: Opened) -> tuple[Alike, ...]:
-        """The points for which an accelerator's equation is the same, of any model."""
-        if self._alike is None:
-            self._alike = alike(engine, context, self.seqs, self.batches)
-        return self._alike
+    def equal_points(self, opened: Opened) -> tuple[EqualPoints, ...]:
+        """The groups of points that share the terms of the memory equation; they are the same for any model."""
+        if self._equal_points is None:
+            self._equal_points = equal_points(opened, self.seqs, self.batches)
+        return self._equal_points
 
     def columns(self, seqs: slice, batches: slice) -> dict[str, Column]:
-        """The columns ``seq`` and ``batch`` of a part."""
+        """The columns ``seq`` and ``batch`` of a part. Those of the last part are kept."""
         key = (seqs.start, batches.start)
-        if key not in self._kept:
+        if key not in self._columns:
             here, there = self.seqs[seqs], self.batches[batches]
-            self._kept = {
+            self._columns = {
                 key: {
                     "seq": [seq for seq in here for _ in there],
                     "batch": list(there) * len(here),
                 }
             }
-        return self._kept[key]
+        return self._columns[key]
 
 
 @frozen
 class _Prepared:
-    """What one block is made of: arrays over the lengths, the row of a plan, and what each point of a GPU has left."""
+    """The inputs of the blocks: arrays over the lengths and batches, the row of a plan, and the budgets of a GPU."""
 
-    found: _Found
+    point: _LongestPoint
     row: dict[str, Value]
     held: Integers
     rank: Integers
@@ -194,55 +192,55 @@ class _Prepared:
     budgets: Budgets | None
 
 
-def _prepared(axes: _Axes, found: _Found, kept: _Kept, keywords: Mapping[str, Any]) -> _Prepared:
-    """Everything that may be refused: what comes after is arithmetic."""
-    context, curves = found.context, found.curves
-    row = kept.weights(context, keywords)
-    follows = has_cross(context.model) and context.request.encoder_seq is None and context.model.encoder_tokens is None
-    kind = _kind(axes, found, int(row["weights_bytes"] or 0), follows=follows)
+def _prepared(axes: _Axes, point: _LongestPoint, per_model: _PerModel, keywords: Mapping[str, Any]) -> _Prepared:
+    """Compute everything that may raise an error; what follows is arithmetic."""
+    opened, curves = point.opened, point.curves
+    row = per_model.weights(opened, keywords)
+    follows = has_cross(opened.model) and opened.request.encoder_seq is None and opened.model.encoder_tokens is None
+    kind = _kind(axes, point, int(row["weights_bytes"] or 0), follows=follows)
     tokens = np.array(axes.seqs, dtype=kind)
-    # An encoder whose length nobody says is taken to be as long as the output.
-    encoder = tokens if follows else np.full_like(tokens, context.encoder_tokens)
+    # If the length of the encoder's input is unknown, it is assumed to be that of the output.
+    encoder = tokens if follows else np.full_like(tokens, opened.encoder_tokens)
     return _Prepared(
-        found=found,
+        point=point,
         row=row,
         held=amounts(curves.held, tokens, encoder),
         rank=amounts(curves.rank, tokens, encoder),
         grown=growth(curves.grown, tokens, encoder),
         counts=np.array(axes.batches, dtype=kind),
-        budgets=kept.budgets(found, axes, kind),
+        budgets=per_model.budgets(point, axes, kind),
     )
 
 
-def _evaluated(axes: _Axes, made: _Prepared, gpu: str | None) -> Iterator[Block]:
-    context, counts, budgets = made.found.context, made.counts, made.budgets
-    row = made.row | {"dtype": context.dtypes.kv, "gpu": gpu}
+def _evaluated(axes: _Axes, prepared: _Prepared, gpu: str | None) -> Iterator[RowBlock]:
+    opened, counts, budgets = prepared.point.opened, prepared.counts, prepared.budgets
+    row = prepared.row | {"dtype": opened.dtypes.kv, "gpu": gpu}
     for seqs, batches in axes.pieces():
-        total, on_rank = np.outer(made.held[seqs], counts[batches]), np.outer(made.rank[seqs], counts[batches])
-        yield Block(
+        total, on_rank = np.outer(prepared.held[seqs], counts[batches]), np.outer(prepared.rank[seqs], counts[batches])
+        yield RowBlock(
             size=total.size,
             columns={
                 **row,
                 **axes.columns(seqs, batches),
-                "bytes_per_token": np.repeat(made.grown[seqs], total.shape[1]),
+                "bytes_per_token": np.repeat(prepared.grown[seqs], total.shape[1]),
                 "cache_total_bytes": total.ravel(),
                 "cache_per_gpu_bytes": on_rank.ravel(),
-                **_sums(row, total, on_rank, budgets and budgets.part(seqs, batches), context.request.gpus),
-                "warning": _beyond(axes, seqs, batches, context.model.max_position_embeddings),
+                **_sums(row, total, on_rank, budgets and budgets.part(seqs, batches), opened.request.gpus),
+                "warning": _beyond(axes, seqs, batches, opened.model.max_position_embeddings),
             },
         )
 
 
-def _kind(axes: _Axes, found: _Found, weights: int, *, follows: bool) -> Any:
-    """int64, or Python's own integers where a number of the grid could be larger."""
+def _kind(axes: _Axes, point: _LongestPoint, weights: int, *, follows: bool) -> Any:
+    """The type of the arrays: int64, or Python's integers if a number of the grid could be larger."""
     longest, most = max(axes.seqs) + 1, max(axes.batches)
-    encoder = longest if follows else found.context.encoder_tokens
-    bound = largest(found.curves.held + found.curves.rank, longest, encoder) * most + weights
+    encoder = longest if follows else point.opened.encoder_tokens
+    bound = largest(point.curves.held + point.curves.rank, longest, encoder) * most + weights
     return np.int64 if bound < _INT64 // 2 and most <= _MOST_IN_INT64 else object
 
 
 def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets: Budgets | None, gpus: int) -> dict[str, Column]:
-    """The whole sum, that of the fullest GPU, and the verdict, as the plan has them."""
+    """The columns with the sums of all GPUs and of the fullest one, and the verdict, as a plan has them."""
     weights, on_gpu = row["weights_bytes"], row["weights_per_gpu_bytes"]
     if budgets is None:
         return {
@@ -267,8 +265,8 @@ def _beyond(axes: _Axes, seqs: slice, batches: slice, maximum: int | None) -> Co
     return [word for word in words for _ in axes.batches[batches]]
 
 
-def _planned(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any], known: dict[str, Value]) -> Iterator[Block]:
-    """Plan by plan."""
+def _planned(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any], known: dict[str, Value]) -> Iterator[RowBlock]:
+    """Plan each point by itself."""
     rows: list[dict[str, Value]] = []
     first: KvplanError | None = None
     for seq, batch in product(grid.seqs or (None,), grid.batches):
@@ -286,9 +284,9 @@ def _planned(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any], known: d
         yield _gathered(rows, first)
 
 
-def _gathered(rows: list[dict[str, Value]], error: KvplanError | None) -> Block:
+def _gathered(rows: list[dict[str, Value]], error: KvplanError | None) -> RowBlock:
     columns: dict[str, Column] = {}
     for name in COLUMNS:
         values = [row[name] for row in rows]
         columns[name] = values[0] if len(set(values)) == 1 else values
-    return Block(size=len(rows), columns=columns, failed=sum(row["error"] is not None for row in rows), error=error)
+    return RowBlock(size=len(rows), columns=columns, failed=sum(row["error"] is not None for row in rows), error=error)

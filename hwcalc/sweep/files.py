@@ -1,4 +1,4 @@
-"""A file that others only ever see whole."""
+"""Write a file atomically."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["whole_file"]
 
 @contextmanager
 def whole_file(name: str) -> Iterator[IO[bytes]]:
-    """An open file that takes the place of ``name`` at the end of the block, and is gone if the block fails.
+    """An open temporary file that replaces ``name`` at the end of the block, and is deleted if the block fails.
 
-    Raises :class:`~hwcalc.errors.UsageError` if ``name`` is no place for a file, and :class:`OSError` if writing fails.
+    Raises :class:`~hwcalc.errors.UsageError` if no file can be written at ``name``, and :class:`OSError` if writing fails.
     """
     path = Path(name)
     try:

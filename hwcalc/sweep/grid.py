@@ -1,4 +1,4 @@
-"""What is to be evaluated: the lists whose every combination is a point."""
+"""The grid of a sweep: lists of values, of which every combination is a point."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Grid", "Missing", "check", "count"]
 
 @frozen
 class Missing:
-    """A model that could not be read: one row with the reason."""
+    """A model that could not be read; it becomes one row with the reason."""
 
     name: str
     error: KvplanError
@@ -25,10 +25,10 @@ class Missing:
 
 @frozen
 class Grid:
-    """Every combination of the lists. No ``seqs`` is each model's own maximum; a dtype or GPU of ``None`` is the default or none.
+    """Every combination of the lists.
 
-    ``options`` are further keywords of :func:`hwcalc.plan`, those that are not given left out. A ``tp`` of ``None`` leaves the number
-    of ranks to them.
+    Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, and a
+    ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further keywords of :func:`hwcalc.plan` that were given.
     """
 
     models: tuple[ModelSpec | Missing, ...]
@@ -41,26 +41,26 @@ class Grid:
 
     @property
     def engine(self) -> str:
-        """The engine's name as it was given, with a version perhaps."""
+        """The engine as it was given, which may include a version."""
         return str(self.options.get("engine", "reference"))
 
     def keywords(self, dtype: str | None, gpu: str | None, tp: int | None) -> dict[str, Any]:
-        """All keywords of a plan but model, length and batch."""
+        """All keywords of a plan except model, length and batch."""
         own = {"dtype": dtype, "gpu": gpu, "tp": tp}
         return dict(self.options) | {name: value for name, value in own.items() if value is not None}
 
 
 def count(grid: Grid) -> int:
-    """Rows of the grid: its points, and one for each model that is missing."""
+    """The number of rows: the points of the grid, and one for each missing model."""
     missing = sum(isinstance(model, Missing) for model in grid.models)
     lists = (grid.seqs or (0,), grid.batches, grid.dtypes, grid.gpus, grid.tps)
     return missing + prod(map(len, lists), start=len(grid.models) - missing)
 
 
 def check(grid: Grid) -> None:
-    """Raise the :class:`~hwcalc.errors.UsageError` of an option or a list's entry that is wrong for every model alike.
+    """Raise the :class:`~hwcalc.errors.UsageError` of an option or a list entry that is wrong for every model.
 
-    Each entry is tried beside the first of every other list, with one model after the other until one does not object.
+    Each entry is tried together with the first entry of every other list, on one model after the other until a model accepts it.
     """
     dtype, gpu, tp = grid.dtypes[0], grid.gpus[0], grid.tps[0]
     longest, most = max(grid.seqs, default=None), max(grid.batches)

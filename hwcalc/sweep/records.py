@@ -1,4 +1,4 @@
-"""The document of many plans at once, as dataclasses: what ``kvplan sweep`` writes."""
+"""The document that ``kvplan sweep`` writes, as dataclasses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every combination of models, lengths, batches, formats, accelerators and ranks: :func:`sweep`."""
+"""Plan every combination of models, lengths, batches, formats, accelerators and ranks: :func:`sweep`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.effects import no_encoder, without_effect
 from hwcalc.sources.progress import tell
-from hwcalc.sweep.blocks import COLUMNS, Block, Column
+from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
 from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.grid import Grid, Missing, check, count
 from hwcalc.sweep.records import SweepPoint
@@ -30,11 +30,11 @@ MOST_POINTS: Final = 100_000_000
 
 @frozen
 class Sweep:
-    """A grid that is planned as it is walked through: row by row, or in :meth:`blocks` of columns."""
+    """A grid that is planned while it is iterated: row by row, or in :meth:`blocks` of many rows."""
 
     grid: Grid
     notes: tuple[Note, ...] = ()
-    """On options that change nothing in any row."""
+    """Notes on options that have no effect on any row."""
 
     def __len__(self) -> int:
         return count(self.grid)
@@ -45,8 +45,8 @@ class Sweep:
             for values in zip(*columns, strict=True):
                 yield SweepPoint(**dict(zip(COLUMNS, values, strict=True)))
 
-    def blocks(self) -> Iterator[Block]:
-        """The rows, many at a time."""
+    def blocks(self) -> Iterator[RowBlock]:
+        """The rows in blocks."""
         return blocks(self.grid)
 
 
@@ -62,11 +62,11 @@ def sweep(
     keep_going: bool = False,
     **options: Unpack[SweepOptions],
 ) -> Sweep:
-    """Every combination of the models and of what is given as a list, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
+    """Plan every combination of the models and of the lists, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
 
-    A list is a list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids too, and
-    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``; with ``keep_going`` so is a model that
-    cannot be read. Raises a :class:`~hwcalc.errors.KvplanError` subclass for what is wrong with all of them.
+    A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids;
+    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``. With ``keep_going``, so is a model that
+    cannot be read. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
     """
     from hwcalc.hardware.named import load_gpu
 

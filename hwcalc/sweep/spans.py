@@ -1,4 +1,4 @@
-"""How many positions are kept after each of many lengths: :meth:`hwcalc.formulas.Span.positions` for a whole array."""
+"""The positions that a span keeps, for an array of lengths: :meth:`hwcalc.formulas.Span.positions` with NumPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hwcalc.formulas import Chunk, Encoder, Fixed, Full, Once, Remainder, Sink, 
 __all__ = ["Integers", "positions"]
 
 Integers = npt.NDArray[Any]
-"""Whole numbers: int64, or Python's own (``object``) where 64 bits are not enough."""
+"""An array of whole numbers: int64, or Python's integers (``object``) if 64 bits are not enough."""
 
 
 def _at_most(span: Span, tokens: Integers, encoder: Integers) -> Integers:
@@ -38,9 +38,9 @@ _RULES: Final[Mapping[type[Span], Callable[[Span, Integers, Integers], Integers]
 
 
 def positions(span: Span, tokens: Integers, encoder_tokens: Integers) -> Integers:
-    """Positions kept after each number of tokens; both arrays have one shape and one type, and so has the answer.
+    """The positions kept for each number of tokens. Both arrays and the result have the same shape and type.
 
-    A span without a rule here is asked number by number.
+    A span without a rule here is asked for each length by itself.
     """
     rule = _RULES.get(type(span))
     if rule is not None:

@@ -1,4 +1,4 @@
-"""Blocks as CSV, JSON lines, one JSON document, or Parquet."""
+"""Write blocks of rows as CSV, JSON lines, one JSON document, or Parquet."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import numpy as np
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
-from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Block, Column, Value
+from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, Value
 
 __all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]
 
 _PIECE: Final = 1 << 18
-"""Characters that are written at once, about."""
+"""Approximate number of characters that are written at once."""
 _GROUP_ROWS: Final = 262_144
-"""Rows of one row group of a Parquet file, about."""
+"""Approximate number of rows in a row group of a Parquet file."""
 
 
-def texts(format_: str, blocks: Iterable[Block]) -> Iterator[str]:
-    """The whole text in pieces: a header line and rows (``csv``), an object on each line (``jsonl``), or one document (``json``)."""
+def texts(format_: str, blocks: Iterable[RowBlock]) -> Iterator[str]:
+    """The text in pieces: a header line and rows (``csv``), an object on each line (``jsonl``), or one document (``json``)."""
     return TEXT_FORMATS[format_](blocks)
 
 
-def _csv(blocks: Iterable[Block]) -> Iterator[str]:
+def _csv(blocks: Iterable[RowBlock]) -> Iterator[str]:
     yield ",".join(COLUMNS) + "\n"
     yield from _pieces(_rows(block, ",".join(["%s"] * len(COLUMNS)), _csv_cell) for block in blocks)
 
 
-def _json_lines(blocks: Iterable[Block]) -> Iterator[str]:
+def _json_lines(blocks: Iterable[RowBlock]) -> Iterator[str]:
     return _pieces(_rows(block, _OBJECT, _json_cell) for block in blocks)
 
 
-def _json(blocks: Iterable[Block]) -> Iterator[str]:
+def _json(blocks: Iterable[RowBlock]) -> Iterator[str]:
     yield f'{{"schema_version": "{SCHEMA_VERSION}", "kvplan_version": "{__version__}", "points": ['
     between = "\n"
     for piece in _json_lines(blocks):
@@ -45,14 +45,14 @@ def _json(blocks: Iterable[Block]) -> Iterator[str]:
     yield "\n]}\n"
 
 
-TEXT_FORMATS: Final[dict[str, Callable[[Iterable[Block]], Iterator[str]]]] = {"csv": _csv, "jsonl": _json_lines, "json": _json}
-"""Format -> writer. Parquet is no text."""
+TEXT_FORMATS: Final[dict[str, Callable[[Iterable[RowBlock]], Iterator[str]]]] = {"csv": _csv, "jsonl": _json_lines, "json": _json}
+"""Format -> writer, for formats that are text."""
 
 _OBJECT: Final = "{" + ", ".join(f'"{name}": %s' for name in COLUMNS) + "}"
 
 
 def _pieces(parts: Iterable[str]) -> Iterator[str]:
-    """Joined until they are worth a write."""
+    """Join parts into pieces that are large enough to write."""
     waiting: list[str] = []
     size = 0
     for part in parts:
@@ -65,8 +65,8 @@ def _pieces(parts: Iterable[str]) -> Iterator[str]:
         yield "".join(waiting)
 
 
-def _rows(block: Block, form: str, cell: Callable[[Value], str]) -> str:
-    """A block as lines. What is the same in all rows is written into the form once, so that a row costs its own numbers only."""
+def _rows(block: RowBlock, form: str, cell: Callable[[Value], str]) -> str:
+    """A block as lines. Values that all rows share are put into the format string once, which saves time for each row."""
     cell = cache(cell)
     constants: list[str] = []
     varying: list[Iterable[Any]] = []
@@ -84,7 +84,7 @@ def _rows(block: Block, form: str, cell: Callable[[Value], str]) -> str:
 
 
 def _cells(name: str, column: Any, cell: Callable[[Value], str]) -> Iterable[Any]:
-    """Numbers as they are; text, and what is unknown in between, in the format's own form."""
+    """The cells of a column. Numbers stay as they are; text, and columns with unknown values, are written by ``cell``."""
     if not isinstance(column, list):
         values: Iterable[Any] = column.tolist()
         return values
@@ -111,8 +111,8 @@ def parquet_ready() -> None:
         ) from error
 
 
-def write_parquet(file: IO[bytes], blocks: Iterable[Block]) -> None:
-    """Whole numbers as int64, text as strings. Raises :class:`~hwcalc.errors.UsageError` for a number of more than 64 bits."""
+def write_parquet(file: IO[bytes], blocks: Iterable[RowBlock]) -> None:
+    """Write numbers as int64 and text as strings. Raises :class:`~hwcalc.errors.UsageError` if a number needs more than 64 bits."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Dialects of logs: one module each, with what it looks for, a parser, and how its figures are compared."""
+"""The dialects of logs. Each is a module with the lines it looks for, a parser, and a function that compares its figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.reconcile.dialects import prometheus, transformers, vllm, vllm_rows, vllm_settings
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Engine, Opened
+    from hwcalc.engines.base import Opened
     from hwcalc.model import Note
     from hwcalc.reconcile.facts import Facts
     from hwcalc.reconcile.rows import Row
@@ -19,22 +19,23 @@ __all__ = ["DIALECTS", "Dialect", "Parser", "find_dialect"]
 
 
 class Parser(Protocol):
-    """Takes a log line by line."""
+    """Reads a log line by line. ``facts`` is what the log states, ``starts`` how often the engine started."""
 
     facts: Facts
     starts: int
 
     def feed(self, number: int, text: str) -> None:
-        """One line."""
+        """Read one line."""
 
 
 @frozen
 class Dialect:
-    """How one program writes.
+    """How to read the logs of one program, and how to compare them with a plan.
 
-    ``sought`` are lines that it is known by, ``inputs`` the plan's keywords and engine options that a log states, ``compare`` the rows
-    and what could not be compared, ``overheads`` what a calibration keeps, ``batch_shape`` the conditions that it holds under. ``online_format`` is the weight
-    format that the engine was told to make of plain weights, ``states_version`` whether a start names the engine's version.
+    ``sought`` lists lines by which a log is recognised. ``inputs`` returns the plan's keywords and engine options that a log states,
+    ``compare`` the rows and notes about what could not be compared, ``overheads`` the bytes that a calibration saves, and
+    ``batch_shape`` the tokens and rows of a forward pass for which they hold. ``online_format`` is the weight format into which the
+    engine converts unquantized weights; ``states_version`` says whether the log names the engine's version.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Dialect:
     sought: tuple[str, ...]
     parser: Callable[[], Parser]
     inputs: Callable[[Facts], tuple[dict[str, object], dict[str, str]]]
-    compare: Callable[[Facts, Engine, Opened, float], tuple[list[Row], list[Note]]]
+    compare: Callable[[Facts, Opened, float], tuple[list[Row], list[Note]]]
     overheads: Callable[[Facts, Opened], dict[str, int]]
     batch_shape: Callable[[Opened], tuple[int, int]]
     online_format: Callable[[Facts], str | None] = lambda _: None
@@ -65,7 +66,7 @@ _VLLM: Final = Dialect(
 )
 DIALECTS: Final = (
     _VLLM,
-    # A running server states the same figures in other words.
+    # The metrics of a running vLLM server: the same figures under other names.
     replace(
         _VLLM,
         name=prometheus.NAME,
@@ -86,11 +87,11 @@ DIALECTS: Final = (
         batch_shape=transformers.batch_shape,
     ),
 )
-"""In the order in which a log that two of them know equally well is taken for one."""
+"""If two dialects know equally many lines of a log, the first one reads it."""
 
 
 def find_dialect(name: str) -> Dialect:
-    """The dialect of this name. Raises :class:`~hwcalc.errors.UsageError`."""
+    """The dialect with this name. Raises :class:`~hwcalc.errors.UsageError`."""
     for dialect in DIALECTS:
         if dialect.name == name.strip().lower():
             return dialect

@@ -1,6 +1,6 @@
-"""The ``/metrics`` text of a running vLLM server: its cache configuration, block counts, and how much is in use.
+"""The ``/metrics`` text of a running vLLM server: its cache configuration, its block counts, and how much of the cache is in use.
 
-Since its second core the label ``block_size`` is the smallest block of any group (vLLM issue 51163).
+Since vLLM's V1 engine, the label ``block_size`` is the smallest block of any group (vLLM issue 51163).
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ _LONGEST_LABEL: Final = 4096
 
 
 class PrometheusParser:
-    """Takes the text line by line."""
+    """Reads the text line by line."""
 
     def __init__(self) -> None:
         self.facts = Facts()
         self.starts = 1
 
     def feed(self, number: int, text: str) -> None:
-        """One line."""
+        """Read one line."""
         if not text.startswith("vllm:"):
             return
         if text.startswith(_CONFIGS):
-            found = labels(text)
-            engine = found.get("engine") or found.get("engine_index")
+            config = labels(text)
+            engine = config.get("engine") or config.get("engine_index")
             rank = f"engine {engine}" if engine is not None and engine.isdecimal() and len(engine) < 6 else None
-            for name, value in found.items():
+            for name, value in config.items():
                 self._label(_short(name), value, rank, number, text)
         elif text.startswith(_USAGE):
             used = number_at(text, text.rfind(" "))
@@ -56,27 +56,27 @@ class PrometheusParser:
 
     def _label(self, name: str, value: str, rank: str | None, number: int, text: str) -> None:
         facts = self.facts
-        found = number_at(value, 0)
-        whole = found is not None and found.decimals == 0 and found.end == len(value) and found.digits > 0
+        printed = number_at(value, 0)
+        whole = printed is not None and printed.decimals == 0 and printed.end == len(value) and printed.digits > 0
         if name in _OWN:
             fact, unit = _OWN[name]
-            if whole and found is not None:
-                facts.add(fact, found.digits, line=number, text=text, unit=unit, rank=rank)
+            if whole and printed is not None:
+                facts.add(fact, printed.digits, line=number, text=text, unit=unit, rank=rank)
         elif name == "kv_cache_max_concurrency":
-            if found is not None and found.digits > 0:
-                facts.add("concurrency", float(found.value), line=number, text=text, unit="x", rank=rank)
+            if printed is not None and printed.digits > 0:
+                facts.add("concurrency", float(printed.value), line=number, text=text, unit="x", rank=rank)
         elif name == "gpu_memory_utilization":
-            if found is not None and 0 < found.value <= 1:
-                facts.add(name, float(found.value), line=number, text=text, unit="share")
+            if printed is not None and 0 < printed.value <= 1:
+                facts.add(name, float(printed.value), line=number, text=text, unit="share")
         elif name in NUMBERS:
-            if whole and found is not None:
-                facts.add(NUMBERS[name], found.digits, line=number, text=text)
+            if whole and printed is not None:
+                facts.add(NUMBERS[name], printed.digits, line=number, text=text)
         elif name in WORDS or name in _RENAMED:
             set_word(facts, _RENAMED.get(name) or WORDS[name], value, number, text)
 
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """Those of the log; the longest request is tokens / concurrency, where the server gives both and not itself."""
+    """Keywords and engine options that the metrics state. If the longest request is missing, it is tokens / concurrency."""
     stated, options = stated_inputs(facts)
     tokens, concurrency = facts.smallest("tokens"), facts.smallest("concurrency")
     if "seq" not in stated and tokens is not None and concurrency is not None and tokens.rank == concurrency.rank:
@@ -92,7 +92,7 @@ def _short(name: str) -> str:
 
 
 def labels(text: str) -> dict[str, str]:
-    r"""Labels of one sample; a text that is cut gives those that are whole.
+    r"""The labels of one sample. If the text is cut, only complete labels are returned.
 
     >>> labels('vllm:cache_config_info{block_size="16",note="a\\"b",num_gpu_blocks="24') == {"block_size": "16", "note": 'a"b'}
     True
@@ -115,7 +115,7 @@ def labels(text: str) -> dict[str, str]:
 
 
 def _quoted(text: str, start: int) -> tuple[str, int]:
-    """What stands up to the closing quote, and the place behind it; -1 if it is never closed."""
+    """The text up to the closing quote, and the position behind it, which is -1 if there is no closing quote."""
     letters: list[str] = []
     place = start
     while place < len(text):

@@ -1,19 +1,19 @@
-"""What a script that runs transformers prints, and what torch says of its memory.
+"""The output of scripts that run transformers, and torch's messages about memory.
 
-transformers prints nothing about memory itself, so these are what scripts print by themselves: ``get_memory_footprint()``, the bytes of
-``past_key_values``, ``torch.cuda.memory_allocated()`` and its kin, ``torch.cuda.memory_summary()``, and torch's text when memory ran
-out (``c10/cuda/CUDACachingAllocator.cpp``). A size in GB is taken to be 10^9 bytes or 2^30: scripts divide by either.
+transformers itself prints nothing about memory. This module reads what scripts usually print: ``get_memory_footprint()``, the bytes of
+``past_key_values``, ``torch.cuda.memory_allocated()`` and similar counters, ``torch.cuda.memory_summary()``, and torch's message when
+memory runs out (``c10/cuda/CUDACachingAllocator.cpp``). A size in GB may mean 10^9 or 2^30 bytes, because scripts divide by either.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, Section
 from hwcalc.engines.calibration import CONTEXT, NON_TORCH
 from hwcalc.model import Note
-from hwcalc.reconcile.facts import BINARY, Facts, Found, byte_range, number_after, number_at
+from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, byte_range, number_after, number_at
 from hwcalc.reconcile.rows import Range, Row, compared, spread
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "TransformersParser", "batch_shape", "compare", "overheads", "plan_inputs"]
@@ -42,19 +42,19 @@ _NAMED: Final = (
 _SUMMARY: Final = {"allocated memory": "allocated_bytes", "gpu reserved memory": "reserved_bytes"}
 _SUMMARY_PEAK: Final = {"allocated memory": "peak_bytes", "gpu reserved memory": "peak_reserved_bytes"}
 _LEAST_PLAIN: Final = 100_000
-"""A bare number below this is no size in bytes: it may count gigabytes."""
+"""A number without a unit counts as bytes only from here on; a smaller one may be gigabytes."""
 _LONGEST: Final = 4096
 
 
 class TransformersParser:
-    """Takes the output line by line."""
+    """Reads the output line by line."""
 
     def __init__(self) -> None:
         self.facts = Facts()
         self.starts = 1
 
     def feed(self, number: int, text: str) -> None:
-        """One line."""
+        """Read one line."""
         text = text[:_LONGEST]
         if "out of memory" in text or "Tried to allocate" in text:
             self._out_of_memory(number, text)
@@ -65,9 +65,9 @@ class TransformersParser:
             return
         for name, wordings in _NAMED:
             for wording in wordings:
-                found = number_after(lowered, wording) if wording in lowered else None
-                if found is not None:
-                    # Units are told apart by their case.
+                printed = number_after(lowered, wording) if wording in lowered else None
+                if printed is not None:
+                    # The original text is read again, because units differ by case.
                     place = lowered.find(wording) + len(wording)
                     self._size(name, number_at(text, place), number, text)
                     break
@@ -75,38 +75,38 @@ class TransformersParser:
                 continue
             break
 
-    def _size(self, name: str, found: Found | None, number: int, text: str) -> None:
-        """A size whose GB may be either; a bare whole number that is large enough is bytes."""
-        if found is None or found.digits < 0:
+    def _size(self, name: str, printed: PrintedNumber | None, number: int, text: str) -> None:
+        """Add a size. GB may be decimal or binary; a large whole number without a unit is bytes."""
+        if printed is None or printed.digits < 0:
             return
-        unit = found.unit
-        if not unit and found.decimals == 0 and found.digits >= _LEAST_PLAIN:
+        unit = printed.unit
+        if not unit and printed.decimals == 0 and printed.digits >= _LEAST_PLAIN:
             unit = "bytes"
         if unit not in BINARY:
             return
-        value, low, high = byte_range(found, BINARY[unit])
+        value, low, high = byte_range(printed, BINARY[unit])
         if unit in _DECIMAL:
-            low = byte_range(found, _DECIMAL[unit])[1]
+            low = byte_range(printed, _DECIMAL[unit])[1]
         self.facts.add(name, value, line=number, text=text, unit="bytes", low=low, high=high)
 
     def _summary(self, number: int, text: str, lowered: str) -> None:
-        """``| Allocated memory | 14957 MiB | 17060 MiB | ...``: now and at the peak, rounded down."""
+        """Read ``| Allocated memory | 14957 MiB | 17060 MiB | ...``: current and peak usage, rounded down."""
         cells = [cell.strip() for cell in text[:400].split("|")[1:4]]
         name = " ".join(lowered[:400].split("|")[1].split()) if len(cells) == 3 else ""
         for names, cell in ((_SUMMARY, cells[1:2]), (_SUMMARY_PEAK, cells[2:3])):
-            found = number_at(cell[0], 0) if name in names and cell else None
-            if found is not None and found.unit in BINARY and found.decimals == 0 and found.digits >= 0:
-                low = found.digits * BINARY[found.unit]
-                high = low + BINARY[found.unit] - 1
+            printed = number_at(cell[0], 0) if name in names and cell else None
+            if printed is not None and printed.unit in BINARY and printed.decimals == 0 and printed.digits >= 0:
+                low = printed.digits * BINARY[printed.unit]
+                high = low + BINARY[printed.unit] - 1
                 self.facts.add(names[name], low, line=number, text=text, unit="bytes", low=low, high=high)
 
     def _out_of_memory(self, number: int, text: str) -> None:
-        """Both of torch's forms: ``GPU 0 has a total capacity of`` (2.1 has "capacty"), and the one in brackets before it."""
+        """Read both forms of torch's message: ``GPU 0 has a total capacity of`` (2.1 writes "capacty"), and the older ``(GPU 0; ...)``."""
         facts = self.facts
 
-        def size(name: str, found: Found | None) -> None:
-            if found is not None and found.unit:
-                facts.add_bytes(name, found, line=number, text=text)
+        def size(name: str, printed: PrintedNumber | None) -> None:
+            if printed is not None and printed.unit:
+                facts.add_bytes(name, printed, line=number, text=text)
 
         size("tried_bytes", number_after(text, "Tried to allocate"))
         for wording in ("total capacity of", "total capacty of"):
@@ -129,22 +129,22 @@ class TransformersParser:
 
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """A script's output does not say how it was called."""
+    """Nothing: a script's output does not state its settings."""
     return {}, {}
 
 
-def compare(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """Every figure that both sides have, and what could not be compared."""
+def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+    """A row for every figure that the log and the plan have, and notes about what could not be compared."""
     rows: list[Row] = []
     notes: list[Note] = []
-    budget = context.budget if context.request.hardware.gpu is not None else None
-    parts = context.told(context.weights) if budget is None else budget.parts
+    budget = opened.budget if opened.request.hardware.gpu is not None else None
+    parts = opened.told(opened.weights) if budget is None else budget.parts
     held = _sum(parts, Section.WEIGHTS)
     meaning = "weights of the model; its buffers are not planned"
     rows += compared("weights", facts.last("footprint_bytes"), held, tolerance, definition="exact", meaning=meaning)
-    need = spread(context.needed_bytes)
-    meaning = f"{context.batch:,} x {context.tokens:,} tokens"
-    rows += compared("cache", facts.last("cache_bytes"), need, tolerance, definition=engine.definition, meaning=meaning)
+    need = spread(opened.needed_bytes)
+    meaning = f"{opened.batch:,} x {opened.tokens:,} tokens"
+    rows += compared("cache", facts.last("cache_bytes"), need, tolerance, definition=opened.engine.definition, meaning=meaning)
     if budget is None:
         if "peak_bytes" in facts or "total_bytes" in facts:
             notes.append(
@@ -153,8 +153,8 @@ def compare(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> 
         return rows, notes
     from hwcalc.profiles.gpus import visible_memory
 
-    assert context.request.hardware.gpu is not None
-    visible = visible_memory(context.request.hardware.gpu)
+    assert opened.request.hardware.gpu is not None
+    visible = visible_memory(opened.request.hardware.gpu)
     total = None if visible is None else Range(low=visible.low_bytes, expected=visible.expected_bytes, high=visible.high_bytes)
     meaning = "memory of the GPU that programs see"
     rows += compared("device memory", facts.last("total_bytes"), total, tolerance, definition="profile", meaning=meaning)
@@ -175,10 +175,10 @@ def compare(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> 
 
 
 def _sum(parts: tuple[object, ...] | None, section: Section) -> Range | None:
-    found = [part for part in parts or () if getattr(part, "section", None) is section]
-    if not found:
+    counted = [part for part in parts or () if getattr(part, "section", None) is section]
+    if not counted:
         return None
-    low, expected, high = (sum(getattr(part, end) for part in found) for end in ("low", "expected", "high"))
+    low, expected, high = (sum(getattr(part, end) for part in counted) for end in ("low", "expected", "high"))
     return Range(low=low, expected=expected, high=high)
 
 
@@ -189,11 +189,11 @@ def _peak(budget: Budget, need: Range) -> Range:
 
 
 def _outside(facts: Facts) -> tuple[int, int, int] | None:
-    """What the process has of the device beside torch's: expected, low and high; all three figures must be of one line."""
-    found = [facts.last(name) for name in ("process_bytes", "allocated_bytes", "unallocated_bytes")]
+    """Memory of the process outside torch: expected, low and high. ``None`` unless one line states all three figures."""
+    stated = [facts.last(name) for name in ("process_bytes", "allocated_bytes", "unallocated_bytes")]
     sizes = []
-    for fact in found:
-        if fact is None or found[0] is None or fact.line != found[0].line or isinstance(fact.value, str):
+    for fact in stated:
+        if fact is None or stated[0] is None or fact.line != stated[0].line or isinstance(fact.value, str):
             return None
         low, high = (fact.value if end is None else end for end in (fact.low, fact.high))
         sizes.append((int(fact.value), int(low), int(high)))
@@ -203,14 +203,14 @@ def _outside(facts: Facts) -> tuple[int, int, int] | None:
     return (process[0] - allocated[0] - unused[0], low, high) if low >= 0 else None
 
 
-def batch_shape(context: Opened) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits: as the general equation takes them."""
+def batch_shape(opened: Opened) -> tuple[int, int]:
+    """Tokens of one forward pass and rows of logits, as in the general memory equation."""
     from hwcalc.engines import find_engine
 
-    return find_engine(NAME)[0].forward_tokens(context)[1], context.request.replica_batch
+    return find_engine(NAME)[0].forward_tokens(opened)[1], opened.request.replica_batch
 
 
-def overheads(facts: Facts, context: Opened) -> dict[str, int]:
-    """What was measured outside of torch. A peak of torch's own holds weights and cache too, so it says nothing of activations alone."""
+def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+    """The bytes outside torch. torch's peak is no overhead: it includes weights and cache beside the activations."""
     outside = _outside(facts)
     return {} if outside is None else {"context_bytes": outside[0]}

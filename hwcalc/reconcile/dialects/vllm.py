@@ -1,7 +1,7 @@
-"""What vLLM writes when it starts: both engine cores, 0.6 to 0.33, worker processes and refusals.
+"""The start-up log of vLLM: the V0 and V1 engines from 0.6 to 0.33, worker processes, and refusals to start.
 
-Its "GB" and "GiB" are both 2^30 bytes. Sources of the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``,
-``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``, ``v1/core/kv_cache_planning.py``, ``platforms/interface.py`` and the pull
+Both "GB" and "GiB" are 2^30 bytes. Sources of the wordings: vLLM ``worker/worker.py``, ``executor/executor_base.py``,
+``v1/worker/gpu_worker.py``, ``v1/core/kv_cache_utils.py``, ``v1/core/kv_cache_planning.py``, ``platforms/interface.py``, and the pull
 requests and issues named in ``tests/logs/SOURCES.md``.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.reconcile.dialects.vllm_settings import read_arguments
-from hwcalc.reconcile.facts import Facts, Found, number_after, number_before
+from hwcalc.reconcile.facts import Facts, PrintedNumber, number_after, number_before
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "VllmParser"]
 
@@ -25,7 +25,7 @@ SOUGHT: Final = (
     "KV cache is needed",
 )
 
-# What is said before the number; of several wordings of one thing the first that has a number counts.
+# Texts before a number. If a fact has several wordings, the first one with a number counts.
 _SIZES: Final = (
     ("weights_bytes", ("Model loading took", "Loading model weights took", "model weights take")),
     ("non_torch_bytes", ("non_torch_memory takes", "non_torch_memory")),
@@ -46,7 +46,7 @@ _SIZES: Final = (
     ("graphs_bytes", ("CUDA graph pool memory",)),
     ("pool_bytes", ("Current kv cache memory in use is",)),
 )
-# "Actual usage is 8.8 GiB for weight, ..." has the number first.
+# Texts after a number, as in "Actual usage is 8.8 GiB for weight, ...".
 _SIZES_BEFORE: Final = (
     ("weights_bytes", " for weight"),
     ("consumed_bytes", " for consumed memory"),
@@ -71,11 +71,11 @@ _SHARES: Final = (
     ("desired GPU memory utilization", False),
     ("gpu_memory_utilization", True),
 )
-"""Wordings of the share that is asked for, and whether it is rounded to two decimals."""
+"""Wordings of the requested share of memory, and whether it is rounded to two decimals."""
 _DEVICES: Final = frozenset({"gpu", "cuda", "rocm", "hip", "xpu", "npu", "hpu"})
 _POOL: Final = ("available_bytes", "blocks", "tokens", "needed_bytes", "stored_tokens", "no_memory", "total_bytes")
 _LONGEST_MESSAGE: Final = 8192
-"""Only configurations are longer."""
+"""Only lines with a configuration are longer."""
 _WORDS: Final = (
     *(name for _, names in _SIZES for name in names),
     *(word for _, word in _SIZES_BEFORE),
@@ -95,20 +95,20 @@ _WORDS: Final = (
 
 
 class VllmParser:
-    """Takes a log line by line. ``facts`` is what the last start of the engine said; ``starts`` counts them."""
+    """Reads a log line by line. ``facts`` is what the last start of the engine stated; ``starts`` counts the starts."""
 
     def __init__(self) -> None:
         self.facts = Facts()
         self.starts = 1
 
     def feed(self, number: int, text: str) -> None:
-        """One line."""
+        """Read one line."""
         begins = "non-default args" in text or ("Initializing a" in text and " engine (v" in text)
         if begins or "API server version" in text or " args: Namespace(" in text:
             rank = _rank(text, len(text))
-            anew = "non-default args" in text and any(name in self.facts for name in _POOL)
-            if anew or (begins and self.facts.has_of(_POOL, rank)):
-                self._again()
+            restarts = "non-default args" in text and any(name in self.facts for name in _POOL)
+            if restarts or (begins and self.facts.has_of(_POOL, rank)):
+                self._restart()
             read_arguments(self.facts, number, text)
             return
         text = text[:_LONGEST_MESSAGE]
@@ -116,7 +116,7 @@ class VllmParser:
         if first >= 0:
             self._message(number, text, _rank(text, first))
 
-    def _again(self) -> None:
+    def _restart(self) -> None:
         self.facts.clear()
         self.starts += 1
 
@@ -124,23 +124,23 @@ class VllmParser:
         facts = self.facts
         for name, wordings in _SIZES:
             for wording in wordings:
-                found = number_after(text, wording)
-                if found is not None and found.unit:
-                    facts.add_bytes(name, found, line=number, text=text, rank=rank)
+                printed = number_after(text, wording)
+                if printed is not None and printed.unit:
+                    facts.add_bytes(name, printed, line=number, text=text, rank=rank)
                     break
         for name, wording in _SIZES_BEFORE:
             if wording in text:
                 facts.add_bytes(name, number_before(text, wording), line=number, text=text, rank=rank)
         for name, wording, unit in _COUNTS:
-            found = number_after(text, wording)
-            if found is not None and found.decimals == 0 and found.digits > 0:
-                facts.add(name, found.digits, line=number, text=text, unit=unit, rank=rank)
+            printed = number_after(text, wording)
+            if printed is not None and printed.decimals == 0 and printed.digits > 0:
+                facts.add(name, printed.digits, line=number, text=text, unit=unit, rank=rank)
         self._blocks(number, text, rank)
         self._concurrency(number, text, rank)
         self._device(number, text, rank)
         self._refusal(number, text, rank)
         if "Padding mamba page size by" in text:
-            self._plain("mamba_padding_percent", number_after(text, "Padding mamba page size by"), "%", number, text, rank)
+            self._decimal("mamba_padding_percent", number_after(text, "Padding mamba page size by"), "%", number, text, rank)
         if "CUDA graph pool memory" in text:
             facts.add_bytes("graphs_estimated_bytes", number_before(text, " (estimated)"), line=number, text=text, rank=rank)
         if "Graph capturing finished" in text:
@@ -148,40 +148,40 @@ class VllmParser:
         if "synchronous scheduling is" in text:
             facts.add("async_scheduling", "true" if "scheduling is enabled" in text else "false", line=number, text=text)
 
-    def _plain(self, name: str, found: Found | None, unit: str, number: int, text: str, rank: str | None) -> None:
-        """A number that was printed with two decimals, or more."""
-        if found is not None:
-            half = 0.5 / 10 ** max(2, found.decimals)
-            low, high = found.value - half, found.value + half
-            self.facts.add(name, float(found.value), line=number, text=text, unit=unit, low=low, high=high, rank=rank)
+    def _decimal(self, name: str, printed: PrintedNumber | None, unit: str, number: int, text: str, rank: str | None) -> None:
+        """Add a number that is rounded to at least two decimals."""
+        if printed is not None:
+            half = 0.5 / 10 ** max(2, printed.decimals)
+            low, high = printed.value - half, printed.value + half
+            self.facts.add(name, float(printed.value), line=number, text=text, unit=unit, low=low, high=high, rank=rank)
 
     def _blocks(self, number: int, text: str, rank: str | None) -> None:
-        """``# GPU blocks: 1952, # CPU blocks: 2048``; the device's name differs."""
+        """Read ``# GPU blocks: 1952, # CPU blocks: 2048``; the name of the device varies."""
         place = text.find("blocks:")
         words = text[max(0, place - 20) : max(0, place)].replace("#", " ").split()
-        found = number_after(text, "blocks:") if place >= 0 else None
-        if found is not None and words and words[-1].lower() in _DEVICES and found.decimals == 0 and found.digits >= 0:
-            self.facts.add("blocks", found.digits, line=number, text=text, unit="blocks", rank=rank)
+        printed = number_after(text, "blocks:") if place >= 0 else None
+        if printed is not None and words and words[-1].lower() in _DEVICES and printed.decimals == 0 and printed.digits >= 0:
+            self.facts.add("blocks", printed.digits, line=number, text=text, unit="blocks", rank=rank)
 
     def _concurrency(self, number: int, text: str, rank: str | None) -> None:
-        """``Maximum concurrency for 8,192 tokens per request: 4.61x``."""
+        """Read ``Maximum concurrency for 8,192 tokens per request: 4.61x``."""
         length = number_after(text, "Maximum concurrency for")
         if length is None or length.decimals or length.digits <= 0:
             return
-        found = number_after(text, "tokens per request", length.end - len(" tokens") if length.unit else length.end)
-        if found is not None and found.unit == "x":
-            self._plain("concurrency", found, "x", number, text, rank)
+        printed = number_after(text, "tokens per request", length.end - len(" tokens") if length.unit else length.end)
+        if printed is not None and printed.unit == "x":
+            self._decimal("concurrency", printed, "x", number, text, rank)
             self.facts.add("concurrency_tokens", length.digits, line=number, text=text, unit="tokens", rank=rank)
 
     def _device(self, number: int, text: str, rank: str | None) -> None:
-        """``Free memory on device (23.08/23.53 GiB) on startup``, and the share that is asked for."""
+        """Read ``Free memory on device (23.08/23.53 GiB) on startup``, and the requested share."""
         place = text.find("Free memory on device")
         if place >= 0:
             opening = text.find("(", place, place + 60)
             free = number_after(text, "(", opening) if opening >= 0 else None
             total = None if free is None else number_after(text, "/", free.end)
             if free is not None and total is not None and text[free.end : free.end + 1] == "/":
-                sized = Found(digits=free.digits, decimals=free.decimals, unit=total.unit, end=free.end)
+                sized = PrintedNumber(digits=free.digits, decimals=free.decimals, unit=total.unit, end=free.end)
                 self.facts.add_bytes("free_bytes", sized, line=number, text=text, rank=rank)
                 self.facts.add_bytes("total_bytes", total, line=number, text=text, rank=rank)
         for wording, rounded in _SHARES:
@@ -199,7 +199,7 @@ class VllmParser:
             self.facts.add_bytes("requested_bytes", asked, line=number, text=text, rank=rank)
 
     def _refusal(self, number: int, text: str, rank: str | None) -> None:
-        """Why it does not start: how much one request needs, and how much there is."""
+        """Read why vLLM does not start: how much memory one request needs, and how much is available."""
         if "No available memory for the cache blocks" in text:
             self.facts.add("no_memory", 1, line=number, text=text, rank=rank)
         if "max seq len" in text:
@@ -208,12 +208,12 @@ class VllmParser:
                 self.facts.add("max_model_len", length.digits, line=number, text=text, unit="tokens")
         if "KV cache is needed" in text:
             self.facts.add_bytes("needed_bytes", number_before(text, " KV cache is needed"), line=number, text=text, rank=rank)
-            there = number_after(text, "available KV cache memory")
-            self.facts.add_bytes("refused_bytes", there, line=number, text=text, rank=rank)
+            available = number_after(text, "available KV cache memory")
+            self.facts.add_bytes("refused_bytes", available, line=number, text=text, rank=rank)
 
 
 def _rank(text: str, before: int) -> str | None:
-    """The process that wrote a line, from the last ``(Worker_TP1 pid=448)`` before its message."""
+    """The process that wrote a line: the name in the last ``(Worker_TP1 pid=448)`` before the message."""
     place = text.rfind("pid=", 0, min(before, 400))
     opening = text.rfind("(", 0, place) if place >= 0 else -1
     if opening < 0 or place - opening > 60:

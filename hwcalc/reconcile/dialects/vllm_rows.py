@@ -1,11 +1,11 @@
-"""vLLM's figures beside the plan's: the pool by the log's own budget, and the memory equation where the GPU is known."""
+"""Compare vLLM's figures with the plan's: the pool by the budget that the log states, and the memory equation if the GPU is known."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
@@ -23,21 +23,21 @@ from hwcalc.reconcile.rows import Number, Range, Row, compared, spread
 __all__ = ["batch_shape", "compare", "overheads"]
 
 _WEIGHTS: Final = ("rotary table",)
-"""Overheads that vLLM makes while it loads the model, and counts with the weights."""
+"""Overheads that vLLM allocates while it loads the model, and counts as weights."""
 
 
 @frozen
 class Pools:
-    """The pool at both ends of the budget's rounding and in between, and what the budget was read from."""
+    """The pool for the lowest, expected and highest budget that the rounding in the log allows."""
 
     low: PoolInfo
     expected: PoolInfo
     high: PoolInfo
     base: str
-    """The name of the fact that gave the budget: no row compares a figure with itself."""
+    """The source of the budget. A figure is not compared with a prediction that was made from it."""
 
     def range(self, read: Callable[[PoolInfo], Number | None]) -> Range | None:
-        """One figure of all three; ``None`` where the engine has none, 0 at an end where it would not start."""
+        """One figure of the three pools as a range; ``None`` if the expected pool lacks it. An end that lacks it is left out."""
         middle = read(self.expected)
         if middle is None:
             return None
@@ -46,44 +46,44 @@ class Pools:
         return Range(low=min([middle, *known]), expected=middle, high=max([middle, *known]))
 
 
-def compare(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
-    """Every figure that both sides have, and what could not be compared."""
-    budget = context.budget if context.request.hardware.gpu is not None else None
+def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], list[Note]]:
+    """A row for every figure that the log and the plan have, and notes about what could not be compared."""
+    budget = opened.budget if opened.request.hardware.gpu is not None else None
     rows = [
-        *_equation(facts, engine, context, budget, tolerance),
-        *_layout_rows(facts, engine, context, tolerance),
+        *_equation(facts, opened, budget, tolerance),
+        *_layout_rows(facts, opened, tolerance),
     ]
     notes: list[Note] = []
-    pools = _pools(facts, engine, context, budget)
+    pools = _pools(facts, opened, budget)
     if pools is None:
         if any(name in facts for name in ("tokens", "blocks", "concurrency", "needed_bytes")):
             message = "The log does not say how many bytes the cache has: give them with --kv-memory, or name the GPU with --gpu."
             notes.append(Note(code="budget-unknown", message=message))
         return rows, notes
-    rows += _pool_rows(facts, context, pools, tolerance)
+    rows += _pool_rows(facts, opened, pools, tolerance)
     if pools.base == "blocks" and budget is not None:
-        # The pool is planned by the log's own blocks, and those are compared with what the GPU has room for.
-        room = _range_of(budget, engine, context).range(lambda pool: pool.blocks)
+        # The pool was planned from the log's blocks, so these are compared with the blocks that the GPU has room for.
+        room = _range_of(budget, opened).range(lambda pool: pool.blocks)
         meaning = "what the equation leaves for the cache / bytes of a block"
         rows += compared("blocks", facts.smallest("blocks"), room, tolerance, definition="estimate", meaning=meaning)
-    if context.request.hardware.gpu is None and "available_bytes" in facts:
+    if opened.request.hardware.gpu is None and "available_bytes" in facts:
         message = (
             "Without a GPU only weights and pool are compared: name it with --gpu for activations, overheads and the budget."
         )
         notes.append(Note(code="no-gpu", message=message))
-    if context.request.parallel.pp > 1:
+    if opened.request.parallel.pp > 1:
         message = "The pool is that of the rank with the smallest budget; the pipeline stage with the widest blocks is planned."
         notes.append(Note(code="smallest-rank", message=message))
     return rows, notes
 
 
-def _equation(facts: Facts, engine: Engine, context: Opened, budget: Budget | None, tolerance: float) -> list[Row]:
-    """What is not cache: weights always, the rest where the GPU is known."""
-    parts = (*(context.weights.value or ()), *rotary_parts(context.model)) if budget is None else budget.parts
+def _equation(facts: Facts, opened: Opened, budget: Budget | None, tolerance: float) -> list[Row]:
+    """Rows for memory beside the cache: the weights always, the rest if the GPU is known."""
+    parts = (*(opened.weights.value or ()), *rotary_parts(opened.model)) if budget is None else budget.parts
     rows: list[Row] = []
 
-    def row(name: str, fact: Fact | None, held: Range | None, definition: str, meaning: str) -> None:
-        rows.extend(compared(name, fact, held, tolerance, definition=definition, meaning=meaning))
+    def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:
+        rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
 
     known = any(part.section is Section.WEIGHTS for part in parts)
     weights = [part for part in parts if part.section is Section.WEIGHTS or part.name in _WEIGHTS]
@@ -92,7 +92,7 @@ def _equation(facts: Facts, engine: Engine, context: Opened, budget: Budget | No
     row("weights", facts.largest("weights_bytes"), _sum(weights) if known else None, "exact" if exact else "estimate", meaning)
     if budget is None:
         return rows
-    memory = _visible(context)
+    memory = _visible(opened)
     row("device memory", facts.smallest("total_bytes"), memory, "profile", "memory of the GPU that programs see")
     asked = spread(budget.requested_bytes)
     if memory is not None and budget.total_bytes:
@@ -126,49 +126,53 @@ def _budget_fact(facts: Facts) -> Fact | None:
     return exact if exact is not None and exact.low == exact.high else facts.smallest("available_bytes") or exact
 
 
-def _pools(facts: Facts, engine: Engine, context: Opened, budget: Budget | None) -> Pools | None:
-    """The pool of the best budget there is: given, stated in bytes or rounded, as blocks, or by the equation."""
+def _pools(facts: Facts, opened: Opened, budget: Budget | None) -> Pools | None:
+    """The pools for the best known budget.
+
+    In order of preference: an option, the available bytes of the log, those of a refusal, the log's blocks, the memory equation, the
+    log's tokens. ``None`` if none is known.
+    """
     ends: tuple[int, int, int] | None = None
     base = ""
-    given, stated, refused = context.request.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
-    told = facts.number("kv_cache_memory_bytes")
-    if given is not None or told is not None:
-        size = int(given if given is not None else told or 0)
+    given, stated, refused = opened.request.hardware.kv_memory, _budget_fact(facts), facts.smallest("refused_bytes")
+    option = facts.number("kv_cache_memory_bytes")
+    if given is not None or option is not None:
+        size = int(given if given is not None else option or 0)
         ends, base = (size, size, size), "kv_memory"
     elif stated is not None:
         ends, base = _ends(stated), "available_bytes"
     elif refused is not None:
-        # What a refusal calls available is without the null block.
-        block = _pool(engine, context, _ends(refused)[1]).bytes_per_block or 0
+        # The available memory that a refusal states does not include the null block.
+        block = _pool(opened, _ends(refused)[1]).bytes_per_block or 0
         low, middle, high = _ends(refused)
         ends, base = (low + block, middle + block, high + block), "refused_bytes"
     elif (blocks := facts.smallest("blocks")) is not None:
-        block = _pool(engine, context, 0).bytes_per_block or 0
+        block = _pool(opened, 0).bytes_per_block or 0
         size = int(blocks.value) * block
         ends, base = (size, size, size), "blocks"
     elif budget is not None:
         ends, base = (max(0, budget.low), max(0, budget.expected), max(0, budget.high)), "equation"
     elif (counted := facts.smallest("tokens")) is not None:
-        size = _blocks_of_tokens(int(counted.value), engine, context) * (_pool(engine, context, 0).bytes_per_block or 0)
+        size = _blocks_of_tokens(int(counted.value), opened) * (_pool(opened, 0).bytes_per_block or 0)
         ends, base = (size, size, size), "tokens"
     if ends is None:
         return None
-    least, expected, most = (_pool(engine, context, size) for size in ends)
+    least, expected, most = (_pool(opened, size) for size in ends)
     return Pools(low=least, expected=expected, high=most, base=base)
 
 
-def _range_of(budget: Budget, engine: Engine, context: Opened) -> Pools:
-    """The pool that the equation leaves room for."""
-    low, expected, high = (_pool(engine, context, max(0, size)) for size in (budget.low, budget.expected, budget.high))
+def _range_of(budget: Budget, opened: Opened) -> Pools:
+    """The pools for the budget of the memory equation."""
+    low, expected, high = (_pool(opened, max(0, size)) for size in (budget.low, budget.expected, budget.high))
     return Pools(low=low, expected=expected, high=high, base="equation")
 
 
-def _blocks_of_tokens(tokens: int, engine: Engine, context: Opened) -> int:
-    """The fewest blocks that the log would count as so many tokens."""
-    if minor(context.version) >= GROUP_AWARE_LOG_SINCE:
-        return -(-tokens * (_pool(engine, context, 0).blocks_per_request or 0) // context.tokens)
-    groups = context.groups
-    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * context.request.parallel.dcp)
+def _blocks_of_tokens(tokens: int, opened: Opened) -> int:
+    """The fewest blocks that vLLM's log would print as this number of tokens."""
+    if minor(opened.version) >= GROUP_AWARE_LOG_SINCE:
+        return -(-tokens * (_pool(opened, 0).blocks_per_request or 0) // opened.tokens)
+    groups = opened.groups
+    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * opened.request.parallel.dcp)
 
 
 def _ends(fact: Fact) -> tuple[int, int, int]:
@@ -176,37 +180,37 @@ def _ends(fact: Fact) -> tuple[int, int, int]:
     return max(0, int(low)), max(0, int(fact.value)), max(0, int(high))
 
 
-def _pool(engine: Engine, context: Opened, size: int) -> PoolInfo:
-    # Notes of questions asked on the way are nobody's business.
-    pool = engine.pool(context, size).value
+def _pool(opened: Opened, size: int) -> PoolInfo:
+    # Not `opened.pool`, which would keep the notes: these sizes are not the planned one.
+    pool = opened.engine.pool(opened, size).value
     assert pool is not None
     return pool
 
 
-def _layout_rows(facts: Facts, engine: Engine, context: Opened, tolerance: float) -> list[Row]:
-    """What does not depend on the budget: block sizes, the padding of states, what one request needs."""
+def _layout_rows(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
+    """Rows that do not depend on the budget: block sizes, the padding of states, the needs of one request."""
     rows: list[Row] = []
 
-    def row(name: str, fact: Fact | None, held: Number | None, meaning: str) -> None:
-        known = None if held is None else spread(held)
+    def row(name: str, fact: Fact | None, predicted: Number | None, meaning: str) -> None:
+        known = None if predicted is None else spread(predicted)
         rows.extend(compared(name, fact, known, tolerance, definition="engine", meaning=meaning))
 
-    groups, pool = context.groups, _pool(engine, context, 0)
+    groups, pool = opened.groups, _pool(opened, 0)
     least = min((group.block_size for group in groups), default=None)
     row("block size", facts.smallest("smallest_block_tokens"), least, "tokens of the smallest block of any group")
     row("attention block", facts.smallest("attention_block_tokens"), pool.block_size, "tokens: its page is at least a state's")
-    row("state padding", facts.smallest("mamba_padding_percent"), _padding(context, groups), "of a state's bytes, to fill a page")
+    row("state padding", facts.smallest("mamba_padding_percent"), _padding(opened, groups), "of a state's bytes, to fill a page")
     row("needed", facts.largest("needed_bytes"), pool.needed_bytes, "the cache of one longest request")
     return rows
 
 
-def _pool_rows(facts: Facts, context: Opened, pools: Pools, tolerance: float) -> list[Row]:
-    """Blocks, tokens, concurrency, and what a refusal says."""
+def _pool_rows(facts: Facts, opened: Opened, pools: Pools, tolerance: float) -> list[Row]:
+    """Rows for blocks, tokens, concurrency, and the figures of a refusal."""
     definition = "estimate" if pools.base == "equation" else "engine"
     rows: list[Row] = []
 
-    def row(name: str, fact: Fact | None, held: Range | None, meaning: str) -> None:
-        rows.extend(compared(name, fact, held, tolerance, definition=definition, meaning=meaning))
+    def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
+        rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
 
     if pools.base not in ("blocks", "tokens"):
         blocks = pools.range(lambda pool: pool.blocks)
@@ -217,7 +221,7 @@ def _pool_rows(facts: Facts, context: Opened, pools: Pools, tolerance: float) ->
     row("concurrency", facts.smallest("concurrency"), pools.range(_concurrency), "blocks / blocks of one longest request")
     stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
     row("tokens stored", facts.smallest("stored_tokens"), stored, "blocks x tokens of a block")
-    longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, context.tokens))
+    longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, opened.tokens))
     row("longest request", facts.smallest("longest_tokens"), longest, "tokens of the longest request that would fit")
     return rows
 
@@ -228,13 +232,13 @@ def _concurrency(pool: PoolInfo) -> Number | None:
     return pool.blocks / pool.blocks_per_request if pool.blocks is not None and pool.blocks_per_request else None
 
 
-def _padding(context: Opened, groups: tuple[PoolGroup, ...]) -> Number | None:
-    """How much longer a state's page is than the state, in percent; ``None`` without states or pages of one size."""
+def _padding(opened: Opened, groups: tuple[PoolGroup, ...]) -> Number | None:
+    """By how many percent a state's page is larger than the state; ``None`` without states or state pages."""
     page = next((group.page_bytes for group in groups if group.kind == "state"), None)
-    kinds = [group.kind for group in context.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
+    kinds = [group.kind for group in opened.model.stack_for("vllm").groups if isinstance(group.kind, STATE_KINDS)]
     if not page or not kinds:
         return None
-    settings = of_vllm(context).settings
+    settings = of_vllm(opened).settings
     largest = max(
         state_bytes(
             kind,
@@ -258,26 +262,26 @@ def _named(parts: tuple[BudgetPart, ...], names: tuple[str, ...]) -> Range | Non
     return _sum(found) if found else None
 
 
-def _visible(context: Opened) -> Range | None:
+def _visible(opened: Opened) -> Range | None:
     from hwcalc.profiles.gpus import visible_memory
 
-    memory = None if context.request.hardware.gpu is None else visible_memory(context.request.hardware.gpu)
+    memory = None if opened.request.hardware.gpu is None else visible_memory(opened.request.hardware.gpu)
     if memory is None:
         return None
     return Range(low=memory.low_bytes, expected=memory.expected_bytes, high=memory.high_bytes)
 
 
-def batch_shape(context: Opened) -> tuple[int, int]:
+def batch_shape(opened: Opened) -> tuple[int, int]:
     """Tokens of one forward pass and rows of logits: ``max_num_batched_tokens`` and ``max_num_seqs``."""
-    settings = of_vllm(context).settings
+    settings = of_vllm(opened).settings
     return settings.batched_tokens, settings.sequences
 
 
-def overheads(facts: Facts, context: Opened) -> dict[str, int]:
-    """What the log measured beside weights and cache, as a calibration keeps it: bytes of the fullest rank."""
+def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
+    """The overheads that the log measured, as a calibration saves them: bytes of the fullest rank."""
     out: dict[str, int] = {}
     graphs = (
-        "graphs_estimated_bytes" if graphs_subtracted(context.version) and "graphs_estimated_bytes" in facts else "graphs_bytes"
+        "graphs_estimated_bytes" if graphs_subtracted(opened.version) and "graphs_estimated_bytes" in facts else "graphs_bytes"
     )
     for value, name in (
         ("non_torch_bytes", "non_torch_bytes"),

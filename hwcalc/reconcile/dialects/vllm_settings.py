@@ -1,4 +1,4 @@
-"""What vLLM says it was told: its configuration in one line, as a dict, a Namespace or an engine's own text."""
+"""The configuration that vLLM prints in one line: as a dict, as a Namespace, or in the engine's own form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NUMBERS: Final[Mapping[str, str]] = {
     "num_gpu_blocks_override": "num_gpu_blocks_override",
     "kv_cache_memory_bytes": "kv_cache_memory_bytes",
 }
-"""Names in the line -> facts that are whole numbers."""
+"""Name in the line -> fact, for whole numbers."""
 WORDS: Final[Mapping[str, str]] = {
     "model": "model",
     "model_tag": "model",
@@ -37,8 +37,8 @@ WORDS: Final[Mapping[str, str]] = {
     "mamba_cache_dtype": "mamba_cache_dtype",
     "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
 }
-"""The same for words."""
-_PLAIN_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
+"""Name in the line -> fact, for words."""
+_FLOAT_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
 _OPTIONS: Final = (
     "block_size",
     "max_num_batched_tokens",
@@ -53,17 +53,17 @@ _OPTIONS: Final = (
     "speculative",
 )
 _ONLINE: Final = {"fp8": "fp8", "bitsandbytes": "bnb4"}
-"""Formats that vLLM can make of plain weights while it loads them."""
+"""``quantization`` -> weight format, for formats into which vLLM can convert unquantized weights while it loads them."""
 _SMALLEST_BATCH: Final = 2048
 _LONGEST_WORD: Final = 300
 
 
 def read_arguments(facts: Facts, number: int, text: str) -> None:
-    """Every setting that this line names and that a plan depends on."""
+    """Add a fact for every setting in this line that a plan depends on."""
     for name, fact in NUMBERS.items():
-        found = None if (place := _place(text, name)) < 0 else number_at(text, place)
-        if found is not None and found.decimals == 0 and found.digits > 0:
-            facts.add(fact, found.digits, line=number, text=text)
+        printed = None if (place := _place(text, name)) < 0 else number_at(text, place)
+        if printed is not None and printed.decimals == 0 and printed.digits > 0:
+            facts.add(fact, printed.digits, line=number, text=text)
     place = _place(text, "gpu_memory_utilization")
     share = None if place < 0 else number_at(text, place)
     if share is not None and 0 < share.value <= 1:
@@ -79,17 +79,17 @@ def read_arguments(facts: Facts, number: int, text: str) -> None:
 
 
 def set_word(facts: Facts, name: str, word: str, line: int, text: str) -> None:
-    """A word as options spell it; what says nothing is left out."""
-    plain = word.removeprefix("torch.")
-    lowered = plain.lower()
+    """Add a word in the spelling of options; ``None`` and the like are left out."""
+    short = word.removeprefix("torch.")
+    lowered = short.lower()
     if lowered in ("none", "null", ""):
         return
-    value = plain if name == "model" else lowered
+    value = short if name == "model" else lowered
     facts.add(name, value, line=line, text=text)
 
 
 def _place(text: str, name: str) -> int:
-    """Where the value of ``name=``, ``'name':`` or ``"name":`` begins; -1 where it does not stand."""
+    """The position of the value after ``name=``, ``'name':`` or ``"name":``; -1 if the text has none of them."""
     for written in (f"{name}=", f"'{name}':", f'"{name}":'):
         place = text.find(written)
         while place >= 0:
@@ -114,7 +114,7 @@ def _word(text: str, name: str) -> str:
 
 
 def _version(text: str) -> str:
-    """``0.11.1`` of ``engine (v0.11.1rc2.dev141+g38f225c2a)`` and ``API server version 0.8.5``."""
+    """The minor version, such as ``0.11``, in ``engine (v0.11.1rc2.dev141+g38f225c2a)`` or ``API server version 0.8.5``."""
     for written in (" engine (v", "API server version v", "API server version "):
         place = text.find(written)
         if place < 0:
@@ -137,7 +137,7 @@ def _leading_digits(text: str) -> str:
 
 
 def _speculation(facts: Facts, number: int, text: str) -> None:
-    """``speculative_config`` as an engine option: the method and how many tokens it drafts."""
+    """Read ``speculative_config``: the method and the number of draft tokens, as the engine option spells them."""
     place = _place(text, "speculative_config")
     if place < 0 or text[place : place + 6].strip().startswith("None"):
         return
@@ -146,9 +146,9 @@ def _speculation(facts: Facts, number: int, text: str) -> None:
     count = -1
     for name in ("num_speculative_tokens", "num_spec_tokens"):
         where = _place(part, name)
-        found = None if where < 0 else number_at(part, where)
-        if found is not None and not found.decimals and found.digits > 0:
-            count = found.digits
+        printed = None if where < 0 else number_at(part, where)
+        if printed is not None and not printed.decimals and printed.digits > 0:
+            count = printed.digits
             break
     if count < 0 or not method:
         return
@@ -160,7 +160,7 @@ def _speculation(facts: Facts, number: int, text: str) -> None:
 
 
 def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
-    """Keywords of a plan that the log states, and the engine options."""
+    """The keywords of a plan and the engine options that the log states."""
     names = {
         "seq": "max_model_len",
         "tp": "tensor_parallel_size",
@@ -186,15 +186,15 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
     options: dict[str, str] = {}
     for name in _OPTIONS:
         fact = facts.last(name)
-        if fact is None or (name == "dtype" and fact.value not in _PLAIN_DTYPES):
+        if fact is None or (name == "dtype" and fact.value not in _FLOAT_DTYPES):
             continue
         options[name] = str(fact.value)
     if facts.word("chunked_prefill_enabled") == "false" and "max_num_batched_tokens" not in options and "seq" in stated:
-        # A prompt goes in one piece, so that a batch holds the longest.
+        # Without chunks a prompt is one batch, so the batch must hold the longest prompt.
         options["max_num_batched_tokens"] = str(max(_SMALLEST_BATCH, int(str(stated["seq"]))))
     return stated, options
 
 
 def online_format(facts: Facts) -> str | None:
-    """The weight format that vLLM was told to make of plain weights."""
+    """The format into which vLLM converts unquantized weights, if the log states one."""
     return _ONLINE.get(facts.word("quantization") or "")

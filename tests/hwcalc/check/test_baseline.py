@@ -13,7 +13,7 @@ from hwcalc.check.baseline import parse_growth, read_baseline
 from hwcalc.check.errors import BaselineError
 from hwcalc.check.file import read_check_file
 from hwcalc.check.result import Checked
-from hwcalc.check.run import Settings, run_checks
+from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import UsageError
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, write
 from tests.hwcalc.command import Capture
@@ -25,12 +25,12 @@ CHECK = {"name": "one", "model": "./tiny", "seq": 1000, "max_cache": "1GiB"}
 def run(path: str, *baselines: str, growth: str = "0%", strict: bool = False) -> tuple[Checked, ...]:
     """The checks of one file against these baselines."""
     found = tuple(item for name in baselines for item in read_baseline(name))
-    return run_checks([read_check_file(path)], Settings(baselines=found, growth=parse_growth(growth), strict=strict)).checks
+    return run_checks([read_check_file(path)], CheckOptions(baselines=found, growth=parse_growth(growth), strict=strict)).checks
 
 
 def saved(folder: Path, *checks: dict[str, Any]) -> str:
     """What ``kvplan check --json`` would have written of these checks."""
-    document = run_checks([read_check_file(check_file(folder / "before", *checks))], Settings()).to_dict()
+    document = run_checks([read_check_file(check_file(folder / "before", *checks))], CheckOptions()).to_dict()
     return str(write(folder / "baseline.json", document))
 
 
@@ -202,11 +202,11 @@ def test_two_files_may_have_a_check_of_the_same_name(tmp_path: Path) -> None:
     small = check_file(tmp_path / "a", CHECK)
     large = check_file(tmp_path / "b", {**CHECK, "seq": 2000})
     files = [read_check_file(path) for path in (small, large)]
-    baseline = read_baseline(str(write(tmp_path / "baseline.json", run_checks(files, Settings()).to_dict())))
+    baseline = read_baseline(str(write(tmp_path / "baseline.json", run_checks(files, CheckOptions()).to_dict())))
 
-    same = run_checks(files, Settings(baselines=baseline)).checks
+    same = run_checks(files, CheckOptions(baselines=baseline)).checks
     (moved,) = run_checks(
-        [read_check_file(check_file(tmp_path / "c", {**CHECK, "seq": 2000}))], Settings(baselines=baseline)
+        [read_check_file(check_file(tmp_path / "c", {**CHECK, "seq": 2000}))], CheckOptions(baselines=baseline)
     ).checks
 
     assert [check.status for check in same] == ["pass", "pass"]

@@ -11,7 +11,7 @@ import pytest
 from hwcalc import Plan, plan
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.file import parse_check_file
-from hwcalc.check.judge import _JUDGES, judge, measured
+from hwcalc.check.judge import _JUDGES, judge, with_unit
 from hwcalc.check.result import Judged
 from hwcalc.check.verdict import figures_of, in_words, verdict_of
 from hwcalc.engines.pool import Try
@@ -76,7 +76,7 @@ def test_bytes_at_most(name: str, limit: int) -> None:
     assert (at.holds, at.got, at.limit, at.unit) == (True, limit, limit, "bytes")
     assert (below.holds, below.certain) == (False, True)
     assert f"{limit:,} B" in below.message
-    assert f"at most {measured(limit - 1, 'bytes')} required" in below.message
+    assert f"at most {with_unit(limit - 1, 'bytes')} required" in below.message
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_every_requirement_has_a_judge() -> None:
 )
 def test_figures_in_words(count: float, unit: str, words: str) -> None:
     """One is not many, and what no search found an end of has none."""
-    assert measured(count, unit) == words
+    assert with_unit(count, unit) == words
 
 
 def test_no_number_of_gpus_will_do() -> None:

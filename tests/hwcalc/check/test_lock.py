@@ -13,7 +13,7 @@ from hwcalc.check.errors import LockError
 from hwcalc.check.file import read_check_file
 from hwcalc.check.lock import read_lock, write_lock
 from hwcalc.check.result import CheckDocument, Judged
-from hwcalc.check.run import Settings, run_checks
+from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
 from hwcalc.planner.asked import Access
@@ -24,7 +24,7 @@ CHECK = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}
 
 def run(path: str, lock: str = "use") -> CheckDocument:
     """One file, without network."""
-    return run_checks([read_check_file(path)], Settings(lock=lock, access=Access(offline=True)))
+    return run_checks([read_check_file(path)], CheckOptions(lock=lock, access=Access(offline=True)))
 
 
 def locked(path: str) -> Judged:

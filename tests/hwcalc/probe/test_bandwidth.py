@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe import bandwidth
@@ -31,17 +31,16 @@ TOKEN = 4 * 2 * 2 * 64 * 2
 """Bytes of a token: 4 layers, keys and values, 2 heads of 64, two bytes."""
 
 
-def opened(config: Any = CONFIG, **wanted: Any) -> tuple[Engine, Opened]:
+def opened(config: Any = CONFIG, **wanted: Any) -> Opened:
     """The request for a small model."""
-    context = open_request(load_model(config), **{"seq": 1024, **wanted})
-    return context.engine, context
+    return open_request(load_model(config), **{"seq": 1024, **wanted})
 
 
 def measured(*, config: Any = CONFIG, most_bytes: int | None = None, **wanted: Any) -> BandwidthResult:
     """On this machine's memory, twice."""
     import torch
 
-    return measure_bandwidth(*opened(config, **wanted), Device(torch, "cpu"), repeats=2, reserve_bytes=0, most_bytes=most_bytes)
+    return measure_bandwidth(opened(config, **wanted), Device(torch, "cpu"), repeats=2, reserve_bytes=0, most_bytes=most_bytes)
 
 
 def test_the_whole_cache_is_read() -> None:
@@ -177,13 +176,13 @@ def test_arguments_out_of_range(name: str, value: int) -> None:
     import torch
 
     with pytest.raises(UsageError):
-        measure_bandwidth(*opened(), Device(torch, "cpu"), **{name: value})  # type: ignore[arg-type]
+        measure_bandwidth(opened(), Device(torch, "cpu"), **{name: value})  # type: ignore[arg-type]
 
 
 def test_copies_of_torch_have_to_fit() -> None:
     """A latent of 64 + 16 numbers that 8 heads share is no case for a fused kernel: 2 x 8 copies, so that a 17th of the room is used."""
-    layer = bandwidth._Attended(heads=8, kv_heads=1, tokens=10, key_width=80, value_width=64, latent=True)
-    plain = bandwidth._Attended(heads=8, kv_heads=2, tokens=10, key_width=64, value_width=64, latent=False)
+    layer = bandwidth._AttentionLayer(heads=8, kv_heads=1, tokens=10, key_width=80, value_width=64, latent=True)
+    plain = bandwidth._AttentionLayer(heads=8, kv_heads=2, tokens=10, key_width=64, value_width=64, latent=False)
 
     assert (layer.copied("bf16"), plain.copied("bf16"), plain.copied("fp32")) == (16, 0, 8)
 
@@ -222,10 +221,10 @@ def test_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that keeps nothing has nothing to time."""
     import torch
 
-    engine, context = opened()
-    monkeypatch.setattr(type(engine), "allocation", lambda *_: ())
+    request = opened()
+    monkeypatch.setattr(type(request.engine), "allocation", lambda *_: ())
     with pytest.raises(UnsupportedError):
-        measure_bandwidth(engine, context, Device(torch, "cpu"))
+        measure_bandwidth(request, Device(torch, "cpu"))
 
 
 @pytest.mark.parametrize(("error", "expected"), [(MemoryError(), UsageError), (KeyboardInterrupt(), KeyboardInterrupt)])
@@ -233,8 +232,8 @@ def test_nothing_stays(monkeypatch: pytest.MonkeyPatch, error: BaseException, ex
     """Out of memory is an error with a hint, Ctrl-C goes through, and no tensor is left of either."""
     import torch
 
-    given = opened()
-    measure_bandwidth(*given, Device(torch, "cpu"), repeats=1, most_bytes=MIB)
+    request = opened()
+    measure_bandwidth(request, Device(torch, "cpu"), repeats=1, most_bytes=MIB)
     before = _tensors()
 
     def broken(*_: Any) -> Timing:
@@ -242,7 +241,7 @@ def test_nothing_stays(monkeypatch: pytest.MonkeyPatch, error: BaseException, ex
 
     monkeypatch.setattr(bandwidth, "_best", broken)
     with pytest.raises(expected):
-        measure_bandwidth(*given, Device(torch, "cpu"), repeats=1, most_bytes=MIB)
+        measure_bandwidth(request, Device(torch, "cpu"), repeats=1, most_bytes=MIB)
 
     assert before == _tensors()
 

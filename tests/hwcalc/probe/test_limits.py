@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import UsageError
 from hwcalc.planner.context import open_request
 from hwcalc.probe.devices import Counters, Device
@@ -63,16 +63,15 @@ class Counted(Device):
         self.releases += 1
 
 
-def opened(**wanted: Any) -> tuple[Engine, Opened]:
+def opened(**wanted: Any) -> Opened:
     """The request for the small model."""
-    context = open_request(load_model(CONFIG), **{"seq": 1000, **wanted})
-    return context.engine, context
+    return open_request(load_model(CONFIG), **{"seq": 1000, **wanted})
 
 
 def test_largest_batch() -> None:
     """Sequences of 1,000 tokens in 50 MB: 50,000,000 / 2,048,000 = 24.4."""
     device = Counted()
-    result = find_max(*opened(), device, "batch", available_bytes=60_000_000, reserve_bytes=10_000_000)
+    result = find_max(opened(), device, "batch", available_bytes=60_000_000, reserve_bytes=10_000_000)
 
     assert 50_000_000 // (1000 * TOKEN) == 24 == result.value == result.expected == result.solver
     assert result.agrees
@@ -84,7 +83,7 @@ def test_largest_batch() -> None:
 
 def test_longest_sequence() -> None:
     """Three sequences in 10 MB: 10,000,000 / 3 / 2,048 = 1,627.6 tokens."""
-    result = find_max(*opened(batch=3), Counted(), "seq", available_bytes=10_000_000, reserve_bytes=0)
+    result = find_max(opened(batch=3), Counted(), "seq", available_bytes=10_000_000, reserve_bytes=0)
 
     assert 10_000_000 // (3 * TOKEN) == 1627 == result.value == result.solver
     assert (1627, 3) == (result.seq, result.batch)
@@ -93,7 +92,7 @@ def test_longest_sequence() -> None:
 def test_less_than_expected_is_found() -> None:
     """A device that says 50 MB are free and gives 20: the answer is what it gives, 9 sequences, and it does not agree."""
     device = Counted(20_000_000)
-    result = find_max(*opened(), device, "batch", available_bytes=50_000_000, reserve_bytes=0)
+    result = find_max(opened(), device, "batch", available_bytes=50_000_000, reserve_bytes=0)
 
     assert 20_000_000 // (1000 * TOKEN) == 9 == result.value
     assert 24 == result.expected
@@ -106,7 +105,7 @@ def test_less_than_expected_is_found() -> None:
 def test_not_even_one() -> None:
     """Nothing fits: 0, and nothing was allocated."""
     device = Counted()
-    result = find_max(*opened(), device, "batch", available_bytes=1_000_000, reserve_bytes=0)
+    result = find_max(opened(), device, "batch", available_bytes=1_000_000, reserve_bytes=0)
 
     assert (0, 0, 0, BEYOND) == (result.value, result.solver, result.bytes, result.limiting)
     assert 0 == device.peak
@@ -117,7 +116,7 @@ def test_not_even_one() -> None:
 )
 def test_other_limits(what: str, more: dict[str, Any], value: int, limiting: str) -> None:
     """The model's own length, or a number that nobody asks beyond."""
-    result = find_max(*opened(), Counted(), what, available_bytes=10**10, reserve_bytes=0, **more)
+    result = find_max(opened(), Counted(), what, available_bytes=10**10, reserve_bytes=0, **more)
 
     assert (value, limiting, True) == (result.value, result.limiting, result.agrees)
     assert 1 == len(result.tries)
@@ -125,7 +124,7 @@ def test_other_limits(what: str, more: dict[str, Any], value: int, limiting: str
 
 def test_a_pool() -> None:
     """vLLM: 63 blocks of 16 tokens hold 1,000, and one block is never given out: 50,000,000 / 32,768 = 1,525 blocks, 24 sequences."""
-    result = find_max(*opened(engine="vllm"), Counted(), "batch", available_bytes=50_000_000, reserve_bytes=0)
+    result = find_max(opened(engine="vllm"), Counted(), "batch", available_bytes=50_000_000, reserve_bytes=0)
 
     assert (50_000_000 // (16 * TOKEN) - 1) // 63 == 24 == result.value == result.expected == result.solver
     assert (24 * 63 + 1) * 16 * TOKEN == result.bytes
@@ -133,15 +132,15 @@ def test_a_pool() -> None:
 
 def test_a_rank_has_its_shard() -> None:
     """Two ranks have a head each: twice as many sequences."""
-    result = find_max(*opened(tp=2), Counted(), "batch", available_bytes=50_000_000, reserve_bytes=0)
+    result = find_max(opened(tp=2), Counted(), "batch", available_bytes=50_000_000, reserve_bytes=0)
 
     assert 50_000_000 // (1000 * TOKEN // 2) == 48 == result.value
 
 
 def test_an_engine_that_refuses() -> None:
     """A static cache of 1,200 positions holds no more, however much is free."""
-    engine, context = opened(engine="transformers", engine_options={"cache": "static", "max_cache_len": "1200"})
-    result = find_max(engine, context, Counted(), "seq", available_bytes=10**9, reserve_bytes=0)
+    request = opened(engine="transformers", engine_options={"cache": "static", "max_cache_len": "1200"})
+    result = find_max(request, Counted(), "seq", available_bytes=10**9, reserve_bytes=0)
 
     assert (1200, REFUSED) == (result.value, result.limiting)
 
@@ -153,7 +152,7 @@ def test_rounding_of_the_caching_allocator() -> None:
     less than 20,971,520; of eleven it is 22,528,000. Plain arithmetic says 40,000,000 / 2,048,000 = 19 sequences.
     """
     result = find_max(
-        *opened(), Counted(kind="cuda"), "batch", available_bytes=40_000_000, reserve_bytes=0, settings=AllocatorSettings()
+        opened(), Counted(kind="cuda"), "batch", available_bytes=40_000_000, reserve_bytes=0, settings=AllocatorSettings()
     )
 
     assert (19, 10, 10) == (result.solver, result.expected, result.value)
@@ -164,7 +163,7 @@ def test_interrupted(error: BaseException) -> None:
     """Ctrl-C between two tensors: everything was freed."""
     device = Counted(20_000_000, beyond=error)
     with pytest.raises(type(error)):
-        find_max(*opened(), device, "batch", available_bytes=50_000_000, reserve_bytes=0)
+        find_max(opened(), device, "batch", available_bytes=50_000_000, reserve_bytes=0)
 
     assert (0, 1) == (device.held, device.releases)
 
@@ -172,9 +171,7 @@ def test_interrupted(error: BaseException) -> None:
 def test_other_errors_are_not_out_of_memory() -> None:
     """A broken device is no result."""
     with pytest.raises(RuntimeError, match="device-side assert"):
-        find_max(
-            *opened(), Counted(1, beyond=RuntimeError("device-side assert")), "batch", available_bytes=10**8, reserve_bytes=0
-        )
+        find_max(opened(), Counted(1, beyond=RuntimeError("device-side assert")), "batch", available_bytes=10**8, reserve_bytes=0)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +180,7 @@ def test_other_errors_are_not_out_of_memory() -> None:
 def test_arguments_out_of_range(what: str, wrong: dict[str, Any]) -> None:
     """Said before anything is allocated."""
     with pytest.raises(UsageError):
-        find_max(*opened(), Counted(), what, **wrong)
+        find_max(opened(), Counted(), what, **wrong)
 
 
 def test_nothing_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,13 +188,13 @@ def test_nothing_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Counted()
     monkeypatch.setattr(device, "free_bytes", lambda: None)
     with pytest.raises(UsageError, match="free"):
-        find_max(*opened(), device)
+        find_max(opened(), device)
 
 
 def test_real_memory() -> None:
     """On the CPU itself, under a limit of 64 MiB: 32 sequences of 1,024 tokens, 2 MiB each, allocate."""
     import torch
 
-    result = find_max(*opened(seq=1024), Device(torch, "cpu"), "batch", available_bytes=2**26, reserve_bytes=0)
+    result = find_max(opened(seq=1024), Device(torch, "cpu"), "batch", available_bytes=2**26, reserve_bytes=0)
 
     assert (32, 2**26, True) == (result.value, result.bytes, result.agrees)

@@ -140,7 +140,7 @@ def test_a_lost_cache_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
     right = live_model.feed
 
-    def forgetful(*given: Any, **named: Any) -> live_model.Fed:
+    def forgetful(*given: Any, **named: Any) -> live_model.RunOutput:
         fed = right(*given, **named)
         return replace(fed, cached=torch.cat([fed.cached[:, :-1], fed.alone], 1))
 
@@ -162,7 +162,7 @@ def test_a_blind_comparison_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> 
     assert (DIFFERS, "a lost cache would not be seen in the logits") == (result.status, result.reason)
 
 
-def _blind(fed: live_model.Fed) -> live_model.Fed:
+def _blind(fed: live_model.RunOutput) -> live_model.RunOutput:
     return replace(fed, alone=fed.anew[:, -1:])
 
 

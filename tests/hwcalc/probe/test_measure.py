@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc.engines.allocation import Allocation
-from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas import (
     KINDS,
@@ -43,17 +43,16 @@ LLAMA = {
 }
 
 
-def opened(model: Any, **options: Any) -> tuple[Engine, Opened]:
-    """Engine and context of a request."""
-    context = open_request(load_model(model), **options)
-    return context.engine, context
+def opened(model: Any, **options: Any) -> Opened:
+    """The request, opened."""
+    return open_request(load_model(model), **options)
 
 
 def probed(
     model: Any, options: ProbeOptions, torch: Any = None, environment: dict[str, str] | None = None, **wanted: Any
 ) -> Probed:
     """The probe of one process, whatever the environment of the tests."""
-    result = probe(*opened(model, **wanted), options, environment=environment or {}, torch=torch)
+    result = probe(opened(model, **wanted), options, environment=environment or {}, torch=torch)
     assert result is not None
     return result
 
@@ -82,9 +81,9 @@ def test_every_layer_kind_on_the_cpu_to_the_byte() -> None:
                 found = opened(model, seq=70, batch=2, engine=engine)
             except KvplanError:
                 continue
-            if not found[0].allocation(found[1], 0):
+            if not found.allocation(0):
                 continue
-            result = probe(*found, ProbeOptions(device="cpu", max_bytes=512 * MIB, fill=engine != "reference"), environment={})
+            result = probe(found, ProbeOptions(device="cpu", max_bytes=512 * MIB, fill=engine != "reference"), environment={})
             assert result is not None
             assert result.agrees, (name, engine)
             assert all(one.predicted_bytes == one.measured_bytes for one in only(result).tensors), (name, engine)

@@ -110,15 +110,15 @@ def test_bandwidth_belongs_to_the_accelerator_that_is_here(monkeypatch: pytest.M
     notes: list[Any] = []
     options: Any = SimpleNamespace(max_bytes=None, reserve_bytes=None)
     anything: Any = None
-    result = module._bandwidth(anything, anything, device, options, notes)
+    result = module._bandwidth(anything, device, options, notes)
 
     assert result.gpu == asked["gpu"].id == "l4"
     assert notes[-1].message == "Kept in /kept/l4: plans of l4 use it."
 
     size -= 1
-    module._bandwidth(anything, anything, device, options, notes)
+    module._bandwidth(anything, device, options, notes)
     assert notes[-1].message.startswith("Not kept: ")
 
     mps: Any = SimpleNamespace(kind="mps")
     size += 1
-    assert module._bandwidth(anything, anything, mps, options, notes).gpu == "h100-sxm5-80gb"
+    assert module._bandwidth(anything, mps, options, notes).gpu == "h100-sxm5-80gb"

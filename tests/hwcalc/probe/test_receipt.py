@@ -38,7 +38,7 @@ KEPT = sorted((REPOSITORY / "tests/receipts").glob("*.json"))
 def made(path: Path, torch: Any = None, options: ProbeOptions | None = None, **wanted: Any) -> dict[str, Any]:
     """A receipt's document, by way of its file."""
     context = open_request(load_model(wanted.pop("model", LLAMA)), **wanted)
-    probed = probe(context.engine, context, options or ProbeOptions(reserve_bytes=0), environment={}, torch=torch or FakeTorch())
+    probed = probe(context, options or ProbeOptions(reserve_bytes=0), environment={}, torch=torch or FakeTorch())
     assert probed is not None
     write_receipt(make_receipt(context, probed), str(path))
     return read_receipt(str(path))

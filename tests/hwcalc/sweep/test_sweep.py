@@ -22,7 +22,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.progress import listening
-from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Block, row_of
+from hwcalc.sweep.blocks import COLUMNS, NUMBERS, RowBlock, row_of
 from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.files import whole_file
 from hwcalc.sweep.grid import Grid, count
@@ -373,7 +373,7 @@ def test_a_file_is_only_seen_whole(tmp_path: Path) -> None:
     target = tmp_path / "points.csv"
     target.write_text("old", encoding="utf-8")
 
-    def broken() -> Iterator[Block]:
+    def broken() -> Iterator[RowBlock]:
         yield from blocks(Grid(models=(load_model(QWEN),), seqs=(8,)))
         raise KeyboardInterrupt
 

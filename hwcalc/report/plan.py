@@ -1,0 +1,31 @@
+"""A plan in each of its formats."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from hwcalc.documents import dumps
+from hwcalc.planner.result import Plan
+
+__all__ = ["FORMATS", "plan_json", "plan_report"]
+
+FORMATS: Final = {
+    "table": ("hwcalc.report.table", "plan_table"),
+    "json": ("hwcalc.report.plan", "plan_json"),
+    "markdown": ("hwcalc.report.markdown", "plan_markdown"),
+    "csv": ("hwcalc.report.rows", "plan_csv"),
+}
+"""Name -> module and function, which is imported when the format is asked for."""
+
+
+def plan_report(plan: Plan, format_: str, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
+    """The plan as text in one of :data:`FORMATS`."""
+    module, function = FORMATS[format_]
+    text: str = getattr(import_module(module), function)(plan, color=color, width=width, quiet=quiet)
+    return text
+
+
+def plan_json(plan: Plan, **_style: object) -> str:
+    """The JSON document."""
+    return dumps(plan.to_dict())
