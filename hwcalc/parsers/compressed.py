@@ -5,16 +5,16 @@ Besides: experts on every layer, and several residual streams mixed by learned w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.formulas import CompressedAttention, Layer
-from hwcalc.formulas.weights import Block, Part, linear, parameter, rms_norm
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.formulas.weights import linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, moe_weights
+from hwcalc.parsers.decoder.build import Decoder, Experts, moe_weights
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
-from hwcalc.parsers.reading import Readers, Reading
+from hwcalc.parsers.reading import Reading
 
 __all__ = ["DEEPSEEK_V4"]
 
@@ -23,7 +23,6 @@ _HEAVY: Final = "heavily_compressed_attention"
 _SLIDING: Final = "sliding_attention"
 _RATES: Final = {_SPARSE: 4, _HEAVY: 128}
 _TYPE_OF_RATIO: Final = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
-_MTP_NORMS: Final = ("enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm")
 
 
 def _layer(config: Config, name: str, ratio: int | None) -> Layer:
@@ -71,7 +70,7 @@ def _read(config: Config) -> Reading:
     return Reading(layers=tuple(_layer(config, name, rates.get(name)) for name in types[:count]), config=config)
 
 
-def _attention(config: Config, kind: CompressedAttention) -> Weighed:
+def _projections(config: Config, kind: CompressedAttention) -> Weighed:
     """One key/value head for all queries, and an output that passes through groups of low rank."""
     hidden, rank = config.integer("hidden_size"), config.integer("q_lora_rank")
     heads, head_dim = kind.num_attention_heads, kind.head_dim
@@ -118,41 +117,32 @@ def _kind(layer: Layer) -> CompressedAttention:
     return kind
 
 
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    del spec
-    return attention_blocks(map(_kind, layers), lambda kind: _attention(config, kind) + _compressor(config, kind))
+def _attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
+    return _projections(config, _kind(layer)) + _compressor(config, _kind(layer))
+
+
+def _mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
+    """A layer without compressor, fed by two projections, before a mixing head of its own."""
+    hidden = config.integer("hidden_size")
+    return (
+        *linear("e_proj", hidden, hidden),
+        *linear("h_proj", hidden, hidden),
+        *rms_norms(hidden, "enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm"),
+        *_projections(config, _kind(layer)),
+        *hyper_connections(config, 3),
+        *moe_weights(config, _EXPERTS),
+        *hyper_head(config),
+    )
 
 
 _EXPERTS: Final = Experts(
     count="n_routed_experts", shared=lambda config: config.integer("moe_intermediate_size"), shared_bias="mlp_bias"
 )
-_DECODER: Final = Decoder(
+DEEPSEEK_V4: Final = Decoder(
     layers=_read,
-    attentions=_attentions,
+    attention=_attention,
     experts=_EXPERTS,
     extra=lambda config, _layer: hyper_connections(config, 3),
     outer=hyper_head,
+    mtp=_mtp,
 )
-
-
-def _weigh(config: Config, top: Config, reading: Reading) -> list[Block]:
-    return [*(_DECODER.weigh(config, top, reading) or ()), *_mtp(config, _kind(reading.layers[0]))]
-
-
-def _mtp(config: Config, kind: CompressedAttention) -> list[Block]:
-    """Multi-token-prediction layers: a layer without compressor, fed by two projections, before a mixing head of its own."""
-    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
-    hidden = config.integer("hidden_size")
-    weights = (
-        *linear("e_proj", hidden, hidden),
-        *linear("h_proj", hidden, hidden),
-        *(weight for name in _MTP_NORMS for weight in rms_norm(name, hidden)),
-        *_attention(config, kind),
-        *hyper_connections(config, 3),
-        *moe_weights(config, _EXPERTS),
-        *hyper_head(config),
-    )
-    return [Block(kind="mtp", weights=weights, part=Part.MTP, count=count)] if count else []
-
-
-DEEPSEEK_V4: Final = Readers(layers=_read, weights=_weigh)

@@ -14,9 +14,9 @@ from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.decoder.build import Decoder, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of, every, read_layer_types
+from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, every, read_layer_types
 
 __all__ = ["ASSISTANT", "DIFFUSION_GEMMA", "GEMMA3N", "GEMMA4"]
 
@@ -59,8 +59,8 @@ def _dims(config: Config, index: int, *, four: bool, full: bool) -> AttentionDim
     )
 
 
-def _stack(config: Config, *, four: bool) -> list[Layer]:
-    """The attention of every layer; one that reads the keys and values of an earlier layer has a shared cache before it."""
+def _read(config: Config, *, four: bool) -> Reading:
+    """Layers that share keys and values keep none, and weigh by their own attention, with a shared cache before it."""
     count = config.number_of_layers()
     types = _layer_types(config, count, four=four)
     window = config.integer("sliding_window")
@@ -73,27 +73,20 @@ def _stack(config: Config, *, four: bool) -> list[Layer]:
         dims = _dims(config, index, four=four, full=name == FULL)
         kind = dims.full() if name == FULL else dims.sliding(window)
         layers.append((SharedCache(), kind) if index >= count - shared else (kind,))
-    return layers
+    kept = tuple(layer[:1] if _shares(layer) else layer for layer in layers)
+    return Reading(layers=kept, config=config, weighed=tuple(layers))
 
 
 def _shares(layer: Layer) -> bool:
     return isinstance(layer[0], SharedCache)
 
 
-def _read(config: Config, *, four: bool) -> Reading:
-    layers = (layer[:1] if _shares(layer) else layer for layer in _stack(config, four=four))
-    return Reading(layers=tuple(layers), config=config)
-
-
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer], *, k_eq_v: bool = False) -> list[Block]:
-    """Layers that share keys and values project none; with ``k_eq_v`` the values of full layers are their keys."""
-
-    def weigh(layer: Layer) -> Weighed:
-        absent = (".k_", ".v_") if _shares(layer) else (".v_proj",) if k_eq_v and isinstance(layer[-1], FullAttention) else ()
-        weights = attention_weights(config, spec, dims_of(layer))
-        return tuple(weight for weight in weights if not any(part in weight.path for part in absent))
-
-    return attention_blocks(layers, weigh)
+def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """Layers that share keys and values project none; where keys and values are one, full layers project no values."""
+    one = isinstance(layer[-1], FullAttention) and config.flag("attention_k_eq_v")
+    absent = (".k_", ".v_") if _shares(layer) else (".v_proj",) if one else ()
+    weights = attention_weights(config, spec, layer)
+    return tuple(weight for weight in weights if not any(part in weight.path for part in absent))
 
 
 def _mlps_3n(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -192,8 +185,7 @@ _GEMMA: Final = Decoder(norms=4, qkv_bias="attention_bias", o_bias="attention_bi
 GEMMA3N: Final = replace(
     _GEMMA,
     layers=lambda config: _read(config, four=False),
-    weighed=lambda config, _reading: _stack(config, four=False),
-    attentions=_attentions,
+    attention=_attention,
     mlps=_mlps_3n,
     extra=lambda config, _layer: _altup_layer(config),
     outer=_altup,
@@ -201,8 +193,7 @@ GEMMA3N: Final = replace(
 GEMMA4: Final = replace(
     _GEMMA,
     layers=lambda config: _read(config, four=True),
-    weighed=lambda config, _reading: _stack(config, four=True),
-    attentions=lambda config, spec, layers: _attentions(config, spec, layers, k_eq_v=config.flag("attention_k_eq_v")),
+    attention=_attention,
     mlps=_mlps_4,
     extra=lambda config, _layer: _inputs_of_layer(config),
     outer=_inputs,

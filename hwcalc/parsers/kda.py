@@ -12,11 +12,11 @@ from typing import Final
 
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, SparseIndexer
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.weights import Block, gated_mlp, indexer, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, gated_mlp, indexer, linear, parameter
 from hwcalc.formulas.weights_state import kimi_delta_attention
-from hwcalc.parsers.blocks import Named, Weighed, ends, gated_experts, repeated
+from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import sparse_layers
+from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times
 from hwcalc.parsers.hyper import hyper_connection
 from hwcalc.parsers.latent.layers import indexer_modes, latent_attention, latent_weights, sparse_indexer
 from hwcalc.parsers.reading import Reading, build_layers, every
@@ -24,6 +24,7 @@ from hwcalc.parsers.states import LINEAR, spelled_layer_types, state_dtype
 
 __all__ = ["BAILING", "GLM5_NEXT", "KIMI_LINEAR", "DeltaFamily"]
 
+_EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
 _FULL: Final = "full_attention"
 _INDEXED: Final = "indexed_attention"
 # Keys that never bear on the cache, and those of latent attention, which a stack without it leaves unread.
@@ -74,13 +75,17 @@ class DeltaFamily:
     def weigh(self, config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
         """Mixers, experts, norms and streams."""
         hidden = config.integer("hidden_size")
-        norms = rms_norm("input_layernorm", hidden) + rms_norm("post_attention_layernorm", hidden)
+        norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
         def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
             layer, sparse = key
             for kind in layer:
                 yield from self._mixer(config, kind)
-            yield ("moe", _experts(config)) if sparse else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+            yield (
+                ("moe", moe_weights(config, _EXPERTS))
+                if sparse
+                else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+            )
             yield "norm", norms
             if self.indexed:
                 for path in ("attn_hc", "ffn_hc"):
@@ -149,14 +154,6 @@ def _padded(layer: Layer) -> Layer:
         replace(kind, index_extra_elements=kind.index_extra_elements + 1) if isinstance(kind, SparseIndexer) else kind
         for kind in layer
     )
-
-
-def _experts(config: Config) -> Weighed:
-    hidden, width = config.integer("hidden_size"), config.integer("moe_intermediate_size")
-    count, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
-    shared = (config.maybe_integer("n_shared_experts", minimum=0) or 0) * width
-    weights = gated_experts(hidden, width, count, active)
-    return weights + gated_mlp(hidden, shared, path="mlp.shared_experts") if shared else weights
 
 
 KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)

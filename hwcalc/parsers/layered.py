@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SparseIndexer
-from hwcalc.formulas.weights import Block, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, linear, parameter
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
     Decoder,
@@ -27,26 +27,19 @@ from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_
 __all__ = ["LAGUNA", "MIMO_V2", "MINIMAX_M3", "MLLAMA", "STEP3P5"]
 
 
-def _common_first(layers: Sequence[Layer], common: Callable[[Layer], bool], weigh: Callable[[Layer], Weighed]) -> list[Block]:
-    """The attention of layers of two sorts, those of the common sort before the others whatever their order in the stack."""
-    kinds = sorted(dict.fromkeys(layers), key=lambda layer: not common(layer))
-    places = {kind: tuple(number for number, layer in enumerate(layers) if layer == kind) for kind in kinds}
-    return [Block(kind="attention", weights=weigh(kind), count=len(numbers), layers=numbers) for kind, numbers in places.items()]
-
-
 def _is_full(layer: Layer) -> bool:
     return isinstance(layer[0], FullAttention)
 
 
 def _laguna(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Laguna: query heads per layer, and a gate for each head or each channel."""
+    """Laguna: each layer has its own number of query heads, and a gate for each head or each channel."""
     listed = config.integers("num_attention_heads_per_layer", length=len(layers), minimum=1)
     gating, hidden = config.get("gating"), config.integer("hidden_size")
 
     def weigh(dims: AttentionDims) -> Weighed:
         heads = dims.num_attention_heads
         rows = heads if gating is True or gating == "per-head" else heads * dims.head_dim
-        return attention_weights(config, spec, dims) + linear("self_attn.g_proj", hidden, rows)
+        return attention_weights(config, spec, (dims.full(),)) + linear("self_attn.g_proj", hidden, rows)
 
     dims = list(map(dims_of, layers))
     if listed is not None:
@@ -88,12 +81,9 @@ def _read_mimo_v2(config: Config) -> Reading:
     return Reading(layers=published, config=config, readings={} if published == by_class else {"transformers": by_class})
 
 
-def _mimo_v2(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _mimo_v2(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """MiMo-V2: sinks on the sliding layers."""
-    sinks = replace(spec, sinks=True)
-    return _common_first(
-        layers, _is_full, lambda layer: attention_weights(config, spec if _is_full(layer) else sinks, dims_of(layer))
-    )
+    return attention_weights(config, spec if _is_full(layer) else replace(spec, sinks=True), layer)
 
 
 def _read_step3p5(config: Config) -> Reading:
@@ -132,7 +122,12 @@ def _read_step3p5(config: Config) -> Reading:
 
 
 def _step3p5(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    return _common_first(layers, _is_full, lambda layer: attention_weights(config, spec, dims_of(layer)))
+    """One block for the full layers and one for the sliding ones, even where their weights are alike."""
+    places = {layer: tuple(number for number, own in enumerate(layers) if own == layer) for layer in dict.fromkeys(layers)}
+    return [
+        Block(kind="attention", weights=attention_weights(config, spec, layer), count=len(numbers), layers=numbers)
+        for layer, numbers in places.items()
+    ]
 
 
 def _read_minimax_m3(config: Config) -> Reading:
@@ -163,20 +158,16 @@ def _read_minimax_m3(config: Config) -> Reading:
     return Reading(layers=tuple(layers), config=config)
 
 
-def _minimax_m3(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """MiniMax-M3: the sparse layers have an indexer with norms of its own."""
     hidden, path = config.integer("hidden_size"), "self_attn.indexer"
-
-    def weigh(layer: Layer) -> Weighed:
-        weights = attention_weights(config, spec, dims_of(layer))
-        for kind in layer:
-            if isinstance(kind, SparseIndexer):
-                weights += linear(f"{path}.q_proj", hidden, kind.index_n_heads * kind.index_head_dim)
-                weights += linear(f"{path}.k_proj", hidden, kind.index_head_dim)
-                weights += rms_norm(f"{path}.q_norm", kind.index_head_dim) + rms_norm(f"{path}.k_norm", kind.index_head_dim)
-        return weights
-
-    return _common_first(layers, lambda layer: len(layer) == 1, weigh)
+    weights = attention_weights(config, spec, layer)
+    for kind in layer[1:]:
+        assert isinstance(kind, SparseIndexer)
+        width = kind.index_head_dim
+        weights += linear(f"{path}.q_proj", hidden, kind.index_n_heads * width) + linear(f"{path}.k_proj", hidden, width)
+        weights += rms_norms(width, f"{path}.q_norm", f"{path}.k_norm")
+    return weights
 
 
 def _minimax_m3_dense(config: Config, count: int) -> list[bool]:
@@ -206,17 +197,12 @@ def _read_mllama(config: Config) -> Reading:
     )
 
 
-def _mllama(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """Llama 3.2 Vision: layers that attend to the image have norms of queries and keys, and two gates."""
-    cross = replace(spec, attn="cross_attn", qk_norm="head")
-
-    def weigh(layer: Layer) -> Weighed:
-        if _is_full(layer):
-            return attention_weights(config, spec, dims_of(layer))
-        gates = parameter("cross_attn_attn_gate", 1) + parameter("cross_attn_mlp_gate", 1)
-        return attention_weights(config, cross, dims_of(layer)) + gates
-
-    return _common_first(layers, _is_full, weigh)
+    if _is_full(layer):
+        return attention_weights(config, spec, layer)
+    gates = parameter("cross_attn_attn_gate", 1) + parameter("cross_attn_mlp_gate", 1)
+    return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
 _HEAD_NORM: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
@@ -233,22 +219,22 @@ LAGUNA: Final = replace(
 MIMO_V2: Final = Decoder(
     layers=_read_mimo_v2,
     qkv_bias="attention_bias",
-    attentions=_mimo_v2,
+    attention=_mimo_v2,
     experts=Experts(count="n_routed_experts", dense=not_sparse(1, None)),
 )
 STEP3P5: Final = replace(
     _HEAD_NORM,
     layers=_read_step3p5,
+    attentions=_step3p5,
     gate="head",
     mlp_bias="mlp_bias",
-    attentions=_step3p5,
     experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", dense=not_listed(3)),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,
     qk_norm="head",
     width="dense_intermediate_size",
-    attentions=_minimax_m3,
+    attention=_minimax_m3,
     experts=Experts(
         count="num_local_experts",
         width="intermediate_size",
@@ -258,7 +244,7 @@ MINIMAX_M3: Final = Decoder(
 )
 MLLAMA: Final = Decoder(
     layers=_read_mllama,
-    attentions=_mllama,
+    attention=_mllama,
     # Eight rows more, for the image token.
     rows=lambda config: config.integer("vocab_size") + 8,
 )

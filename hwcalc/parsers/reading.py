@@ -44,6 +44,8 @@ class Reading:
     config: Config
     types: tuple[str, ...] = ()
     """The type of each layer, in families that weigh layers by their types."""
+    weighed: tuple[Layer, ...] = ()
+    """The layers as their weights are told apart, where what they cache does not tell: one that shares a cache may have weights."""
     encoder_tokens: int | None = None
     state_dtype: str | None = None
     notes: tuple[Note, ...] = ()

@@ -25,7 +25,7 @@ from hwcalc.formulas.weights import (
     plain_mlp,
     rms_norm,
 )
-from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, switched, tied_head
+from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, rms_norms, switched, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.layer_types import Rule, layers_by_type
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
@@ -40,7 +40,8 @@ __all__ = [
     "mlp_blocks",
     "mlp_weights",
     "moe_weights",
-    "mtp_blocks",
+    "mtp_copies",
+    "mtp_shared",
     "not_listed",
     "not_sparse",
     "sparse_layers",
@@ -85,8 +86,6 @@ class Decoder:
     """Reads heads and widths of a layer."""
     layers: Callable[[Config], Reading] | None = None
     """Reads all layers, where ``types`` and ``dims`` do not describe them."""
-    weighed: Callable[[Config, Reading], Sequence[Layer]] | None = None
-    """What tells the weights of the layers apart, where what they cache does not."""
     numbers: Callable[[Config, Reading], Sequence[int]] | None = None
     """Of which layer that was read each layer of weights is, where that is not one to one."""
     adapt: Callable[[Config, Decoder], Decoder | None] | None = None
@@ -134,14 +133,14 @@ class Decoder:
     """More tensors of each layer."""
     outer: Callable[[Config], Weighed] | None = None
     """Tensors that the model has once, besides embeddings, last norm and head."""
+    attention: Callable[[Config, Decoder, Layer], Weighed] | None = None
+    """The attention of a layer, without norms and ``extra``, where it is not :func:`attention_weights`."""
     attentions: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
-    """The attention of each layer, where it is not of the common kind, without norms and ``extra``:
-    :func:`attention_blocks` builds it."""
+    """The attention of all layers, where a layer's weights depend on more than what it caches: see :func:`attention_blocks`."""
     mlps: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
-    """The MLP of each layer, likewise: :func:`mlp_blocks`."""
-    mtp: str = ""
-    """Whether ``num_nextn_predict_layers`` more layers stand in the checkpoint, as DeepSeek-V3 lays them out: ``copies`` (with
-    embedding and head of their own), ``shared`` (with the model's), or nothing."""
+    """The MLPs of all layers, where ``experts`` does not describe them: see :func:`mlp_blocks`."""
+    mtp: Callable[[Config, Decoder, Layer], Weighed] | None = None
+    """One multi-token-prediction layer, of which the checkpoint has ``num_nextn_predict_layers``, by the first layer of the model."""
 
     def read(self, config: Config) -> Reading:
         """The layers."""
@@ -154,12 +153,12 @@ class Decoder:
         spec = self if self.adapt is None else self.adapt(config, self)
         if spec is None:
             return None
-        layers = reading.layers if spec.weighed is None else spec.weighed(config, reading)
+        layers = reading.weighed or reading.layers
         numbers = range(len(layers)) if spec.numbers is None else spec.numbers(config, reading)
-        layers = [layers[number] for number in numbers]
+        layers = tuple(layers[number] for number in numbers)
         hidden = config.integer("hidden_size")
-        out = _embeddings(config, spec)
-        embedded = out[0].weights[0].shape[1]
+        embedded = hidden if spec.embedded is None else spec.embedded(config)
+        out = _embeddings(config, spec, embedded)
         blocks = _layers(config, spec, layers)
         out += blocks if spec.numbers is None else [_renumbered(block, numbers) for block in blocks]
         if spec.final_norm:
@@ -167,19 +166,18 @@ class Decoder:
         if spec.outer is not None:
             out.append(Block(kind="extra", weights=spec.outer(config)))
         out += head_block(config, tied=spec.tied(config, top), bias=switched(config, spec.head_bias), width=embedded)
-        if spec.mtp:
-            out += _mtp(config, spec, layers[0], blocks)
+        modules = 0 if spec.mtp is None else config.maybe_integer("num_nextn_predict_layers", minimum=0)
+        if spec.mtp is not None and modules:
+            out.append(Block(kind="mtp", weights=spec.mtp(config, spec, layers[0]), part=Part.MTP, count=modules))
         return [block for block in out if block.weights]
 
 
-def _embeddings(config: Config, spec: Decoder) -> list[Block]:
-    hidden = config.integer("hidden_size")
+def _embeddings(config: Config, spec: Decoder, embedded: int) -> list[Block]:
     rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
-    embedded = hidden if spec.embedded is None else spec.embedded(config)
     out = [Block(kind="embedding", weights=embedding(spec.embed, rows, embedded))]
     if spec.positions is not None:
         rows = config.integer("max_position_embeddings") + spec.positions
-        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
+        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, config.integer("hidden_size"))))
     return out
 
 
@@ -202,14 +200,6 @@ def _renumbered(block: Block, numbers: Sequence[int]) -> Block:
     return replace(block, layers=tuple(numbers[place] for place in places))
 
 
-def _mtp(config: Config, spec: Decoder, first: Layer, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Layers for multi-token prediction: the attention of the first layer, and its MLP or the experts."""
-    layer = blocks[0].weights + _scales(config, spec)
-    layer += () if spec.extra is None else spec.extra(config, first)
-    layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
-    return mtp_blocks(config, layer, copies=spec.mtp == "copies")
-
-
 K = TypeVar("K", bound=Hashable)
 
 
@@ -228,9 +218,10 @@ def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block
     return repeated(layers, named)
 
 
-def attention_weights(config: Config, spec: Decoder, dims: AttentionDims) -> Weighed:
-    """One attention layer: projections, norms of queries and keys, gate and sinks."""
-    hidden, heads, path = config.integer("hidden_size"), dims.num_attention_heads, spec.attn
+def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The attention of a layer: projections, norms of queries and keys, gate and sinks."""
+    hidden, dims, path = config.integer("hidden_size"), dims_of(layer), spec.attn
+    heads = dims.num_attention_heads
     weights = attention(
         hidden,
         heads,
@@ -287,7 +278,8 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
 def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     if spec.attentions is not None:
         return spec.attentions(config, spec, layers)
-    return attention_blocks(map(dims_of, layers), lambda dims: attention_weights(config, spec, dims))
+    weigh = spec.attention or attention_weights
+    return attention_blocks(layers, lambda layer: weigh(config, spec, layer))
 
 
 def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -302,25 +294,29 @@ def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
     return sorted(blocks, key=lambda block: block.kind == "mlp")
 
 
-def mtp_blocks(config: Config, layer: Weighed, *, copies: bool) -> tuple[Block, ...]:
-    """Multi-token-prediction layers as DeepSeek-V3 has them.
+def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """A multi-token-prediction layer of DeepSeek-V3 that uses the model's embedding and head.
 
-    Each is a whole layer between a projection, of the token's embedding beside the hidden state, and a norm; with ``copies``
-    the checkpoint stores the embedding and the head again with each.
+    A whole layer stands between a projection, of the token's embedding beside the hidden state, and a norm. It has the attention
+    of the first layer, and its MLP or experts.
     """
-    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
-    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-    weights = (
-        *rms_norm("enorm", hidden),
-        *rms_norm("hnorm", hidden),
+    hidden = config.integer("hidden_size")
+    return (
+        *rms_norms(hidden, "enorm", "hnorm"),
         *linear("eh_proj", 2 * hidden, hidden),
-        *layer,
+        *(spec.attention or attention_weights)(config, spec, layer),
+        *_scales(config, spec),
+        *(() if spec.extra is None else spec.extra(config, layer)),
+        *(mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)),
         *rms_norm("shared_head.norm", hidden),
     )
-    if copies:
-        weights += embedding("embed_tokens", vocab, hidden)
-        weights += linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
-    return (Block(kind="mtp", weights=weights, part=Part.MTP, count=count),) if count else ()
+
+
+def mtp_copies(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The same where the checkpoint stores embedding and head again with each such layer."""
+    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    copies = embedding("embed_tokens", vocab, hidden) + linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
+    return mtp_shared(config, spec, layer) + copies
 
 
 def alike(dims: Callable[[Config], AttentionDims] = attention_dims, *ignored: str) -> Callable[[Config], Reading]:

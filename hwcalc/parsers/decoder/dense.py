@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import Weight, linear, parameter, rms_norm
+from hwcalc.formulas.weights import linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, untied
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, first_of, from_a_layer_on, full, last_of, nullable_window
@@ -29,25 +30,25 @@ def every_fourth_from_the_end(_config: Config, count: int) -> list[str]:
     return [FULL if (count - 1 - i) % 4 == 0 else SLIDING for i in range(count)]
 
 
-def _xielu(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _xielu(config: Config, _layer: Layer) -> Weighed:
     """The activation of Apertus has two learned numbers in each layer."""
     if config.get("hidden_act", "xielu") != "xielu":
         return ()
     return parameter("mlp.act_fn.alpha_p", 1) + parameter("mlp.act_fn.alpha_n", 1)
 
 
-def _sub_norms(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _sub_norms(config: Config, _layer: Layer) -> Weighed:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
     return rms_norm("self_attn.attn_sub_norm", hidden) + rms_norm("mlp.ffn_sub_norm", width)
 
 
-def _lambdas(_config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _lambdas(_config: Config, layer: Layer) -> Weighed:
     """DiffLlama has two pairs of vectors, as wide as a head, whose products weigh the second attention map."""
     head_dim = dims_of(layer).head_dim
     return tuple(weight for name in ("q1", "k1", "q2", "k2") for weight in parameter(f"self_attn.lambda_{name}", head_dim))
 
 
-def _adaptive_norm(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
     """Voxtral Realtime has a norm that depends on the delay, through a rank of 32."""
     hidden = config.integer("hidden_size")
     return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
     Decoder,
@@ -16,6 +17,8 @@ from hwcalc.parsers.decoder.build import (
     dense_prefix,
     mlp_blocks,
     mlp_weights,
+    mtp_copies,
+    mtp_shared,
     not_sparse,
     sparse_layers,
     times,
@@ -136,12 +139,12 @@ def _llama4_dense(config: Config, count: int) -> list[bool]:
 # Tensors of their own.
 
 
-def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], tuple[Weight, ...]]:
+def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], Weighed]:
     """One learned number per expert: a correction of the router that transformers keeps as a parameter."""
     return lambda config: parameter(path, config.integer(key))
 
 
-def _gate_bias(_config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _gate_bias(_config: Config, layer: Layer) -> Weighed:
     return parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads)
 
 
@@ -154,7 +157,7 @@ def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bl
     hidden, number = config.integer("hidden_size"), config.integer("moe_num_experts")
     active = config.integer("moe_k")
     widths = config.integers("moe_intermediate_size", length=2, minimum=1) or [1536, 512]
-    sparse: tuple[Weight, ...] = ()
+    sparse: Weighed = ()
     for kind, per_expert in zip(("text_moe", "vision_moe"), widths, strict=True):
         path = f"mlp.{kind}"
         expert = gated_mlp(hidden, per_expert, path=f"{path}.experts")
@@ -185,7 +188,7 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
     return mlp_blocks(sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
 
-def _residual_gates(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _residual_gates(config: Config, _layer: Layer) -> Weighed:
     hidden = config.integer("hidden_size")
     return parameter("post_attention_residual_gate.gate", hidden) + parameter("post_feedforward_residual_gate.gate", hidden)
 
@@ -203,7 +206,7 @@ def _doge(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
     return mlp_blocks([None] * len(layers), lambda _: weights)
 
 
-def _doge_extra(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _doge_extra(config: Config, layer: Layer) -> Weighed:
     hidden, dims = config.integer("hidden_size"), dims_of(layer)
     groups = dims.num_key_value_heads
     return (
@@ -247,7 +250,7 @@ FLINT: Final = replace(
 )
 
 GLM4_MOE: Final = Decoder(
-    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=_AFTER_PREFIX, mtp="copies"
+    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=_AFTER_PREFIX, mtp=mtp_copies
 )
 GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=_AFTER_PREFIX)
 SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=_ROUTED)
@@ -263,7 +266,7 @@ HY_V3: Final = replace(
     HEAD_NORM,
     mlp_bias="mlp_bias",
     experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", dense=not_sparse(1, None)),
-    mtp="shared",
+    mtp=mtp_shared,
 )
 HUNYUAN_MOE: Final = replace(
     HEAD_NORM,

@@ -8,7 +8,7 @@ from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, embedding, experts, gated_mlp, layer_norm, linear
-from hwcalc.parsers.blocks import norm
+from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, attention_weights, mlp_blocks, untied
 from hwcalc.parsers.decoder.layer_types import first_of
@@ -115,7 +115,7 @@ def _codebook_rows(config: Config) -> int:
 # Tensors of their own.
 
 
-def _cross_attention(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _cross_attention(config: Config, _layer: Layer) -> Weighed:
     """GPT-2 as the decoder of an encoder-decoder: attention to the encoder, with a norm of its own."""
     if not config.flag("add_cross_attention"):
         return ()
@@ -128,7 +128,7 @@ def _cross_attention(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     )
 
 
-def _encoder_attention(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _encoder_attention(config: Config, layer: Layer) -> Weighed:
     """The same of the BART kind."""
     if not config.flag("add_cross_attention"):
         return ()
@@ -138,7 +138,7 @@ def _encoder_attention(config: Config, layer: Layer) -> tuple[Weight, ...]:
     return cross + layer_norm("encoder_attn_layer_norm", hidden)
 
 
-def _kosmos_norms(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _kosmos_norms(config: Config, layer: Layer) -> Weighed:
     """Kosmos: a norm in the middle of the MLP, and in Kosmos-2 one before the attention's output."""
     inner = layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
     if config.model_type == "kosmos_2_text_model":
@@ -146,15 +146,15 @@ def _kosmos_norms(config: Config, layer: Layer) -> tuple[Weight, ...]:
     return inner + _encoder_attention(config, layer)
 
 
-def _segments(config: Config) -> tuple[Weight, ...]:
+def _segments(config: Config) -> Weighed:
     return embedding("segment_emb", 2, config.integer("hidden_size"))
 
 
-def _embedding_norm(config: Config) -> tuple[Weight, ...]:
+def _embedding_norm(config: Config) -> Weighed:
     return layer_norm("word_embeddings_layernorm", config.integer("hidden_size"))
 
 
-def _last_bias(config: Config) -> tuple[Weight, ...]:
+def _last_bias(config: Config) -> Weighed:
     """Only the last layer of the Japanese GPT-NeoX adds a bias to its attention's output."""
     return (Weight(path="attention.dense_bias", shape=(config.integer("hidden_size"),), role=WeightRole.BIAS),)
 
@@ -164,7 +164,7 @@ def _opt_width(config: Config) -> int:
     return config.maybe_integer("word_embed_proj_dim") or config.integer("hidden_size")
 
 
-def _opt_projections(config: Config) -> tuple[Weight, ...]:
+def _opt_projections(config: Config) -> Weighed:
     """Projections between narrow embeddings and the layers."""
     hidden, embedded = config.integer("hidden_size"), _opt_width(config)
     return () if embedded == hidden else linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
@@ -183,11 +183,11 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
 def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """A norm before each attention but the first."""
     scale = norm(spec.norm, "attn_norm", config.integer("hidden_size"))
-    places = [(dims_of(layer), index > 0) for index, layer in enumerate(layers)]
+    places = [(layer, index > 0) for index, layer in enumerate(layers)]
     return attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
 
 
-def _modernbert_outer(config: Config) -> tuple[Weight, ...]:
+def _modernbert_outer(config: Config) -> Weighed:
     """A norm after the embedding, and a head of two layers."""
     hidden, kind = config.integer("hidden_size"), "layer" if config.flag("norm_bias") else "scale"
     dense = linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))

@@ -8,8 +8,9 @@ from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear, rms_norm
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, mlp_blocks
+from hwcalc.parsers.decoder.build import Decoder, alike, mlp_blocks
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, equal_dims
 
 
@@ -21,7 +22,7 @@ def _jetmoe_dims(config: Config) -> AttentionDims:
     return equal_dims(kv_heads * per_token, kv_heads, head_dim)
 
 
-def _mixture(config: Config, path: str, up: int, down: int) -> tuple[Weight, ...]:
+def _mixture(config: Config, path: str, up: int, down: int) -> Weighed:
     """Experts of two matrices, their router, and one bias for all."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
     expert = linear(f"{path}.input_linear", hidden, up) + linear(f"{path}.output_linear", down, hidden)
@@ -32,15 +33,12 @@ def _mixture(config: Config, path: str, up: int, down: int) -> tuple[Weight, ...
     )
 
 
-def _jetmoe_attentions(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _jetmoe_attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     """The projections of queries and of the output are experts; keys and values are shared."""
-
-    def weigh(dims: AttentionDims) -> tuple[Weight, ...]:
-        inner = dims.head_dim * dims.num_key_value_heads
-        mixed = _mixture(config, "self_attention.experts", inner, inner)
-        return mixed + linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
-
-    return attention_blocks(map(dims_of, layers), weigh)
+    dims = dims_of(layer)
+    inner = dims.head_dim * dims.num_key_value_heads
+    mixed = _mixture(config, "self_attention.experts", inner, inner)
+    return mixed + linear("self_attention.kv_proj", config.integer("hidden_size"), 2 * inner)
 
 
 def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -48,7 +46,7 @@ def _jetmoe_mlps(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> lis
     return mlp_blocks([None] * len(layers), lambda _: _mixture(config, "mlp", 2 * width, width))
 
 
-JETMOE: Final = Decoder(layers=alike(_jetmoe_dims, "num_attention_heads"), attentions=_jetmoe_attentions, mlps=_jetmoe_mlps)
+JETMOE: Final = Decoder(layers=alike(_jetmoe_dims, "num_attention_heads"), attention=_jetmoe_attention, mlps=_jetmoe_mlps)
 
 
 def _hrm_layers(config: Config) -> Reading:
@@ -78,7 +76,7 @@ def _hrm_stacks(config: Config, reading: Reading) -> Sequence[int]:
     return [index * count // (2 * depth) for index in range(2 * depth)]
 
 
-def _hrm_gate(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _hrm_gate(config: Config, layer: Layer) -> Weighed:
     dims, hidden = dims_of(layer), config.integer("hidden_size")
     return linear("self_attn.gate_proj", hidden, dims.num_attention_heads * dims.head_dim, bias=config.flag("attention_bias"))
 

@@ -25,19 +25,17 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import Block, Part, Weight, attention, gated_mlp, linear, rms_norm
-from hwcalc.parsers.blocks import tied_head
+from hwcalc.formulas.weights import attention, gated_mlp, linear, rms_norm
+from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
     Decoder,
     Experts,
     alike,
-    attention_blocks,
     attention_weights,
     dense_prefix,
     mlp_weights,
@@ -45,6 +43,7 @@ from hwcalc.parsers.decoder.build import (
     times,
     width,
 )
+from hwcalc.parsers.decoder.layer_types import from_a_layer_on
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of
 
 # Heads, and layers that are not all alike.
@@ -80,15 +79,6 @@ def _minicpm_layers(config: Config) -> Reading:
     # InfLLM-V2: whole-block keys are kept beside the keys. None of its keys is read, so the file is refused by name.
     config.sub("sparse_config")
     return reading
-
-
-def _mimo_layers(config: Config) -> Reading:
-    if not config.flag("use_sliding_window"):
-        return alike(attention_dims, "max_window_layers", "sliding_window")(config)
-    count, dims = config.number_of_layers(), attention_dims(config)
-    first = config.maybe_integer("max_window_layers", minimum=0) or 0
-    sliding = dims.sliding(config.integer("sliding_window"))
-    return Reading(layers=tuple((sliding if i >= first else dims.full(),) for i in range(count)), config=config)
 
 
 # What the config changes in the weights.
@@ -130,7 +120,7 @@ def _arctic(config: Config, spec: Decoder) -> Decoder | None:
     return spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None
 
 
-def _arctic_residual(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _arctic_residual(config: Config, _layer: Layer) -> Weighed:
     """A dense MLP beside the experts, as wide as the hidden size, with a norm."""
     if not config.flag("use_residual", default=True):
         return ()
@@ -138,35 +128,24 @@ def _arctic_residual(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     return gated_mlp(hidden, hidden, path="residual_mlp") + rms_norm("residual_layernorm", hidden)
 
 
-def _step3(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _step3(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     """Step-3: queries pass through a low rank; all heads share one key and one value."""
-    hidden, rank = config.integer("hidden_size"), config.integer("share_q_dim")
-
-    def weigh(dims: AttentionDims) -> tuple[Weight, ...]:
-        own = attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
-        return (
-            *linear("self_attn.q_proj", hidden, rank),
-            *rms_norm("self_attn.inter_norm", rank),
-            *linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
-            *own[1:],
-        )
-
-    return attention_blocks(map(dims_of, layers), weigh)
+    hidden, rank, dims = config.integer("hidden_size"), config.integer("share_q_dim"), dims_of(layer)
+    own = attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
+    return (
+        *linear("self_attn.q_proj", hidden, rank),
+        *rms_norm("self_attn.inter_norm", rank),
+        *linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
+        *own[1:],
+    )
 
 
-def _mimo_blocks(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """MiMo, and its multi-token-prediction layers: a whole layer each, behind a projection and three norms."""
-    out = _MIMO.weigh(config, top, reading) or []
-    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
+def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """MiMo: a whole layer behind a projection and three norms."""
     hidden = config.integer("hidden_size")
     norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm", "final_layernorm")
-    layer = (
-        *linear("input_proj", 2 * hidden, hidden),
-        *(weight for name in norms for weight in rms_norm(name, hidden)),
-        *attention_weights(config, _MIMO, dims_of(reading.layers[0])),
-        *mlp_weights(config, _MIMO),
-    )
-    return [*out, Block(kind="mtp", weights=layer, part=Part.MTP, count=count)] if count else out
+    projection = linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)
+    return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
 PLAIN: Final = Decoder(layers=alike())
@@ -255,11 +234,10 @@ PHI3_SMALL: Final = Decoder(
     width="ff_intermediate_size",
     tied=_tied_unless_said,
 )
-_MIMO: Final = Decoder(layers=_mimo_layers, qkv_bias="attention_bias")
-MIMO: Final = Readers(layers=_mimo_layers, weights=_mimo_blocks)
+MIMO: Final = Decoder(types=from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
 STEP3: Final = Decoder(
     layers=alike(attention_dims, "share_q_dim"),
-    attentions=_step3,
+    attention=_step3,
     experts=Experts(
         count="moe_num_experts",
         per_token="moe_top_k",

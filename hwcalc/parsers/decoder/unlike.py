@@ -116,7 +116,7 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
         if linear_attention:
             yield "attention", linear("self_attn.linear_attn", hidden, hidden) + scale
         elif not isinstance(layer[0], NoCache):
-            yield "attention", attention_weights(config, LLAMA, dims_of(layer)) + scale
+            yield "attention", attention_weights(config, LLAMA, layer) + scale
         scale = rms_norm("post_attention_layernorm", hidden)
         if multiplier == -1:
             yield "mlp", linear("mlp.linear_mlp", hidden, hidden) + scale
@@ -200,7 +200,7 @@ def _hunyuan_layers(config: Config) -> Reading:
 
 def _hunyuan_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """A layer that reads another's cache projects no keys and values. The first one has a cache."""
-    own = attention_weights(config, spec, dims_of(layers[0]))
+    own = attention_weights(config, spec, layers[0])
     reads = tuple(weight for weight in own if ".k_" not in weight.path and ".v_" not in weight.path)
     return attention_blocks(layers, lambda layer: reads if isinstance(layer[0], SharedCache) else own)
 

@@ -10,8 +10,8 @@ from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.weights import Block, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, mlp_blocks, mlp_weights, moe_weights, sparse_layers
-from hwcalc.parsers.latent.deepseek import ROUTED, attentions
+from hwcalc.parsers.decoder.build import Decoder, mlp_blocks, mlp_weights, moe_weights, sparse_layers
+from hwcalc.parsers.latent.deepseek import ROUTED
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 __all__ = ["AXK1", "AXK2"]
@@ -26,23 +26,17 @@ def _dense(config: Config, count: int) -> list[bool]:
     return [i < first or i % every_nth != 0 for i in range(count)]
 
 
-def _k2_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _k2_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """Queries and gate are one projection, of the query latent and as much again."""
-    del spec
-    rank = config.integer("q_lora_rank")
-
-    def weigh(layer: Layer) -> Weighed:
-        latent = layer[0]
-        assert isinstance(latent, LatentAttention)
-        widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
-        own = attention_weights(config, layer[:1])
-        return (
-            *(weight for weight in own if not weight.path.endswith("q_b_proj.weight")),
-            *linear("self_attn.q_gate_proj", 2 * rank, latent.num_attention_heads * widths),
-            *attention_weights(config, layer[1:]),
-        )
-
-    return attention_blocks(layers, weigh)
+    rank, latent = config.integer("q_lora_rank"), layer[0]
+    assert isinstance(latent, LatentAttention)
+    widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
+    own = attention_weights(config, spec, layer[:1])
+    return (
+        *(weight for weight in own if not weight.path.endswith("q_b_proj.weight")),
+        *linear("self_attn.q_gate_proj", 2 * rank, latent.num_attention_heads * widths),
+        *attention_weights(config, spec, layer[1:]),
+    )
 
 
 def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -66,5 +60,7 @@ def _post_norm(config: Config) -> Weighed:
     return rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
 
 
-AXK1: Final = Decoder(layers=LatentLayers().read, attentions=attentions, experts=replace(ROUTED, dense=_dense, extra=_post_norm))
-AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attentions=_k2_attentions, mlps=_k2_mlps)
+AXK1: Final = Decoder(
+    layers=LatentLayers().read, attention=attention_weights, experts=replace(ROUTED, dense=_dense, extra=_post_norm)
+)
+AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)

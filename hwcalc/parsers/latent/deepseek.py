@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from hwcalc.formulas import Layer
-from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, dense_prefix, not_sparse, times
+from hwcalc.parsers.decoder.build import Decoder, Experts, dense_prefix, mtp_copies, mtp_shared, not_sparse, times
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 from hwcalc.parsers.reading import Reading
 
@@ -24,14 +21,7 @@ __all__ = [
     "ROUTED",
     "SPARSE",
     "YOUTU",
-    "attentions",
 ]
-
-
-def attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """The attention of each layer by the common keys."""
-    del spec
-    return attention_blocks(layers, lambda layer: attention_weights(config, layer))
 
 
 def _v32(config: Config) -> Reading:
@@ -43,7 +33,7 @@ def _v32(config: Config) -> Reading:
 
 ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
 """The experts of all these models, on every layer."""
-YOUTU: Final = Decoder(layers=LatentLayers().read, attentions=attentions)
+YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)
 MINICPM3: Final = replace(YOUTU, mlp_bias="mlp_bias")
 MISTRAL4: Final = replace(YOUTU, experts=replace(ROUTED, dense=dense_prefix("first_k_dense_replace")))
 DEEPSEEK_V2: Final = replace(
@@ -52,9 +42,9 @@ DEEPSEEK_V2: Final = replace(
     experts=replace(ROUTED, shared_bias="mlp_bias", dense=dense_prefix("first_k_dense_replace")),
 )
 # The layouts of multi-token prediction are those that the published sizes of checkpoints confirm.
-DEEPSEEK_V3: Final = replace(MISTRAL4, mtp="copies")
-GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, dense=not_sparse(1, None)), mtp="copies")
+DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=mtp_copies)
+GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, dense=not_sparse(1, None)), mtp=mtp_copies)
 SPARSE: Final = replace(YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(ROUTED, dense=not_sparse()))
 """An indexer on every layer, unless the file says that it uses that of an earlier one."""
-DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp="copies")
-GLM_MOE_DSA: Final = replace(SPARSE, mtp="shared")
+DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=mtp_copies)
+GLM_MOE_DSA: Final = replace(SPARSE, mtp=mtp_shared)

@@ -10,6 +10,7 @@ from hwcalc.formulas import weights as formula
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.blocks import Weighed, attention_of
 from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.build import Decoder
 from hwcalc.parsers.reading import Reading, read_layer_types
 
 __all__ = [
@@ -164,7 +165,7 @@ def indexer_weights(kind: SparseIndexer, hidden_size: int, query_width: int) -> 
     return formula.indexer(hidden_size, query_width, kind.index_n_heads, kind.index_head_dim)
 
 
-def attention_weights(config: Config, layer: Layer) -> Weighed:
+def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """The weights of a layer's attentions and indexer, by the common keys."""
     hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
     weights: Weighed = ()

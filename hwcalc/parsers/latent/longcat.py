@@ -9,8 +9,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, mlp_blocks, mlp_weights
-from hwcalc.parsers.latent.deepseek import attentions
-from hwcalc.parsers.latent.layers import LatentLayers
+from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 __all__ = ["LONGCAT_FLASH"]
 
@@ -30,5 +29,5 @@ def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
 
 
 LONGCAT_FLASH: Final = Decoder(
-    norms=4, layers=LatentLayers(count="num_layers", attentions=2).read, attentions=attentions, mlps=_mlps
+    norms=4, layers=LatentLayers(count="num_layers", attentions=2).read, attention=attention_weights, mlps=_mlps
 )
