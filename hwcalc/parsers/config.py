@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,6 @@ __all__ = [
     "architecture_types",
     "class_defaults",
     "defaults_version",
-    "known_model_types",
 ]
 
 MAX_LAYERS: Final = 10_000
@@ -43,21 +42,15 @@ class ClassDefaults:
         self.nested: Mapping[str, str] = entry.get("nested", {})
 
 
-@lru_cache(maxsize=1)
-def _table() -> Mapping[str, Any]:
-    path = Path(__file__).with_name("class_defaults.json")
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+@lru_cache(maxsize=2)
+def _table(name: str = "class_defaults.json") -> Mapping[str, Any]:
+    table: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return table
 
 
 def defaults_version() -> str:
     """The transformers version that the class defaults come from."""
     return str(_table()["version"])
-
-
-def known_model_types() -> Iterator[str]:
-    """Model types that have a config class in transformers."""
-    yield from _table()["model_types"]
 
 
 def architecture_types() -> Mapping[str, str]:
@@ -73,12 +66,9 @@ def class_defaults(model_type: str | None) -> ClassDefaults | None:
     return None if entry is None else ClassDefaults(entry)
 
 
-@lru_cache(maxsize=1)
 def _towers() -> Mapping[str, Any]:
-    # A file of its own: a plan needs no towers, and is not to pay for reading them.
-    path = Path(__file__).with_name("tower_defaults.json")
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return table
+    """Towers have a file of their own: a plan that needs none should not pay for reading it."""
+    return _table("tower_defaults.json")
 
 
 @lru_cache(maxsize=512)
@@ -165,16 +155,19 @@ class Config:
         """Mark keys as known and without effect on the cache."""
         self.read.update(keys)
 
+    def _place(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
     def error(self, key: str, value: Any, allowed: str) -> ConfigError:
         """A :class:`ConfigError` about one key, to be raised."""
-        place = f"{self.where}.{key}" if self.where else key
-        return ConfigError(f"{place} is {_short(value)}, but must be {allowed}.")
+        return ConfigError(f"{self._place(key)} is {_short(value)}, but must be {allowed}.")
 
     def missing(self, key: str) -> ConfigError:
         """A :class:`ConfigError` about a key that is not there, to be raised."""
-        place = f"{self.where}.{key}" if self.where else key
         kind = f" a {self.model_type} config" if self.model_type else " this config"
-        return ConfigError(f"{place} is missing:{kind} needs it.", hint="Check that the file is the model's config.json.")
+        return ConfigError(
+            f"{self._place(key)} is missing:{kind} needs it.", hint="Check that the file is the model's config.json."
+        )
 
     def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:
         """A whole number, or ``None`` where it is absent without default or null."""
@@ -269,11 +262,7 @@ class Config:
         declared = value.get("model_type")
         if not (isinstance(declared, str) and declared):
             model_type = model_type or (self._class.nested.get(key) if self._class else None)
-        child = Config(
-            value,
-            declared if isinstance(declared, str) and declared else model_type,
-            f"{self.where}.{key}" if self.where else key,
-        )
+        child = Config(value, declared if isinstance(declared, str) and declared else model_type, self._place(key))
         self.children.append(child)
         return child
 
@@ -301,7 +290,7 @@ class Config:
             value = {known.aliases.get(name, name): given for name, given in value.items()} | {
                 name: given for name, given in value.items() if name not in known.aliases
             }
-        child = Config({**value, **set_by_parent}, model_type, f"{self.where}.{key}" if self.where else key)
+        child = Config({**value, **set_by_parent}, model_type, self._place(key))
         child._class = known
         self.parts.append(child)
         return child
@@ -335,7 +324,7 @@ class Config:
     def unread(self) -> list[str]:
         """Cache-shaped keys that say something and that nobody has read, here and in the configs read below."""
         found = [
-            f"{self.where}.{key}" if self.where else key
+            self._place(key)
             for key, value in self.raw.items()
             if key not in self.read
             and value not in (None, False, "", 0, [], {})
@@ -350,8 +339,7 @@ class Config:
 
     def bearing(self) -> dict[str, Any]:
         """The keys that were read and that the file has, by dotted path, here and in the configs read below."""
-        prefix = f"{self.where}." if self.where else ""
-        out = {f"{prefix}{key}": value for key, value in self.raw.items() if key in self.read and not isinstance(value, Mapping)}
+        out = {self._place(key): value for key, value in self.raw.items() if key in self.read and not isinstance(value, Mapping)}
         for child in (*self.children, *self.parts):
             out |= child.bearing()
         return out

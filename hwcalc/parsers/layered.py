@@ -16,15 +16,18 @@ from hwcalc.parsers.decoder.build import (
     Experts,
     attention_blocks,
     attention_weights,
-    not_listed,
-    not_sparse,
+    by_types,
+    listed,
     sparse_layers,
     width,
 )
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, full
-from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, read_layer_types
+from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, attention_dims, build_layers, dims_of, read_layer_types
 
 __all__ = ["LAGUNA", "MIMO_V2", "MINIMAX_M3", "MLLAMA", "STEP3P5"]
+
+
+_SPARSE: Final = "minimax_m3_sparse"
 
 
 def _is_full(layer: Layer) -> bool:
@@ -101,24 +104,21 @@ def _read_step3p5(config: Config) -> Reading:
     config.ignore("mtp_layer_types")
     types = read_layer_types(config, count) or [FULL] * count
     window = config.maybe_integer("sliding_window")
-    layers: list[Layer] = []
-    for index, name in enumerate(types):
-        own = sliding if name == SLIDING else dims
-        if config.has("per_layer_config"):
-            # A file that transformers has saved: it holds the heads of every sliding layer.
-            own = attention_dims(config.layer(index))
-        if name == FULL or window is None:
-            layers.append((own.full(),))
-        elif name == SLIDING:
-            layers.append((own.sliding(window),))
-        else:
-            raise config.error("layer_types", name, f"{FULL} or {SLIDING}")
+
+    def own(level: Config, common: AttentionDims) -> AttentionDims:
+        # A file that transformers has saved holds the heads of every sliding layer.
+        return attention_dims(level) if config.has("per_layer_config") else common
+
+    readers: dict[str, LayerReader] = {
+        FULL: lambda level, _index: (own(level, dims).full(),),
+        SLIDING: lambda level, _index: (own(level, sliding).within(window),),
+    }
     readings = {}
     if not config.where:
         # transformers reads only text_config: a file that keeps the keys at the top gets the class's defaults.
         default = Config({}, config.model_type)
         readings["transformers"] = ((attention_dims(default).full(),),) * default.number_of_layers()
-    return Reading(layers=tuple(layers), config=config, readings=readings)
+    return Reading(layers=build_layers(config, types, readers), config=config, readings=readings)
 
 
 def _step3p5(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -141,21 +141,18 @@ def _read_minimax_m3(config: Config) -> Reading:
     sparse = nested.integers("sparse_attention_freq", length=count) if nested is not None else None
     if nested is not None:
         nested.ignore(*nested.raw)
-    types = read_layer_types(config, count) or ["minimax_m3_sparse" if flag else FULL for flag in (sparse or [0] * count)]
+    types = read_layer_types(config, count) or [_SPARSE if flag else FULL for flag in (sparse or [0] * count)]
     heads = (nested and nested.maybe_integer("sparse_num_index_heads")) or config.maybe_integer("index_n_heads")
     width = (nested and nested.maybe_integer("sparse_index_dim")) or config.maybe_integer("index_head_dim")
     config.ignore("index_block_size", "index_topk_blocks", "index_local_blocks")
-    layers: list[Layer] = []
-    for name in types:
-        if name == "minimax_m3_sparse":
-            if heads is None or width is None:
-                raise config.missing("index_head_dim")
-            layers.append((dims.full(), SparseIndexer(index_n_heads=heads, index_head_dim=width, index_quantized=False)))
-        elif name == FULL:
-            layers.append((dims.full(),))
-        else:
-            raise config.error("layer_types", name, f"{FULL} or minimax_m3_sparse")
-    return Reading(layers=tuple(layers), config=config)
+
+    def indexed(_level: Config, _index: int) -> Layer:
+        if heads is None or width is None:
+            raise config.missing("index_head_dim")
+        return (dims.full(), SparseIndexer(index_n_heads=heads, index_head_dim=width, index_quantized=False))
+
+    layers = build_layers(config, types, {FULL: lambda _level, _index: (dims.full(),), _SPARSE: indexed})
+    return Reading(layers=layers, config=config)
 
 
 def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
@@ -170,11 +167,11 @@ def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return weights
 
 
-def _minimax_m3_dense(config: Config, count: int) -> list[bool]:
+def _minimax_m3_sparse(config: Config, count: int) -> list[bool]:
     frequency = config.integers("moe_layer_freq", length=count)
     if frequency is None or config.strings("mlp_layer_types") is not None:
-        return [not sparse for sparse in sparse_layers(config, count, 0, None)]
-    return [not flag for flag in frequency]
+        return sparse_layers(config, count, 0, None)
+    return list(map(bool, frequency))
 
 
 def _read_mllama(config: Config) -> Reading:
@@ -212,7 +209,7 @@ LAGUNA: Final = replace(
     attentions=_laguna,
     experts=Experts(
         shared=width("shared_expert_intermediate_size"),
-        dense=not_sparse(1, None),
+        sparse=by_types(1, None),
         extra=lambda config: parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
     ),
 )
@@ -220,7 +217,7 @@ MIMO_V2: Final = Decoder(
     layers=_read_mimo_v2,
     qkv_bias="attention_bias",
     attention=_mimo_v2,
-    experts=Experts(count="n_routed_experts", dense=not_sparse(1, None)),
+    experts=Experts(count="n_routed_experts", sparse=by_types(1, None)),
 )
 STEP3P5: Final = replace(
     _HEAD_NORM,
@@ -228,7 +225,7 @@ STEP3P5: Final = replace(
     attentions=_step3p5,
     gate="head",
     mlp_bias="mlp_bias",
-    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", dense=not_listed(3)),
+    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", sparse=listed(3)),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,
@@ -239,7 +236,7 @@ MINIMAX_M3: Final = Decoder(
         count="num_local_experts",
         width="intermediate_size",
         shared=width("shared_intermediate_size"),
-        dense=_minimax_m3_dense,
+        sparse=_minimax_m3_sparse,
     ),
 )
 MLLAMA: Final = Decoder(

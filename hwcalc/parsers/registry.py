@@ -22,7 +22,6 @@ __all__ = [
     "find_family",
     "find_tower",
     "find_wrapper",
-    "has_family",
     "known_families",
     "model_type_of_architecture",
     "room_of",
@@ -55,11 +54,6 @@ def find_family(model_type: str | None) -> Family | None:
     """The family of a model type, ``None`` for a type that no row has."""
     found: Family | None = _named("language", model_type)
     return found
-
-
-def has_family(model_type: str | None) -> bool:
-    """Whether a row has this model type."""
-    return model_type in _rows("language")
 
 
 def known_families() -> Iterator[str]:

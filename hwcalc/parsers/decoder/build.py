@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen
@@ -31,19 +31,21 @@ from hwcalc.parsers.decoder.layer_types import Rule, layers_by_type
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
 
 __all__ = [
+    "AFTER_PREFIX",
+    "ROUTED",
     "Decoder",
     "Experts",
+    "after",
     "alike",
     "attention_blocks",
     "attention_weights",
-    "dense_prefix",
+    "by_types",
+    "listed",
     "mlp_blocks",
     "mlp_weights",
     "moe_weights",
     "mtp_copies",
     "mtp_shared",
-    "not_listed",
-    "not_sparse",
     "sparse_layers",
     "times",
     "untied",
@@ -67,8 +69,8 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     expert_bias: Switch = False
-    dense: Callable[[Config, int], list[bool]] | None = None
-    """Which layers have a plain MLP instead; ``None`` is no layer."""
+    sparse: Callable[[Config, int], list[bool]] | None = None
+    """Which layers have them, and not a plain MLP; ``None`` is every layer."""
     extra: Callable[[Config], Weighed] | None = None
     """More tensors of each of these layers."""
 
@@ -289,8 +291,8 @@ def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
     mixture, count = spec.experts, len(layers)
     if mixture is None:
         return [in_layers("mlp", mlp_weights(config, spec), count)]
-    plain = [False] * count if mixture.dense is None else mixture.dense(config, count)
-    blocks = mlp_blocks(plain, lambda dense: mlp_weights(config, spec) if dense else moe_weights(config, mixture))
+    sparse = [True] * count if mixture.sparse is None else mixture.sparse(config, count)
+    blocks = mlp_blocks(sparse, lambda routed: moe_weights(config, mixture) if routed else mlp_weights(config, spec))
     return sorted(blocks, key=lambda block: block.kind == "mlp")
 
 
@@ -336,7 +338,7 @@ def untied(_config: Config, _top: Config) -> bool:
 
 
 def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
-    """Which layers have experts, by ``mlp_layer_types`` or the leading ones that have none: ``key`` or ``default`` of them."""
+    """Which layers have experts: by ``mlp_layer_types``, else all but the first ones, which are ``key`` or ``default`` many."""
     types = config.strings("mlp_layer_types")
     if types is not None and len(types) >= count:
         return [name == "sparse" for name in types[:count]]
@@ -344,41 +346,41 @@ def sparse_layers(config: Config, count: int, default: int = 0, key: str | None 
     return [i >= (default if dense is None else dense) for i in range(count)]
 
 
-def dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
-    """The first ``key`` layers have no experts."""
+def after(key: str) -> Callable[[Config, int], list[bool]]:
+    """All layers but the first ``key`` have experts."""
 
-    def dense(config: Config, count: int) -> list[bool]:
+    def sparse(config: Config, count: int) -> list[bool]:
         prefix = config.maybe_integer(key, minimum=0) or 0
-        return [i < prefix for i in range(count)]
+        return [i >= prefix for i in range(count)]
 
-    return dense
-
-
-def not_sparse(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
-    """The layers that :func:`sparse_layers` leaves out."""
-    return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default, key)]
+    return sparse
 
 
-def not_listed(default: int) -> Callable[[Config, int], list[bool]]:
-    """Step's rule: the layers that ``moe_layers_enum`` (a list, or numbers between commas) leaves out.
+def by_types(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
+    """The layers that :func:`sparse_layers` names."""
+    return lambda config, count: sparse_layers(config, count, default, key)
 
-    ``mlp_layer_types`` goes before it; without either the first ``default`` have no experts.
+
+def listed(default: int) -> Callable[[Config, int], list[bool]]:
+    """Step's rule: the layers in ``moe_layers_enum`` (a list, or numbers between commas) have experts.
+
+    ``mlp_layer_types`` wins over it; without either, all layers but the first ``default`` have experts.
     """
 
-    def dense(config: Config, count: int) -> list[bool]:
-        listed = config.get("moe_layers_enum")
-        if listed is None or config.strings("mlp_layer_types") is not None:
-            return [not sparse for sparse in sparse_layers(config, count, default, None)]
-        if isinstance(listed, str):
-            items = [item.strip() for item in listed.split(",") if item.strip()]
+    def sparse(config: Config, count: int) -> list[bool]:
+        numbers = config.get("moe_layers_enum")
+        if numbers is None or config.strings("mlp_layer_types") is not None:
+            return sparse_layers(config, count, default, None)
+        if isinstance(numbers, str):
+            items = [item.strip() for item in numbers.split(",") if item.strip()]
             if not all(item.isdecimal() and len(item) < 8 for item in items):
-                raise config.error("moe_layers_enum", listed, "layer numbers with commas between")
-            sparse = set(map(int, items))
+                raise config.error("moe_layers_enum", numbers, "layer numbers with commas between")
+            found = set(map(int, items))
         else:
-            sparse = set(config.integers("moe_layers_enum") or [])
-        return [i not in sparse for i in range(count)]
+            found = set(config.integers("moe_layers_enum") or [])
+        return [i in found for i in range(count)]
 
-    return dense
+    return sparse
 
 
 def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:
@@ -389,3 +391,8 @@ def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], 
 def width(key: str) -> Callable[[Config], int]:
     """A width that may be 0 or absent for none."""
     return lambda config: config.maybe_integer(key, minimum=0) or 0
+
+
+ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
+"""The experts of DeepSeek-V2 and of the many models that have its keys, on every layer."""
+AFTER_PREFIX: Final = replace(ROUTED, sparse=after("first_k_dense_replace"))

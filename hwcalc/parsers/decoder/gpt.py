@@ -79,20 +79,11 @@ def _falcon_norms(config: Config, spec: Decoder) -> Decoder:
     return spec if two else replace(spec, norms=1)
 
 
-def _stablelm_norms(config: Config, spec: Decoder) -> Decoder:
-    """With ``use_parallel_residual`` attention and MLP share a norm."""
-    return replace(spec, norms=1 if config.flag("use_parallel_residual") else 2)
-
-
 def _opt_norms(config: Config, spec: Decoder) -> Decoder:
     """Norms may lack scales, and may stand after attention and MLP (350M), with none at the end."""
     affine = config.flag("layer_norm_elementwise_affine", default=True)
     after = not config.flag("do_layer_norm_before", default=True) or config.flag("_remove_final_layer_norm")
     return replace(spec, norm="layer" if affine else "none", final_norm=not after)
-
-
-def _modernbert_norms(config: Config, spec: Decoder) -> Decoder:
-    return replace(spec, norm="layer" if config.flag("norm_bias") else "scale")
 
 
 def _moshi_alone(config: Config, spec: Decoder) -> Decoder | None:
@@ -144,14 +135,6 @@ def _kosmos_norms(config: Config, layer: Layer) -> Weighed:
     if config.model_type == "kosmos_2_text_model":
         inner += layer_norm("self_attn.inner_attn_ln", config.integer("hidden_size"))
     return inner + _encoder_attention(config, layer)
-
-
-def _segments(config: Config) -> Weighed:
-    return embedding("segment_emb", 2, config.integer("hidden_size"))
-
-
-def _embedding_norm(config: Config) -> Weighed:
-    return layer_norm("word_embeddings_layernorm", config.integer("hidden_size"))
 
 
 def _last_bias(config: Config) -> Weighed:
@@ -262,7 +245,12 @@ GPT_NEOX_JAPANESE: Final = replace(
     outer=_last_bias,
 )
 BLOOM: Final = replace(
-    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"), outer=_embedding_norm
+    GPT_NEOX,
+    qkv_bias=True,
+    o_bias=True,
+    attn="self_attention",
+    width=_inner("n_inner"),
+    outer=lambda config: layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
 )
 FALCON: Final = replace(
     GPT_NEOX,
@@ -293,7 +281,7 @@ MPT: Final = replace(
 BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
 XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
 KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
-KOSMOS_2_5: Final = replace(KOSMOS_2, outer=_segments)
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: embedding("segment_emb", 2, config.integer("hidden_size")))
 OPT: Final = replace(
     BIOGPT,
     adapt=_opt_norms,
@@ -322,7 +310,14 @@ PHI: Final = Decoder(
 STARCODER2: Final = Decoder(
     norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
 )
-STABLELM: Final = Decoder(adapt=_stablelm_norms, norm="layer", qkv_bias="use_qkv_bias", qk_norm="full", qk_norm_if="qk_layernorm")
+STABLELM: Final = Decoder(
+    # Attention and MLP share a norm where they run in parallel.
+    adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
+    norm="layer",
+    qkv_bias="use_qkv_bias",
+    qk_norm="full",
+    qk_norm_if="qk_layernorm",
+)
 DBRX: Final = Decoder(
     layers=alike(_nested_heads, "num_key_value_heads"),
     norm="scale",
@@ -334,7 +329,7 @@ DBRX: Final = Decoder(
 MODERNBERT: Final = Decoder(
     types=first_of(3, "global_attn_every_n_layers"),
     dims=_own_heads,
-    adapt=_modernbert_norms,
+    adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
     norms=1,
     attn="attn",
     qkv_bias="attention_bias",

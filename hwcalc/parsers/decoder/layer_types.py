@@ -27,6 +27,7 @@ __all__ = [
     "layers_by_type",
     "nullable_window",
     "with_last_full",
+    "with_positions",
 ]
 
 FULL: Final = "full_attention"
@@ -81,22 +82,18 @@ def full(*ignored: str) -> Rule:
     return rule
 
 
-def last_of(period: int, key: str | None = None) -> Rule:
+def last_of(period: int, key: str | None = None, *, offset: int = -1) -> Rule:
     """Full attention on the last layer of every ``period``; ``key`` may set another period."""
 
     def rule(config: Config, count: int) -> list[str]:
-        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING)
+        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING, offset)
 
     return rule
 
 
 def first_of(period: int, key: str | None = None) -> Rule:
     """Full attention on the first layer of every ``period``; ``key`` may set another period."""
-
-    def rule(config: Config, count: int) -> list[str]:
-        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING, offset=0)
-
-    return rule
+    return last_of(period, key, offset=0)
 
 
 def with_last_full(rule: Rule) -> Rule:
@@ -126,3 +123,15 @@ def nullable_window(config: Config, count: int) -> list[str]:
     else:
         types = every(config.maybe_integer("sliding_window_pattern", minimum=0) or 4, count, FULL, SLIDING)
     return [FULL] * count if config.maybe_integer("sliding_window") is None else types
+
+
+def with_positions(config: Config, count: int, *, exact: bool = True) -> list[int]:
+    """1 for each layer with rotary positions: as ``no_rope_layers`` lists them, which may be longer if not ``exact``, else by period.
+
+    The key names the opposite of what it holds. Without it every fourth layer has none, or the ``no_rope_layer_interval``-th.
+    """
+    given = config.integers("no_rope_layers", length=count if exact else None)
+    period = config.maybe_integer("no_rope_layer_interval") or 4
+    if given and len(given) < count:
+        raise config.error("no_rope_layers", f"{len(given)} items long", f"a list of {count} items, one for each layer")
+    return given or [int((i + 1) % period != 0) for i in range(count)]

@@ -25,6 +25,7 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -33,45 +34,37 @@ from hwcalc.formulas.weights import attention, gated_mlp, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
+    AFTER_PREFIX,
     Decoder,
     Experts,
+    after,
     alike,
     attention_weights,
-    dense_prefix,
+    listed,
     mlp_weights,
-    not_listed,
     times,
     width,
 )
+from hwcalc.parsers.decoder.gpt import PHI
 from hwcalc.parsers.decoder.layer_types import from_a_layer_on
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of
 
 # Heads, and layers that are not all alike.
 
 
-def _chatglm_dims(config: Config) -> AttentionDims:
-    dims, groups = attention_dims(config), config.maybe_integer("multi_query_group_num") or 1
-    return replace(dims, num_key_value_heads=groups) if config.flag("multi_query_attention") else _all_heads(dims)
+def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
+    """``key`` key/value heads (one without a key) where ``flag`` says so; every head has its own otherwise."""
 
+    def dims(config: Config) -> AttentionDims:
+        own, groups = attention_dims(config), (config.maybe_integer(key) if key else None) or 1
+        return replace(own, num_key_value_heads=groups if config.flag(flag, default=default) else own.num_attention_heads)
 
-def _codeshell_dims(config: Config) -> AttentionDims:
-    dims, groups = attention_dims(config), config.maybe_integer("num_query_groups") or 1
-    grouped = config.flag("group_query_attention", default=True)
-    return replace(dims, num_key_value_heads=groups) if grouped else _all_heads(dims)
-
-
-def _multi_query_dims(config: Config) -> AttentionDims:
-    dims = attention_dims(config)
-    return replace(dims, num_key_value_heads=1) if config.flag("multi_query", default=True) else _all_heads(dims)
+    return dims
 
 
 def _plamo_dims(config: Config) -> AttentionDims:
     dims, sharing = attention_dims(config), config.maybe_integer("n_shared_head") or 8
     return replace(dims, num_key_value_heads=-(-dims.num_attention_heads // sharing))
-
-
-def _all_heads(dims: AttentionDims) -> AttentionDims:
-    return replace(dims, num_key_value_heads=dims.num_attention_heads)
 
 
 def _minicpm_layers(config: Config) -> Reading:
@@ -157,7 +150,7 @@ INTERNLM2: Final = replace(INTERNLM, attn="attention", fused_qkv="wqkv", output=
 ORION: Final = replace(PLAIN, norm="layer")
 MINICPM: Final = replace(_LLAMA, layers=_minicpm_layers, adapt=_minicpm, tied=_tied_unless_said)
 CHATGLM: Final = Decoder(
-    layers=alike(_chatglm_dims),
+    layers=alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
     adapt=_chatglm,
     attn="self_attention",
     fused_qkv="query_key_value",
@@ -177,7 +170,7 @@ QWEN: Final = replace(
 DEEPSEEK: Final = replace(
     _LLAMA,
     mlp_bias=False,
-    experts=Experts(count="n_routed_experts", shared=times("n_shared_experts"), dense=dense_prefix("first_k_dense_replace")),
+    experts=AFTER_PREFIX,
 )
 BAILING: Final = Decoder(
     layers=alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
@@ -188,7 +181,7 @@ BAILING: Final = Decoder(
     o_bias="use_bias",
     qk_norm="head",
     qk_norm_if="use_qk_norm",
-    experts=Experts(shared=times("num_shared_experts"), dense=dense_prefix("first_k_dense_replace")),
+    experts=Experts(shared=times("num_shared_experts"), sparse=after("first_k_dense_replace")),
 )
 GROK: Final = Decoder(
     layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4, experts=Experts(width="intermediate_size")
@@ -200,19 +193,13 @@ ARCTIC: Final = Decoder(
     experts=Experts(count="num_local_experts", width="intermediate_size", path="block_sparse_moe"),
 )
 PHI_MSFT: Final = replace(
-    PLAIN,
-    norm="layer",
-    norms=1,
+    PHI,
+    layers=alike(),
     attn="mixer",
     fused_qkv="Wqkv",
     output="out_proj",
-    qkv_bias=True,
-    o_bias=True,
-    mlp_bias=True,
-    gated=False,
-    names=("fc1", "fc2"),
+    qk_norm="",
     width=lambda config: config.maybe_integer("intermediate_size") or 4 * config.integer("hidden_size"),
-    head_bias=True,
 )
 PHI3_SMALL: Final = Decoder(
     layers=alike(
@@ -243,12 +230,12 @@ STEP3: Final = Decoder(
         per_token="moe_top_k",
         shared=width("share_expert_dim"),
         shared_path="share_expert",
-        dense=not_listed(1),
+        sparse=listed(1),
     ),
 )
 
 # Nobody has counted the weights of these.
 ALIKE: Final = Readers(layers=alike())
-CODESHELL: Final = Readers(layers=alike(_codeshell_dims))
-MULTI_QUERY: Final = Readers(layers=alike(_multi_query_dims))
+CODESHELL: Final = Readers(layers=alike(_grouped("group_query_attention", "num_query_groups")))
+MULTI_QUERY: Final = Readers(layers=alike(_grouped("multi_query")))
 PLAMO: Final = Readers(layers=alike(_plamo_dims))

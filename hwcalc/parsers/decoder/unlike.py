@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from hwcalc.formulas import Layer, NoCache, SharedCache
-from hwcalc.formulas.weights import Block, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
-from hwcalc.parsers.blocks import Named, Weighed, head_block, repeated, tied_head
+from hwcalc.formulas.weights import Block, attention, embedding, gated_mlp, linear, rms_norm
+from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, attention_blocks, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.dense import LLAMA
@@ -224,8 +224,7 @@ def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> lis
         number, active, inner, shared = kind
         if not number:
             return mlp_weights(config, spec)
-        weights = experts(gated_mlp(hidden, inner, path="mlp.experts"), number, active)
-        weights += linear("mlp.gate.wg", hidden, number, role=WeightRole.ROUTER)
+        weights = gated_experts(hidden, inner, number, active, router="gate.wg")
         return weights + (gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
 
     return mlp_blocks(map(kind, range(count)), weigh)

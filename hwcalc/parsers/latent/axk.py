@@ -10,20 +10,19 @@ from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.weights import Block, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, mlp_blocks, mlp_weights, moe_weights, sparse_layers
-from hwcalc.parsers.latent.deepseek import ROUTED
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, mlp_blocks, mlp_weights, moe_weights, sparse_layers
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 __all__ = ["AXK1", "AXK2"]
 
 
-def _dense(config: Config, count: int) -> list[bool]:
+def _sparse(config: Config, count: int) -> list[bool]:
     """``mlp_layer_types``, or leading dense layers and then experts on every ``moe_layer_freq``-th."""
     if config.strings("mlp_layer_types") is not None:
-        return [not sparse for sparse in sparse_layers(config, count)]
+        return sparse_layers(config, count)
     prefix = config.maybe_integer("first_k_dense_replace", minimum=0)
     first, every_nth = 1 if prefix is None else prefix, config.maybe_integer("moe_layer_freq") or 1
-    return [i < first or i % every_nth != 0 for i in range(count)]
+    return [i >= first and i % every_nth == 0 for i in range(count)]
 
 
 def _k2_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
@@ -53,7 +52,7 @@ def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
     before = gated("input_layernorm")
     sparse = moe_weights(config, ROUTED) + before + gated("post_attention_layernorm")
     dense = mlp_weights(config, spec) + before + rms_norm("post_attention_layernorm", hidden)
-    return mlp_blocks(_dense(config, len(layers)), lambda plain: dense if plain else sparse)
+    return mlp_blocks(_sparse(config, len(layers)), lambda routed: sparse if routed else dense)
 
 
 def _post_norm(config: Config) -> Weighed:
@@ -61,6 +60,6 @@ def _post_norm(config: Config) -> Weighed:
 
 
 AXK1: Final = Decoder(
-    layers=LatentLayers().read, attention=attention_weights, experts=replace(ROUTED, dense=_dense, extra=_post_norm)
+    layers=LatentLayers().read, attention=attention_weights, experts=replace(ROUTED, sparse=_sparse, extra=_post_norm)
 )
 AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)

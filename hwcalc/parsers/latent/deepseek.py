@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, Experts, dense_prefix, mtp_copies, mtp_shared, not_sparse, times
+from hwcalc.parsers.decoder.build import AFTER_PREFIX, ROUTED, Decoder, by_types, mtp_copies, mtp_shared
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 from hwcalc.parsers.reading import Reading
 
@@ -18,7 +18,6 @@ __all__ = [
     "GLM_MOE_DSA",
     "MINICPM3",
     "MISTRAL4",
-    "ROUTED",
     "SPARSE",
     "YOUTU",
 ]
@@ -31,20 +30,14 @@ def _v32(config: Config) -> Reading:
     return reading if own == reading.layers else replace(reading, readings={"transformers": own})
 
 
-ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
-"""The experts of all these models, on every layer."""
 YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)
 MINICPM3: Final = replace(YOUTU, mlp_bias="mlp_bias")
-MISTRAL4: Final = replace(YOUTU, experts=replace(ROUTED, dense=dense_prefix("first_k_dense_replace")))
-DEEPSEEK_V2: Final = replace(
-    YOUTU,
-    mlp_bias="mlp_bias",
-    experts=replace(ROUTED, shared_bias="mlp_bias", dense=dense_prefix("first_k_dense_replace")),
-)
+MISTRAL4: Final = replace(YOUTU, experts=AFTER_PREFIX)
+DEEPSEEK_V2: Final = replace(YOUTU, mlp_bias="mlp_bias", experts=replace(AFTER_PREFIX, shared_bias="mlp_bias"))
 # The layouts of multi-token prediction are those that the published sizes of checkpoints confirm.
 DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=mtp_copies)
-GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, dense=not_sparse(1, None)), mtp=mtp_copies)
-SPARSE: Final = replace(YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(ROUTED, dense=not_sparse()))
+GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, sparse=by_types(1, None)), mtp=mtp_copies)
+SPARSE: Final = replace(YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(ROUTED, sparse=by_types()))
 """An indexer on every layer, unless the file says that it uses that of an earlier one."""
 DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=mtp_copies)
 GLM_MOE_DSA: Final = replace(SPARSE, mtp=mtp_shared)

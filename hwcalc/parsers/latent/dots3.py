@@ -10,8 +10,7 @@ from hwcalc.formulas import LatentAttention, Layer, SparseIndexer
 from hwcalc.formulas.weights import Block, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, not_sparse, times
-from hwcalc.parsers.latent.deepseek import ROUTED
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, attention_blocks, by_types, times
 from hwcalc.parsers.latent.layers import INDEXED, SLIDING, LatentLayers, indexer_weights, latent_attention, latent_weights
 from hwcalc.parsers.reading import every
 
@@ -72,5 +71,5 @@ def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
 DOTS3_NOTE: Final = Decoder(
     layers=LatentLayers(sparse=True, types=_types, latent=_latent, own_indexers=True).read,
     attentions=_attentions,
-    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), dense=not_sparse(1)),
+    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), sparse=by_types(1)),
 )

@@ -13,6 +13,7 @@ from hwcalc.formulas.weights import layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder
+from hwcalc.parsers.decoder.layer_types import with_positions
 from hwcalc.parsers.latent.deepseek import SPARSE
 from hwcalc.parsers.latent.layers import indexer_weights, latent_weights
 from hwcalc.parsers.reading import Reading
@@ -27,9 +28,7 @@ def _read(config: Config) -> Reading:
     """
     layers = SPARSE.read(config).layers
     count = len(layers)
-    spelled = config.integers("no_rope_layers", length=count)
-    period = config.maybe_integer("no_rope_layer_interval") or 4
-    positions = spelled or [(i + 1) % period for i in range(count)]
+    positions = with_positions(config, count)
     sources = config.integers("kv_source_layers", length=count) or range(count)
     own = [layer if positions[i] else tuple(map(_without_positions, layer)) for i, layer in enumerate(layers)]
     shares = [source != i for i, source in enumerate(sources)]
