@@ -12,7 +12,7 @@ from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
 from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import find_family, model_type_of_architecture, room_of
+from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
 
 __all__ = ["ASSUMPTIONS", "parse"]
@@ -84,7 +84,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     elif assume is None:
         raise _unknown(raw, architecture)
     else:
-        family, config = _plain_attention(), _descend(top) or top
+        family, config = known_family("llama"), _descend(top) or top
         reading = _read(family, config)
         assumed = True
         notes.append(
@@ -95,7 +95,13 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
             )
         )
     notes += (*_from_the_class(reading.config), *reading.notes)
-    counted = None if assumed else _counted(family, config, top, reading, notes)
+    counted = None
+    if not assumed:
+        try:
+            counted = whole_weights(family, config, top, reading)
+        except (ConfigError, ValueError) as error:
+            # What makes no sense for the weights leaves the cache as it is.
+            notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
     return _spec(raw, top, config, reading, counted, architecture, notes, assumed)
 
 
@@ -104,13 +110,6 @@ def _architecture(config: Mapping[str, Any]) -> str | None:
     if isinstance(names, (list, tuple)) and names and isinstance(names[0], str):
         return names[0]
     return None
-
-
-def _plain_attention() -> Family:
-    """What ``--assume gqa`` reads a config as."""
-    found = find_family("llama")
-    assert found is not None
-    return found
 
 
 def _find(top: Config, architecture: str | None) -> tuple[Family, Config] | None:
@@ -157,10 +156,7 @@ def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureErro
     model_type = raw.config.get("model_type")
     what = f"model_type {str(model_type)[:60]!r}" if model_type else "no model_type"
     with_architecture = f", architecture {architecture[:60]!r}" if architecture else ""
-    return UnknownArchitectureError(
-        f"No parser knows {raw.id}: {what}{with_architecture}.",
-        hint="To read it as plain attention on every layer, with every number marked as assumed: --assume gqa.",
-    )
+    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=ASSUME_HINT)
 
 
 def _spec(
@@ -198,7 +194,9 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters if counted is None else _parameters(counted),
+        parameters=raw.parameters
+        if counted is None
+        else Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None),
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),
@@ -236,15 +234,6 @@ _WORTH_A_NOTE = {
 }
 
 
-def _counted(family: Family, language: Config, top: Config, reading: Reading, notes: list[Note]) -> Weights | None:
-    """The weights; what does not make sense for them leaves the cache as it is, with a note."""
-    try:
-        return whole_weights(family, language, top, reading)
-    except (ConfigError, ValueError) as error:
-        notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
-        return None
-
-
 def _from_the_class(language: Config) -> tuple[Note, ...]:
     """A note of what the file leaves out and the model's class fills in, where it decides how much is cached."""
     defaults = language.assumed_defaults().items()
@@ -254,11 +243,6 @@ def _from_the_class(language: Config) -> tuple[Note, ...]:
     listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
     source = f"the {language.model_type} class of transformers {defaults_version()}"
     return (Note(code="class-defaults", message=f"The config leaves out {listed}: taken from {source}."),)
-
-
-def _parameters(counted: Weights) -> Parameters:
-    mtp = counted.mtp
-    return Parameters(total=counted.total, active=counted.active, mtp=mtp or None)
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:

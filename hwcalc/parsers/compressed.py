@@ -16,8 +16,6 @@ from hwcalc.parsers.decoder.build import Decoder, Experts, moe_weights
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
 from hwcalc.parsers.reading import Reading
 
-__all__ = ["DEEPSEEK_V4"]
-
 _SPARSE: Final = "compressed_sparse_attention"
 _HEAVY: Final = "heavily_compressed_attention"
 _SLIDING: Final = "sliding_attention"

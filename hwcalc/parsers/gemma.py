@@ -15,66 +15,61 @@ from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.decoder.dense import HEAD_NORM
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, every, read_layer_types
-
-__all__ = ["ASSISTANT", "DIFFUSION_GEMMA", "GEMMA3N", "GEMMA4"]
+from hwcalc.parsers.reading import (
+    AttentionDims,
+    LayerReader,
+    Readers,
+    Reading,
+    attention_dims,
+    build_layers,
+    every,
+    read_layer_types,
+)
 
 _GLOBAL_HEAD_DIM: Final = 512
 """Gemma 4's ``global_head_dim`` where the file leaves it out (transformers 5.23, configuration_gemma4.py)."""
 
 
-def _layer_types(config: Config, count: int, *, four: bool) -> list[str]:
-    """The type of every layer: spelled out, or every fifth (3n) or sixth (4) full; the last one of Gemma 4 always is."""
-    types = read_layer_types(config, count) or every(6 if four else 5, count, FULL, SLIDING)
-    if four:
-        types[-1] = FULL
-    for name in types:
-        if name not in (FULL, SLIDING):
-            raise config.error("layer_types", name, f"{FULL} or {SLIDING}")
-    return types
+def _global_dims(config: Config, level: Config) -> AttentionDims:
+    """Heads and widths of a full layer of Gemma 4: of ``global_head_dim``, and with fewer heads where keys and values are one.
 
-
-def _dims(config: Config, index: int, *, four: bool, full: bool) -> AttentionDims:
-    """Heads and widths of one layer.
-
-    Gemma 4's full layers have ``global_head_dim`` and, where keys and values share a projection, fewer heads.
-
-    Sharing the projection does not share the cache: keys are rotated, values are not, and both are kept. An explicit
-    ``per_layer_config`` replaces both keys.
+    Keys and values that share a projection do not share the cache: keys are rotated, values are not, and both are kept. An
+    explicit ``per_layer_config`` replaces both keys.
     """
-    layer = config.layer(index)
-    dims = attention_dims(layer)
-    global_dim = config.maybe_integer("global_head_dim")
-    global_heads = config.maybe_integer("num_global_key_value_heads")
-    k_eq_v = config.flag("attention_k_eq_v", default=True)
-    if not four or not full or config.has("per_layer_config"):
+    dims, head_dim = attention_dims(level), config.maybe_integer("global_head_dim") or _GLOBAL_HEAD_DIM
+    heads = config.maybe_integer("num_global_key_value_heads")
+    one = config.flag("attention_k_eq_v", default=True)
+    if config.has("per_layer_config"):
         return dims
-    head_dim = global_dim or _GLOBAL_HEAD_DIM
-    return AttentionDims(
-        num_attention_heads=dims.num_attention_heads,
-        num_key_value_heads=global_heads if global_heads and k_eq_v else dims.num_key_value_heads,
-        head_dim=head_dim,
-        v_head_dim=head_dim,
+    return replace(
+        dims, num_key_value_heads=heads if heads and one else dims.num_key_value_heads, head_dim=head_dim, v_head_dim=head_dim
     )
 
 
 def _read(config: Config, *, four: bool) -> Reading:
-    """Layers that share keys and values keep none, and weigh by their own attention, with a shared cache before it."""
+    """Full layers are named, or every fifth (3n) or sixth (4); the last layer of Gemma 4 is always full.
+
+    Layers that share keys and values keep none. Their weights are those of their own attention with a shared cache before it.
+    """
     count = config.number_of_layers()
-    types = _layer_types(config, count, four=four)
+    types = read_layer_types(config, count) or every(6 if four else 5, count, FULL, SLIDING)
     window = config.integer("sliding_window")
-    if four and config.get("use_bidirectional_attention") == "all":
-        # Both directions: half the window on each side, and the token itself.
-        window = window // 2 + 1
-    shared = config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0
-    layers: list[Layer] = []
-    for index, name in enumerate(types):
-        dims = _dims(config, index, four=four, full=name == FULL)
-        kind = dims.full() if name == FULL else dims.sliding(window)
-        layers.append((SharedCache(), kind) if index >= count - shared else (kind,))
-    kept = tuple(layer[:1] if _shares(layer) else layer for layer in layers)
-    return Reading(layers=kept, config=config, weighed=tuple(layers))
+    if four:
+        types[-1] = FULL
+        if config.get("use_bidirectional_attention") == "all":
+            # Both directions: half the window on each side, and the token itself.
+            window = window // 2 + 1
+    readers: dict[str, LayerReader] = {
+        FULL: lambda level, _index: ((_global_dims(config, level) if four else attention_dims(level)).full(),),
+        SLIDING: lambda level, _index: (attention_dims(level).sliding(window),),
+    }
+    first = count - (config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0)
+    own = build_layers(config, types, readers)
+    shared = ((SharedCache(),),) * (count - first)
+    weighed = tuple((SharedCache(), *layer) for layer in own[first:])
+    return Reading(layers=own[:first] + shared, config=config, weighed=own[:first] + weighed)
 
 
 def _shares(layer: Layer) -> bool:
@@ -181,9 +176,9 @@ def _assistant(config: Config) -> Reading:
     return Reading(layers=((SharedCache(),),) * count, config=text, notes=(note,))
 
 
-_GEMMA: Final = Decoder(norms=4, qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
 GEMMA3N: Final = replace(
-    _GEMMA,
+    HEAD_NORM,
+    norms=4,
     layers=lambda config: _read(config, four=False),
     attention=_attention,
     mlps=_mlps_3n,
@@ -191,9 +186,8 @@ GEMMA3N: Final = replace(
     outer=_altup,
 )
 GEMMA4: Final = replace(
-    _GEMMA,
+    GEMMA3N,
     layers=lambda config: _read(config, four=True),
-    attention=_attention,
     mlps=_mlps_4,
     extra=lambda config, _layer: _inputs_of_layer(config),
     outer=_inputs,

@@ -22,8 +22,6 @@ from hwcalc.parsers.latent.layers import indexer_modes, latent_attention, latent
 from hwcalc.parsers.reading import Reading, build_layers, every
 from hwcalc.parsers.states import LINEAR, spelled_layer_types, state_dtype
 
-__all__ = ["BAILING", "GLM5_NEXT", "KIMI_LINEAR", "DeltaFamily"]
-
 _EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
 _FULL: Final = "full_attention"
 _INDEXED: Final = "indexed_attention"

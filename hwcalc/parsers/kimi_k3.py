@@ -19,8 +19,6 @@ from hwcalc.parsers.latent.layers import latent_weights
 from hwcalc.parsers.reading import Readers, Reading
 from hwcalc.parsers.relabelled import read_nested
 
-__all__ = ["KIMI_K3"]
-
 
 def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     text, hidden = reading.config, reading.config.integer("hidden_size")

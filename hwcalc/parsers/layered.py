@@ -21,11 +21,9 @@ from hwcalc.parsers.decoder.build import (
     sparse_layers,
     width,
 )
+from hwcalc.parsers.decoder.dense import HEAD_NORM
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, full
 from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, attention_dims, build_layers, dims_of, read_layer_types
-
-__all__ = ["LAGUNA", "MIMO_V2", "MINIMAX_M3", "MLLAMA", "STEP3P5"]
-
 
 _SPARSE: Final = "minimax_m3_sparse"
 
@@ -202,9 +200,8 @@ def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
-_HEAD_NORM: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
 LAGUNA: Final = replace(
-    _HEAD_NORM,
+    HEAD_NORM,
     types=full(),
     attentions=_laguna,
     experts=Experts(
@@ -220,7 +217,7 @@ MIMO_V2: Final = Decoder(
     experts=Experts(count="n_routed_experts", sparse=by_types(1, None)),
 )
 STEP3P5: Final = replace(
-    _HEAD_NORM,
+    HEAD_NORM,
     layers=_read_step3p5,
     attentions=_step3p5,
     gate="head",

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.config import Config, architecture_types
 
 if TYPE_CHECKING:
@@ -19,13 +20,18 @@ if TYPE_CHECKING:
     from hwcalc.parsers.reading import Family
 
 __all__ = [
+    "ASSUME_HINT",
     "find_family",
     "find_tower",
     "find_wrapper",
     "known_families",
+    "known_family",
     "model_type_of_architecture",
     "room_of",
 ]
+
+
+ASSUME_HINT: Final = "To read it as plain attention on every layer, with every number marked as assumed: --assume gqa."
 
 
 @lru_cache(maxsize=1)
@@ -54,6 +60,14 @@ def find_family(model_type: str | None) -> Family | None:
     """The family of a model type, ``None`` for a type that no row has."""
     found: Family | None = _named("language", model_type)
     return found
+
+
+def known_family(model_type: str | None) -> Family:
+    """The same, or :class:`~hwcalc.errors.UnknownArchitectureError`."""
+    family = find_family(model_type)
+    if family is None:
+        raise UnknownArchitectureError(f"No parser knows model_type {str(model_type)[:60]!r}.", hint=ASSUME_HINT)
+    return family
 
 
 def known_families() -> Iterator[str]:

@@ -11,24 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.errors import UnknownArchitectureError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Family, Readers, Reading
-from hwcalc.parsers.registry import find_family
-
-__all__ = ["DEEPSEEK_REF", "MINIMAX_M3", "STEP3_VL", "Relabelled", "read_nested"]
-
-
-def _family(model_type: str | None) -> Family:
-    family = find_family(model_type)
-    if family is None:
-        raise UnknownArchitectureError(
-            f"No parser knows model_type {str(model_type)[:60]!r}.",
-            hint="To read it as plain attention on every layer, with every number marked as assumed: --assume gqa.",
-        )
-    return family
+from hwcalc.parsers.reading import Readers, Reading
+from hwcalc.parsers.registry import known_family
 
 
 @frozen
@@ -39,12 +26,12 @@ class Relabelled:
 
     def read(self, config: Config) -> Reading:
         """The layers."""
-        return _family(self.model_type).read(config.retyped(self.model_type))
+        return known_family(self.model_type).read(config.retyped(self.model_type))
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
         """The blocks of weights of these layers."""
         del config
-        return _family(self.model_type).weigh(reading.config, top, reading)
+        return known_family(self.model_type).weigh(reading.config, top, reading)
 
 
 def read_nested(config: Config, model_type: str) -> Reading:
@@ -56,7 +43,7 @@ def read_nested(config: Config, model_type: str) -> Reading:
         raise config.error("text_config.model_type", config.model_type, model_type)
     # It groups layers whose outputs later layers mix, within one token's step.
     text.ignore("attn_res_block_size")
-    return _family(text.model_type).read(text)
+    return known_family(text.model_type).read(text)
 
 
 DEEPSEEK_REF: Final = Relabelled(model_type="deepseek_v4")

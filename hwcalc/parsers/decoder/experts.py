@@ -33,6 +33,7 @@ from hwcalc.parsers.decoder.layer_types import (
     FULL,
     SLIDING,
     first_of,
+    from_a_layer_on,
     full,
     last_of,
     nullable_window,
@@ -53,11 +54,8 @@ def _minimax_m2_types(config: Config, count: int) -> list[str]:
 
 
 def _dots1_types(config: Config, count: int) -> list[str]:
-    """Sliding from ``max_window_layers`` on, if a window is set."""
-    first = config.maybe_integer("max_window_layers", minimum=0) or 0
-    window = config.maybe_integer("sliding_window", minimum=0)
     config.ignore("use_sliding_window")
-    return [SLIDING if window and i >= first else FULL for i in range(count)]
+    return from_a_layer_on(config, count, always=True)
 
 
 def _qwen2_moe_types(config: Config, count: int) -> list[str]:

@@ -101,13 +101,12 @@ def with_last_full(rule: Rule) -> Rule:
     return lambda config, count: [*rule(config, count)[:-1], FULL]
 
 
-def from_a_layer_on(config: Config, count: int) -> list[str]:
-    """Sliding from ``max_window_layers`` on, if ``use_sliding_window``."""
+def from_a_layer_on(config: Config, count: int, *, always: bool = False) -> list[str]:
+    """Sliding from ``max_window_layers`` on, if ``use_sliding_window`` or ``always``."""
     first = config.maybe_integer("max_window_layers", minimum=0) or 0
     window = config.maybe_integer("sliding_window", minimum=0)
-    if not window or not config.flag("use_sliding_window"):
-        return [FULL] * count
-    return [SLIDING if i >= first else FULL for i in range(count)]
+    slides = window and (always or config.flag("use_sliding_window"))
+    return [SLIDING if slides and i >= first else FULL for i in range(count)]
 
 
 def nullable_window(config: Config, count: int) -> list[str]:

@@ -13,8 +13,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import ROUTED, Decoder, mlp_blocks, mlp_weights, moe_weights, sparse_layers
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
-__all__ = ["AXK1", "AXK2"]
-
 
 def _sparse(config: Config, count: int) -> list[bool]:
     """``mlp_layer_types``, or leading dense layers and then experts on every ``moe_layer_freq``-th."""

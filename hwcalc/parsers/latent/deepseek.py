@@ -10,18 +10,6 @@ from hwcalc.parsers.decoder.build import AFTER_PREFIX, ROUTED, Decoder, by_types
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 from hwcalc.parsers.reading import Reading
 
-__all__ = [
-    "DEEPSEEK_V2",
-    "DEEPSEEK_V3",
-    "DEEPSEEK_V32",
-    "GLM4_MOE_LITE",
-    "GLM_MOE_DSA",
-    "MINICPM3",
-    "MISTRAL4",
-    "SPARSE",
-    "YOUTU",
-]
-
 
 def _v32(config: Config) -> Reading:
     """Layers may use the indexer of an earlier one. transformers gives each its own, and does not read the keys for it."""

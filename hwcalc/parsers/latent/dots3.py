@@ -14,8 +14,6 @@ from hwcalc.parsers.decoder.build import ROUTED, Decoder, attention_blocks, by_t
 from hwcalc.parsers.latent.layers import INDEXED, SLIDING, LatentLayers, indexer_weights, latent_attention, latent_weights
 from hwcalc.parsers.reading import every
 
-__all__ = ["DOTS3_NOTE"]
-
 
 def _types(config: Config, count: int) -> list[str]:
     """Two leading layers and every fourth after them index; the rest slide."""

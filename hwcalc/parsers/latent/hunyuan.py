@@ -13,8 +13,6 @@ from hwcalc.parsers.decoder.build import ROUTED, Decoder, by_types
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
-__all__ = ["HY_V4"]
-
 
 def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """With a gate as wide as the values, and a sink for each head."""

@@ -11,8 +11,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, mlp_blocks, mlp_weights
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
-__all__ = ["LONGCAT_FLASH"]
-
 
 def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """Idle experts have gate and up all the same in transformers (LongcatFlashExperts), and no token uses them."""

@@ -18,8 +18,6 @@ from hwcalc.parsers.latent.deepseek import SPARSE
 from hwcalc.parsers.latent.layers import indexer_weights, latent_weights
 from hwcalc.parsers.reading import Reading
 
-__all__ = ["MISTRAL_LARGE4"]
-
 
 def _read(config: Config) -> Reading:
     """Layers that read the latent of an earlier one weigh their own attention, with a shared cache before it.
