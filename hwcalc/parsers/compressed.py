@@ -1,6 +1,6 @@
-"""DeepSeek-V4: a window on every layer, and on most a compressed memory of every 4 or every 128 tokens.
+"""DeepSeek-V4: every layer has a window, and most also a compressed memory of every 4 or every 128 tokens.
 
-Besides: experts on every layer, and several residual streams mixed by learned weights.
+Every layer has experts, and learned weights mix several residual streams.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPE_OF_RATIO: Final = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
 
 
 def _layer(config: Config, name: str, ratio: int | None) -> Layer:
-    """One layer by its type; the sparse kind overlaps its groups and has an indexer."""
+    """One layer by its type. The groups of sparse layers overlap, and an indexer chooses among them."""
     sparse = name == _SPARSE
     return (
         CompressedAttention(
@@ -41,7 +41,7 @@ def _layer(config: Config, name: str, ratio: int | None) -> Layer:
 
 
 def _read(config: Config) -> Reading:
-    """``layer_types``, else ``compress_ratios``, else two heavy layers and then both in turn."""
+    """By ``layer_types``, else by ``compress_ratios``, else two heavy layers and then sparse and heavy ones in turn."""
     count = config.number_of_layers()
     config.ignore("num_key_value_heads", "compress_rope_theta", "num_hash_layers", "o_lora_rank", "q_lora_rank", "o_groups")
     config.ignore("qk_rope_head_dim")
@@ -62,14 +62,14 @@ def _read(config: Config) -> Reading:
         types = [_TYPE_OF_RATIO[ratio] for ratio in ratios]
     if types is None:
         types = [_HEAVY] * min(count, 2) + [_SPARSE if i % 2 else _HEAVY for i in range(max(count - 2, 0))]
-    # The list also describes the multi-token-prediction layers that follow the stack.
+    # The list also describes the layers for multi-token prediction that follow the stack.
     if len(types) < count or set(types) - {_SPARSE, _HEAVY, _SLIDING}:
         raise config.error("layer_types", types, f"{_SPARSE}, {_HEAVY} or {_SLIDING} for each of {count} layers")
     return Reading(layers=tuple(_layer(config, name, rates.get(name)) for name in types[:count]), config=config)
 
 
 def _projections(config: Config, kind: CompressedAttention) -> Weighed:
-    """One key/value head for all queries, and an output that passes through groups of low rank."""
+    """All queries share one key/value head, and the output passes through groups of low rank."""
     hidden, rank = config.integer("hidden_size"), config.integer("q_lora_rank")
     heads, head_dim = kind.num_attention_heads, kind.head_dim
     groups, group_rank = config.integer("o_groups"), config.integer("o_lora_rank")
@@ -86,7 +86,7 @@ def _projections(config: Config, kind: CompressedAttention) -> Weighed:
 
 
 def _compressor(config: Config, kind: CompressedAttention) -> Weighed:
-    """Pools a group of tokens into one entry. Groups that overlap are pooled twice, and so are those of the indexer."""
+    """Pools a group of tokens into one entry. Overlapping groups are pooled twice, also for the indexer."""
     if kind.compress_ratio is None:
         return ()
     hidden, rank, ratio = config.integer("hidden_size"), config.integer("q_lora_rank"), kind.compress_ratio
@@ -120,7 +120,7 @@ def _attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
 
 
 def _mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
-    """A layer without compressor, fed by two projections, before a mixing head of its own."""
+    """A layer without compressor, between two projections and a head of its own that mixes the streams."""
     hidden = config.integer("hidden_size")
     return (
         *linear("e_proj", hidden, hidden),

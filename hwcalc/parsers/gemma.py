@@ -1,6 +1,6 @@
 """Gemma 3n and 4, and the assistants of Gemma 4.
 
-Windowed layers, wider heads on the full ones, and last layers that share the keys and values of earlier ones.
+Most layers slide, the full ones have wider heads, and the last layers share the keys and values of earlier ones.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _GLOBAL_HEAD_DIM: Final = 512
 
 
 def _global_dims(config: Config, level: Config) -> AttentionDims:
-    """Heads and widths of a full layer of Gemma 4: of ``global_head_dim``, and with fewer heads where keys and values are one.
+    """Heads and widths of a full layer of Gemma 4: wider heads, and fewer where one projection gives keys and values.
 
-    Keys and values that share a projection do not share the cache: keys are rotated, values are not, and both are kept. An
-    explicit ``per_layer_config`` replaces both keys.
+    The cache keeps both all the same, since keys are rotated and values are not. A ``per_layer_config`` in the file replaces
+    these keys.
     """
     dims, head_dim = attention_dims(level), config.maybe_integer("global_head_dim") or _GLOBAL_HEAD_DIM
     heads = config.maybe_integer("num_global_key_value_heads")
@@ -49,9 +49,9 @@ def _global_dims(config: Config, level: Config) -> AttentionDims:
 
 
 def _read(config: Config, *, four: bool) -> Reading:
-    """Full layers are named, or every fifth (3n) or sixth (4); the last layer of Gemma 4 is always full.
+    """The file lists the types, or every fifth (3n) or sixth (4) layer is full. The last layer of Gemma 4 always is.
 
-    Layers that share keys and values keep none. Their weights are those of their own attention with a shared cache before it.
+    Layers that share keys and values keep none. Their weights are those of their attention, with a shared cache before it.
     """
     count = config.number_of_layers()
     types = read_layer_types(config, count) or every(6 if four else 5, count, FULL, SLIDING)
@@ -59,7 +59,7 @@ def _read(config: Config, *, four: bool) -> Reading:
     if four:
         types[-1] = FULL
         if config.get("use_bidirectional_attention") == "all":
-            # Both directions: half the window on each side, and the token itself.
+            # The window reaches in both directions: half of it on each side, and the token itself.
             window = window // 2 + 1
     readers: dict[str, LayerReader] = {
         FULL: lambda level, _index: ((_global_dims(config, level) if four else attention_dims(level)).full(),),
@@ -77,7 +77,7 @@ def _shares(layer: Layer) -> bool:
 
 
 def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """Layers that share keys and values project none; where keys and values are one, full layers project no values."""
+    """Layers that share keys and values project none. With ``attention_k_eq_v`` the keys of full layers are their values."""
     one = isinstance(layer[-1], FullAttention) and config.flag("attention_k_eq_v")
     absent = (".k_", ".v_") if _shares(layer) else (".v_proj",) if one else ()
     weights = attention_weights(config, spec, layer)
@@ -85,14 +85,14 @@ def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 
 
 def _mlps_3n(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Widths may be listed."""
+    """The widths may be listed, one for each layer."""
     listed, count = config.get("intermediate_size"), len(layers)
     widths = config.integers("intermediate_size", length=count, minimum=1) if isinstance(listed, (list, tuple)) else None
     return mlp_blocks(widths or [None] * count, lambda wide: mlp_weights(config, spec, wide))
 
 
 def _mlps_4(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Layers without keys may be twice as wide, and experts may stand beside the MLP."""
+    """Layers that share keys and values may be twice as wide. Experts may stand beside the MLP."""
     double, wide = config.flag("use_double_wide_mlp"), config.integer("intermediate_size")
     beside = _moe(config) if config.flag("enable_moe_block") else ()
     widths = (2 * wide if double and _shares(layer) else wide for layer in layers)
@@ -100,7 +100,7 @@ def _mlps_4(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bloc
 
 
 def _moe(config: Config) -> Weighed:
-    """Gemma 4's experts, with a scale for each channel of the router and each expert, and three norms more."""
+    """Gemma 4's experts: the router has a scale for each channel and each expert, and the layer three norms more."""
     hidden, number = config.integer("hidden_size"), config.integer("num_experts")
     expert = gated_mlp(hidden, config.integer("moe_intermediate_size"), path="experts")
     return (
@@ -115,7 +115,7 @@ def _moe(config: Config) -> Weighed:
 
 
 def _inputs_of_layer(config: Config) -> Weighed:
-    """What mixes a layer's own input in."""
+    """The weights that mix a layer's own input in."""
     hidden, own = config.integer("hidden_size"), config.maybe_integer("hidden_size_per_layer_input", minimum=0) or 0
     if not own:
         return ()
@@ -167,7 +167,7 @@ def _altup(config: Config) -> Weighed:
 
 
 def _assistant(config: Config) -> Reading:
-    """A drafter whose every layer reads the keys and values of the model that it drafts for (modeling_gemma4_assistant.py)."""
+    """A draft model: its layers read the keys and values of the model that it drafts for (modeling_gemma4_assistant.py)."""
     text = config.sub("text_config") or config
     count = text.number_of_layers()
     text.ignore(*text.raw)

@@ -1,4 +1,4 @@
-"""Decoders whose layers differ in heads and widths, or of which some have an indexer or attend to an image."""
+"""Decoders whose layers differ: in heads and widths, or because some have an indexer or attend to an image."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def _read_mimo_v2(config: Config) -> Reading:
 
 
 def _mimo_v2(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """MiMo-V2: sinks on the sliding layers."""
+    """MiMo-V2: the sliding layers have sinks."""
     return attention_weights(config, spec if _is_full(layer) else replace(spec, sinks=True), layer)
 
 
 def _read_step3p5(config: Config) -> Reading:
     """Step-3.7: sliding layers may have more query heads. The per-layer lists also cover the trailing draft layers.
 
-    ``attention_other_setting`` may say more of the sliding layers, of which transformers 5.23 and vLLM 0.33 read the query
+    ``attention_other_setting`` may say more about the sliding layers. Of that transformers 5.23 and vLLM 0.33 read the query
     heads alone.
     """
     count = config.number_of_layers()
@@ -129,7 +129,7 @@ def _step3p5(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
 
 
 def _read_minimax_m3(config: Config) -> Reading:
-    """MiniMax-M3: grouped-query attention whose sparse layers keep one indexer key a token beside keys and values.
+    """MiniMax-M3: grouped-query attention. Sparse layers keep one indexer key a token beside keys and values.
 
     The key stays in the cache dtype, as transformers 5.23 and SGLang 0.5.23 keep it.
     """
@@ -154,7 +154,7 @@ def _read_minimax_m3(config: Config) -> Reading:
 
 
 def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """MiniMax-M3: the sparse layers have an indexer with norms of its own."""
+    """MiniMax-M3: the indexer of a sparse layer has its own norms."""
     hidden, path = config.integer("hidden_size"), "self_attn.indexer"
     weights = attention_weights(config, spec, layer)
     for kind in layer[1:]:
@@ -239,6 +239,6 @@ MINIMAX_M3: Final = Decoder(
 MLLAMA: Final = Decoder(
     layers=_read_mllama,
     attention=_mllama,
-    # Eight rows more, for the image token.
+    # The embedding has eight rows more, for the image token.
     rows=lambda config: config.integer("vocab_size") + 8,
 )

@@ -1,7 +1,4 @@
-"""Which room reads which model type: ``index.json`` says it, one row a type. A room is imported when it is needed.
-
-Order of claim: ``model_type``, then the first known name in ``architectures``.
-"""
+"""Which room reads which model type. ``index.json`` says so, in one row a type. A room is imported when a model needs it."""
 
 from __future__ import annotations
 
@@ -81,16 +78,16 @@ def room_of(model_type: str | None) -> str:
 
 
 def find_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[Block] | None] | None:
-    """What weighs the parts around the language model of a document of this type: ``wrapper(top, language)``.
+    """The function that weighs what stands around the language model of a document of this type: ``wrapper(top, language)``.
 
-    ``None`` for a type that no row has; the function itself gives ``None`` where a tower is of a type that nobody weighs.
+    ``None`` for a type that no row has. The function itself returns ``None`` where a tower is of a type that nobody weighs.
     """
     found: Callable[[Config, Config], Sequence[Block] | None] | None = _named("wrappers", model_type)
     return found
 
 
 def find_tower(model_type: str | None) -> Callable[[Config, str], tuple[Block, ...]] | None:
-    """What weighs a tower of this type: ``tower(config, path)``; ``None`` for a type that no row has."""
+    """The function that weighs a tower of this type: ``tower(config, path)``. ``None`` for a type that no row has."""
     found: Callable[[Config, str], tuple[Block, ...]] | None = _named("towers", model_type)
     return found
 

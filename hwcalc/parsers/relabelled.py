@@ -1,9 +1,9 @@
-"""Files of another model type under a label of their own.
+"""Model types that are another type under a name of their own.
 
-- deepseek_ref: DeepSeek-V4 in its reference code's key names, which transformers' ``deepseek_v4`` takes too
+- deepseek_ref: DeepSeek-V4 with the key names of its reference code, which transformers' ``deepseek_v4`` takes too
   (``compress_ratios``, ``sliding_window``, ``index_*``).
-- minimax_m3: the language model of ``minimax_m3_vl`` on its own; ``sparse_attention_config`` as there.
-- step3_vl: its ``text_config`` is a ``step3_text`` model, which not every file names.
+- minimax_m3: the language model of ``minimax_m3_vl`` by itself, with the same ``sparse_attention_config``.
+- step3_vl: its ``text_config`` is a ``step3_text`` model, though not every file says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hwcalc.parsers.registry import known_family
 
 @frozen
 class Relabelled:
-    """A whole file of another model type."""
+    """A whole file that is read as another model type."""
 
     model_type: str
 
@@ -41,7 +41,7 @@ def read_nested(config: Config, model_type: str) -> Reading:
         raise config.missing("text_config")
     if text.model_type == config.model_type:
         raise config.error("text_config.model_type", config.model_type, model_type)
-    # It groups layers whose outputs later layers mix, within one token's step.
+    # Later layers mix the outputs of groups of so many layers, within the step of one token: nothing of them is cached.
     text.ignore("attn_res_block_size")
     return known_family(text.model_type).read(text)
 

@@ -1,4 +1,4 @@
-"""What a decoder-only family adds to Llama: one spec from which its layers are read and their weights built.
+"""One spec for each family of decoder-only models, from which its layers are read and their weights are built.
 
 Each spec mirrors the model's ``modeling_*.py`` in transformers 5.23, or the model's own code where it lives with the model.
 Names of tensors are those of the checkpoints.
@@ -55,7 +55,7 @@ __all__ = [
 
 @frozen
 class Experts:
-    """A mixture of experts: the keys that count them, and what stands beside them."""
+    """A mixture of experts: the config keys of its sizes, and what stands beside the experts."""
 
     count: str = "num_experts"
     per_token: str = "num_experts_per_tok"
@@ -72,45 +72,42 @@ class Experts:
     sparse: Callable[[Config, int], list[bool]] | None = None
     """Which layers have them, and not a plain MLP; ``None`` is every layer."""
     extra: Callable[[Config], Weighed] | None = None
-    """More tensors of each of these layers."""
+    """Further tensors of each layer with experts."""
 
 
 @frozen
 class Decoder:
-    """A family of decoder-only models: what it adds to Llama, or leaves out.
-
-    It is a :class:`~hwcalc.parsers.reading.Family`: it reads the layers, and weighs the layers that it has read.
-    """
+    """A :class:`~hwcalc.parsers.reading.Family` of decoder-only models, by what it adds to Llama or leaves out."""
 
     types: Rule | None = None
-    """Which layers are windowed where the file does not say; ``None`` is all of them if a window is set."""
+    """Which layers have a window where the file does not say; ``None`` is all of them if a window is set."""
     dims: Callable[[Config], AttentionDims] = attention_dims
     """Reads heads and widths of a layer."""
     layers: Callable[[Config], Reading] | None = None
     """Reads all layers, where ``types`` and ``dims`` do not describe them."""
     numbers: Callable[[Config, Reading], Sequence[int]] | None = None
-    """Of which layer that was read each layer of weights is, where that is not one to one."""
+    """For each layer of weights the number of the layer that was read, where they are not one to one."""
     adapt: Callable[[Config, Decoder], Decoder | None] | None = None
-    """What the config changes in the fields below; ``None`` where the file does not say enough to count its weights."""
+    """Changes the fields below by the config; gives ``None`` where the file does not say enough to count the weights."""
 
     norm: str = "rms"
     """``rms``, ``layer`` (scale and shift), ``scale`` (a layer norm without shift) or ``none``."""
     norms: int = 2
-    """Norms of each layer that are as wide as the hidden size."""
+    """How many norms of the hidden size each layer has."""
     final_norm: bool = True
     qkv_bias: Switch = False
     o_bias: Switch = False
     mlp_bias: Switch = False
     attn: str = "self_attn"
     fused_qkv: str = ""
-    """Name of the tensor that holds queries, keys and values, where they are one."""
+    """Name of the tensor that holds queries, keys and values, where one does."""
     output: str = "o_proj"
     mlp: str = "mlp"
     gated: bool = True
     fused_gate: str = ""
-    """Name of the tensor that holds gate and up, where they are one."""
+    """Name of the tensor that holds gate and up, where one does."""
     names: tuple[str, str] = ("up_proj", "down_proj")
-    """Names in an MLP without gate."""
+    """Names of the two matrices of an MLP without gate."""
     width: str | Callable[[Config], int] = "intermediate_size"
     qk_norm: str = ""
     """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), ``head_layer`` and
@@ -122,27 +119,27 @@ class Decoder:
     """One learned number per query head."""
     experts: Experts | None = None
     positions: int | None = None
-    """Learned positions: this many rows more than ``max_position_embeddings``."""
+    """How many rows the table of learned positions has beyond ``max_position_embeddings``; ``None`` is no table."""
     rows: Callable[[Config], int] | None = None
-    """Rows of the token embedding, where they are not the vocabulary."""
+    """Rows of the token embedding, where they are not the size of the vocabulary."""
     embed: str = "model.embed_tokens"
     embedded: Callable[[Config], int] | None = None
     """Width of the token embedding and the head, where it is not the hidden size."""
     head_bias: Switch = False
     tied: Callable[[Config, Config], bool] = tied_head
-    """Whether the head is the embedding: of the config, and of the whole document."""
+    """Whether the head is the embedding, by the config and the whole document."""
     extra: Callable[[Config, Layer], Weighed] | None = None
-    """More tensors of each layer."""
+    """Further tensors of a layer."""
     outer: Callable[[Config], Weighed] | None = None
-    """Tensors that the model has once, besides embeddings, last norm and head."""
+    """Further tensors that the model has once."""
     attention: Callable[[Config, Decoder, Layer], Weighed] | None = None
-    """The attention of a layer, without norms and ``extra``, where it is not :func:`attention_weights`."""
+    """Weighs the attention of a layer, without norms and ``extra``, where :func:`attention_weights` does not fit."""
     attentions: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
-    """The attention of all layers, where a layer's weights depend on more than what it caches: see :func:`attention_blocks`."""
+    """Weighs the attention of all layers, where more than the kind of a layer decides: see :func:`attention_blocks`."""
     mlps: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
-    """The MLPs of all layers, where ``experts`` does not describe them: see :func:`mlp_blocks`."""
+    """Weighs the MLPs of all layers, where ``experts`` does not describe them: see :func:`mlp_blocks`."""
     mtp: Callable[[Config, Decoder, Layer], Weighed] | None = None
-    """One multi-token-prediction layer, of which the checkpoint has ``num_nextn_predict_layers``, by the first layer of the model."""
+    """Weighs one of the ``num_nextn_predict_layers`` layers for multi-token prediction, by the first layer of the model."""
 
     def read(self, config: Config) -> Reading:
         """The layers."""
@@ -151,7 +148,7 @@ class Decoder:
         return Reading(layers=layers_by_type(config, self.types, self.dims), config=config)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
-        """All blocks of weights of these layers, and those around them."""
+        """The blocks of weights of these layers, and of what stands around them."""
         spec = self if self.adapt is None else self.adapt(config, self)
         if spec is None:
             return None
@@ -184,7 +181,7 @@ def _embeddings(config: Config, spec: Decoder, embedded: int) -> list[Block]:
 
 
 def _layers(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Attention, norms, ``extra`` and MLPs, in this order."""
+    """The blocks of attention, norms, ``extra`` and MLPs, in this order."""
     out = [*_attentions(config, spec, layers), in_layers("norm", _scales(config, spec), len(layers))]
     if spec.extra is not None:
         extra = spec.extra
@@ -206,12 +203,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 def attention_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
-    """One attention in each layer; equal ones are weighed once. ``layers`` may be anything that tells them apart."""
+    """Blocks of one attention in each layer. ``layers`` may be anything that tells layers of different weights apart."""
     return repeated(layers, lambda layer: (("attention", weigh(layer)),))
 
 
 def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
-    """One MLP or mixture of experts in each layer, likewise."""
+    """Blocks of one MLP or mixture of experts in each layer, likewise."""
 
     def named(layer: K) -> tuple[tuple[str, Weighed]]:
         weights = weigh(layer)
@@ -262,7 +259,7 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
     """One mixture of experts with its router and shared expert."""
     hidden = config.integer("hidden_size")
     count = config.integer(spec.count)
-    # A config class whose default is no number of experts in use builds the model all the same: all of them then.
+    # Config classes without a default for the experts of a token build the model all the same: a token uses all of them.
     active = config.maybe_integer(spec.per_token) or count
     bias = switched(config, spec.expert_bias)
     expert = gated_mlp(hidden, config.integer(spec.width), bias=bias, path=f"{spec.path}.experts")
@@ -285,7 +282,7 @@ def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
 
 
 def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """The MLPs, those with experts before the others."""
+    """Blocks of MLPs, those with experts before the others."""
     if spec.mlps is not None:
         return spec.mlps(config, spec, layers)
     mixture, count = spec.experts, len(layers)
@@ -297,10 +294,9 @@ def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
 
 
 def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """A multi-token-prediction layer of DeepSeek-V3 that uses the model's embedding and head.
+    """A layer for multi-token prediction as in DeepSeek-V3, which uses the embedding and the head of the model.
 
-    A whole layer stands between a projection, of the token's embedding beside the hidden state, and a norm. It has the attention
-    of the first layer, and its MLP or experts.
+    A projection takes the token's embedding and the hidden state, one beside the other. A whole layer and a norm follow.
     """
     hidden = config.integer("hidden_size")
     return (
@@ -315,14 +311,14 @@ def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 
 
 def mtp_copies(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """The same where the checkpoint stores embedding and head again with each such layer."""
+    """The same, where the checkpoint stores the embedding and the head again with each such layer."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     copies = embedding("embed_tokens", vocab, hidden) + linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
     return mtp_shared(config, spec, layer) + copies
 
 
 def alike(dims: Callable[[Config], AttentionDims] = attention_dims, *ignored: str) -> Callable[[Config], Reading]:
-    """Reads layers that are all full and of one shape. ``ignored`` are keys without effect on the cache."""
+    """Reads layers that are all full and alike. ``ignored`` are keys without effect on the cache."""
 
     def read(config: Config) -> Reading:
         config.ignore(*ignored)
@@ -338,7 +334,7 @@ def untied(_config: Config, _top: Config) -> bool:
 
 
 def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
-    """Which layers have experts: by ``mlp_layer_types``, else all but the first ones, which are ``key`` or ``default`` many."""
+    """Which layers have experts: those that ``mlp_layer_types`` names, else all but the first ``key`` (or ``default``) layers."""
     types = config.strings("mlp_layer_types")
     if types is not None and len(types) >= count:
         return [name == "sparse" for name in types[:count]]
@@ -384,12 +380,12 @@ def listed(default: int) -> Callable[[Config, int], list[bool]]:
 
 
 def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:
-    """A shared expert as wide as several: ``key`` experts of ``width``."""
+    """The width of a shared expert that is as wide as ``key`` experts of ``width``."""
     return lambda config: (config.maybe_integer(key, minimum=0) or 0) * config.integer(width)
 
 
 def width(key: str) -> Callable[[Config], int]:
-    """A width that may be 0 or absent for none."""
+    """The width ``key``, 0 if it is absent."""
     return lambda config: config.maybe_integer(key, minimum=0) or 0
 
 

@@ -1,4 +1,4 @@
-"""Dense models in the manner of Llama."""
+"""Dense models that resemble Llama."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hwcalc.parsers.reading import Readers, dims_of
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:
-    """Sliding on layers without positions, if ``use_sliding_window``."""
+    """Layers without rotary positions slide, if ``use_sliding_window``."""
     positions = with_positions(config, count)
     config.ignore("max_window_layers")
     window = config.maybe_integer("sliding_window", minimum=0)
@@ -56,7 +56,7 @@ def _lambdas(_config: Config, layer: Layer) -> Weighed:
 
 
 def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
-    """Voxtral Realtime has a norm that depends on the delay, through a rank of 32."""
+    """Voxtral Realtime has a norm that depends on the delay, through two matrices of rank 32."""
     hidden = config.integer("hidden_size")
     return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)
 
@@ -64,7 +64,7 @@ def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
 PLAIN: Final = Decoder()
 ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
 
-# Llama and what differs from it in biases alone.
+# Llama, and models that differ from it mostly in biases.
 LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
 GRANITE_SWA: Final = replace(LLAMA, types=first_of(4), sinks=True)
 SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
@@ -119,4 +119,4 @@ MOLMO2: Final = Decoder(
 # Nobody has counted the weights of these two.
 EVOLLA: Final = Readers(layers=Decoder(types=full("resampler_heads", "resampler_dim_head")).read)
 IDEFICS: Final = Readers(layers=Decoder(types=full("cross_layer_interval")).read)
-"""Image layers attend to image states that are given anew at every step."""
+"""The image layers cache nothing: they get the image's states anew at every step."""

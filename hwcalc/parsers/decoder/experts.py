@@ -1,4 +1,4 @@
-"""Mixtures of experts in the manner of Llama."""
+"""Mixtures of experts that otherwise resemble Llama."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from hwcalc.parsers.decoder.layer_types import (
 )
 from hwcalc.parsers.reading import Reading, build_layers, dims_of, every, full_layer, read_layer_types
 
-# Which layers are windowed.
+# Which layers have a window.
 
 
 def _minimax_m2_types(config: Config, count: int) -> list[str]:
-    """All full; ``attn_type_list`` (1 is full) is a key that the family inherited from its linear-attention days."""
+    """All layers are full. ``attn_type_list`` (1 is full) is left over from models with linear attention."""
     kinds = config.integers("attn_type_list", length=count)
     if kinds is not None and set(kinds) != {1}:
         raise config.error("attn_type_list", kinds, "1 (full attention) on every layer")
@@ -59,7 +59,7 @@ def _dots1_types(config: Config, count: int) -> list[str]:
 
 
 def _qwen2_moe_types(config: Config, count: int) -> list[str]:
-    """Every other layer *below* ``max_window_layers``, if ``use_sliding_window``: the other way round than Qwen2."""
+    """Every other layer *below* ``max_window_layers`` slides, if ``use_sliding_window``. In Qwen2 the layers above it do."""
     last = config.maybe_integer("max_window_layers", minimum=0) or 0
     window = config.maybe_integer("sliding_window", minimum=0)
     use = config.flag("use_sliding_window") and window
@@ -67,7 +67,7 @@ def _qwen2_moe_types(config: Config, count: int) -> list[str]:
 
 
 def _qwen3_moe_types(config: Config, count: int) -> list[str]:
-    """Every layer sliding if a window is set and ``use_sliding_window`` does not switch it off."""
+    """Every layer slides if a window is set and ``use_sliding_window`` does not switch it off."""
     config.ignore("max_window_layers")
     window = config.maybe_integer("sliding_window", minimum=0)
     on = config.flag("use_sliding_window") if config.has("use_sliding_window") or config.has_class else True
@@ -80,13 +80,13 @@ def _flint_types(_config: Config, count: int) -> list[str]:
 
 
 def _llama4_types(config: Config, count: int) -> list[str]:
-    """Chunked on layers with positions, full on every fourth, which has none."""
+    """Layers with rotary positions are chunked, the others (every fourth) full."""
     positions = with_positions(config, count, exact=False)
     return [CHUNKED if positions[i] else FULL for i in range(count)]
 
 
 def _cohere2_moe_types(config: Config, count: int) -> list[str]:
-    """A pattern of its own in the dense prefix; the rest counts from the end of it."""
+    """The first layers, which are dense, have a pattern of their own. The pattern of the others starts after them."""
     prefix = min(config.maybe_integer("first_k_dense_replace", minimum=0) or 0, count)
     in_prefix = config.maybe_integer("prefix_dense_sliding_window_pattern") or 1
     after = config.maybe_integer("sliding_window_pattern") or 4
@@ -94,7 +94,7 @@ def _cohere2_moe_types(config: Config, count: int) -> list[str]:
 
 
 def _unlimited_ocr(config: Config) -> Reading:
-    """Every prompt token is kept whole and a window of the generated ones: all tokens, where the prompt is most of them."""
+    """The cache keeps all tokens of the prompt, and a window of those that are generated. All tokens are counted as prompt."""
     count = config.number_of_layers()
     window = config.integer("sliding_window")
     name = "reference_sliding_attention"
@@ -110,7 +110,7 @@ def _unlimited_ocr(config: Config) -> Reading:
 
 
 def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
-    """Qwen's rule: every ``decoder_sparse_step``-th layer, but those in ``mlp_only_layers``, if there are experts at all."""
+    """Qwen's rule: every ``decoder_sparse_step``-th layer but those in ``mlp_only_layers``, if there are experts at all."""
 
     def sparse(config: Config, count: int) -> list[bool]:
         listed = config.integers("mlp_only_layers")
@@ -123,7 +123,7 @@ def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
 
 
 def _ernie_sparse(config: Config, count: int) -> list[bool]:
-    """Experts on every ``moe_layer_interval``-th layer between two indices, -1 being the last."""
+    """Every ``moe_layer_interval``-th layer between two indices has experts; -1 is the last layer."""
     interval = config.integer("moe_layer_interval")
     start = config.integer("moe_layer_start_index", minimum=0)
     end = config.integer("moe_layer_end_index", minimum=-1)
@@ -139,7 +139,7 @@ def _llama4_sparse(config: Config, count: int) -> list[bool]:
     return [i in sparse for i in range(count)]
 
 
-# Tensors of their own.
+# Tensors that only one family has.
 
 
 def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], Weighed]:
@@ -148,7 +148,7 @@ def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], Weigh
 
 
 def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """ERNIE-4.5-VL: experts for text and experts for images, with widths of their own; a token uses one kind."""
+    """ERNIE-4.5-VL: experts for text and others for images, of another width. A token uses one of the two kinds."""
     hidden, number = config.integer("hidden_size"), config.integer("moe_num_experts")
     active = config.integer("moe_k")
     widths = config.integers("moe_intermediate_size", length=2, minimum=1) or [1536, 512]
@@ -165,7 +165,7 @@ def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bl
 
 
 def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Muse Spark: experts work at a width of their own, between two projections and two norms."""
+    """Muse Spark: two projections, each with a norm, lead to the width of the experts and back."""
     hidden, inner = config.integer("hidden_size"), config.integer("moe_hidden_size")
     number, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
     expert = gated_mlp(inner, config.integer("moe_intermediate_size"), path="mlp.experts")
@@ -187,7 +187,7 @@ def _residual_gates(config: Config, _layer: Layer) -> Weighed:
 
 
 def _doge(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Doge: with ``is_moe`` each expert is one row of two tables, found by the sum of two keys, beside the MLP."""
+    """Doge: with ``is_moe`` there are experts beside the MLP. Each is a row of two tables, which the sum of two keys selects."""
     weights = mlp_weights(config, spec)
     if config.flag("is_moe"):
         hidden, number = config.integer("hidden_size"), config.integer("num_experts")
@@ -209,7 +209,7 @@ def _doge_extra(config: Config, layer: Layer) -> Weighed:
     )
 
 
-# Experts that come in several families.
+# Experts that several families have.
 _LOCAL: Final = Experts(count="num_local_experts", width="intermediate_size")
 _BLOCK_SPARSE: Final = replace(_LOCAL, path="block_sparse_moe")
 _GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=width("shared_intermediate_size"))

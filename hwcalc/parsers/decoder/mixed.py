@@ -1,4 +1,4 @@
-"""Decoders that are built of attention and MLPs in a way of their own: JetMoE and HRM."""
+"""JetMoE, whose attention has experts, and HRM, which runs its layers several times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_
 
 
 def _jetmoe_dims(config: Config) -> AttentionDims:
-    """Each key/value head serves one query head of each expert in use; the experts share the keys and values."""
+    """The experts share keys and values: each key/value head serves one query head of every expert in use."""
     kv_heads = config.integer("num_key_value_heads")
     head_dim = config.integer("head_dim")
     per_token = config.integer("num_experts_per_tok")
@@ -23,7 +23,7 @@ def _jetmoe_dims(config: Config) -> AttentionDims:
 
 
 def _mixture(config: Config, path: str, up: int, down: int) -> Weighed:
-    """Experts of two matrices, their router, and one bias for all."""
+    """Experts of two matrices each, their router, and one bias for all of them."""
     hidden, count = config.integer("hidden_size"), config.integer("num_local_experts")
     expert = linear(f"{path}.input_linear", hidden, up) + linear(f"{path}.output_linear", down, hidden)
     return (
@@ -50,10 +50,10 @@ JETMOE: Final = Decoder(layers=alike(_jetmoe_dims, "num_attention_heads"), atten
 
 
 def _hrm_layers(config: Config) -> Reading:
-    """Each layer runs several times on a token and keeps keys and values of its own each time.
+    """Each layer runs several times on a token, and each run has its own keys and values.
 
     HRM runs its stack H_cycles x (L_cycles + 1) times: 16 layers with 2 and 3 keep 128 caches. A file with
-    ``num_layers_per_stack`` has multiplied already. Every head has its own keys and values, whatever the file says.
+    ``num_layers_per_stack`` already counts every run. Every head has its own keys and values, whatever the file says.
     """
     count = config.number_of_layers()
     config.ignore("L_bp_cycles", "H_cycles", "L_cycles")
@@ -67,9 +67,9 @@ def _hrm_layers(config: Config) -> Reading:
 
 
 def _hrm_stacks(config: Config, reading: Reading) -> Sequence[int]:
-    """Two stacks of the same shape, spread over the layers that were read.
+    """The weights of two stacks of the same shape, spread over the layers that were read.
 
-    ``num_hidden_layers`` is the depth of one stack, or where ``num_layers_per_stack`` stands beside it the number of runs.
+    The depth of a stack is ``num_layers_per_stack``, else ``num_hidden_layers``. Beside the former, the latter counts all runs.
     """
     count = len(reading.layers)
     depth = config.maybe_integer("num_layers_per_stack") or count

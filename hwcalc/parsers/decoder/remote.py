@@ -6,14 +6,14 @@ Where each rule comes from (the model's own modeling file unless another is name
   internlm2, minicpm, orion, skywork, stablelm_epoch, xverse, Yi. ``head_dim`` absent is hidden_size // heads,
   ``num_key_value_heads`` absent is all heads.
 - baichuan, qwen (the first): no key/value head key at all, every head has its own; qwen's width is ``kv_channels``.
-- chatglm: ``multi_query_attention`` says whether ``multi_query_group_num`` holds (ChatGLM2 and later, GLM-4); the first
+- chatglm: ``multi_query_attention`` says whether ``multi_query_group_num`` counts (ChatGLM2 and later, GLM-4); the first
   ChatGLM has neither key. vLLM's ``configs/chatglm.py`` has the same pair with defaults false and 1.
 - exaone (3.x), telechat: ``num_layers`` / ``n_layer``, ``n_head``; else as Llama.
 - mimo: Qwen2's rule: ``use_sliding_window`` makes layers from ``max_window_layers`` on slide; published files say false.
 - phi-msft: ``n_head_kv`` null is all heads. mixformer-sequential (its older name): all heads.
-- phi3small: half of its layers are block-sparse, a pattern of what is *read* (16 local blocks and every eighth other, a
-  different eighth for each head), so every block is kept by some head.
-- plamo: ``n_shared_head`` query heads share one: heads / n_shared_head, rounded up. Where absent it is the class's 8.
+- phi3small: half of its layers are block-sparse. That is a pattern of what is *read* (16 local blocks and every eighth other
+  one, a different eighth for each head): some head needs each block, so all are kept.
+- plamo: ``n_shared_head`` query heads share one: heads / n_shared_head, rounded up. Its default is the class's 8.
 - step1, step3_text: ``num_attention_groups`` key/value heads. Step-3's factorised queries (``share_q_dim``) are not cached:
   vLLM's ``step3_text.py`` keeps one key and one value of ``head_dim`` 256 (1,024 bytes a layer and token).
 - RefinedWeb (Falcon-40B before its class) has ``n_head_kv``; RefinedWebModel (7B) and gpt_refact have ``multi_query``: one
@@ -49,11 +49,11 @@ from hwcalc.parsers.decoder.gpt import PHI
 from hwcalc.parsers.decoder.layer_types import from_a_layer_on
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of
 
-# Heads, and layers that are not all alike.
+# Heads and layers.
 
 
 def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
-    """``key`` key/value heads (one without a key) where ``flag`` says so; every head has its own otherwise."""
+    """With ``flag`` set there are ``key`` key/value heads (one without a key), else every head has its own."""
 
     def dims(config: Config) -> AttentionDims:
         own, groups = attention_dims(config), (config.maybe_integer(key) if key else None) or 1
@@ -69,7 +69,7 @@ def _plamo_dims(config: Config) -> AttentionDims:
 
 def _minicpm_layers(config: Config) -> Reading:
     reading = alike()(config)
-    # InfLLM-V2: whole-block keys are kept beside the keys. None of its keys is read, so the file is refused by name.
+    # InfLLM-V2 also keeps a key for each block of tokens. No key of its config is read, so such a file is refused by name.
     config.sub("sparse_config")
     return reading
 
@@ -78,12 +78,12 @@ def _minicpm_layers(config: Config) -> Reading:
 
 
 def _tied_unless_said(config: Config, top: Config) -> bool:
-    """The class ties where the file says nothing."""
+    """Where the file says nothing, the class ties the head."""
     return config.get("tie_word_embeddings") is None or tied_head(config, top)
 
 
 def _minicpm(config: Config, spec: Decoder) -> Decoder:
-    """With ``num_experts`` a mixture of experts, each as wide as the MLP would be."""
+    """With ``num_experts`` a mixture of experts, each as wide as the MLP otherwise is."""
     routed = config.maybe_integer("num_experts", minimum=0)
     return replace(spec, experts=Experts(width="intermediate_size")) if routed else spec
 
@@ -109,7 +109,7 @@ def _qwen(config: Config, spec: Decoder) -> Decoder:
 
 
 def _arctic(config: Config, spec: Decoder) -> Decoder | None:
-    """Dense layers between the experts: no such model is known to check a count against."""
+    """No model with dense layers between the experts is known that a count could be checked against."""
     return spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None
 
 
@@ -134,7 +134,7 @@ def _step3(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
 
 
 def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """MiMo: a whole layer behind a projection and three norms."""
+    """MiMo: a projection and norms before a whole layer, and a norm after it."""
     hidden = config.integer("hidden_size")
     norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm", "final_layernorm")
     projection = linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)

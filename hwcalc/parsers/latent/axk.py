@@ -1,4 +1,4 @@
-"""A.X K1 and K2."""
+"""A.X K1 and K2: DeepSeek's layers with a norm after the experts (K1), or gates on attention and norms (K2)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 
 def _sparse(config: Config, count: int) -> list[bool]:
-    """``mlp_layer_types``, or leading dense layers and then experts on every ``moe_layer_freq``-th."""
+    """By ``mlp_layer_types``, else every ``moe_layer_freq``-th layer after the first, dense ones."""
     if config.strings("mlp_layer_types") is not None:
         return sparse_layers(config, count)
     prefix = config.maybe_integer("first_k_dense_replace", minimum=0)
@@ -24,7 +24,7 @@ def _sparse(config: Config, count: int) -> list[bool]:
 
 
 def _k2_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """Queries and gate are one projection, of the query latent and as much again."""
+    """One projection gives queries and gate, from an input twice as wide as the query latent."""
     rank, latent = config.integer("q_lora_rank"), layer[0]
     assert isinstance(latent, LatentAttention)
     widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
@@ -37,7 +37,7 @@ def _k2_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
 
 
 def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """With the norms around them: those of experts and of attention pass a gate of low rank."""
+    """MLPs with the norms around them. The norm before attention has a gate of low rank, and so has the one before experts."""
     hidden, rank = config.integer("hidden_size"), config.integer("gated_norm_rank")
 
     def gated(path: str) -> Weighed:

@@ -15,7 +15,7 @@ from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 
 def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    """With a gate as wide as the values, and a sink for each head."""
+    """The attention has a gate as wide as the values, and a sink for each head."""
     hidden, latent = config.integer("hidden_size"), layer[0]
     assert isinstance(latent, LatentAttention)
     heads = latent.num_attention_heads

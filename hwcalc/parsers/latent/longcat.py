@@ -13,7 +13,7 @@ from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 
 def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Idle experts have gate and up all the same in transformers (LongcatFlashExperts), and no token uses them."""
+    """Some experts do nothing. transformers gives them gate and up (LongcatFlashExperts), which no token uses."""
     hidden, number = config.integer("hidden_size"), config.integer("n_routed_experts")
     idle = config.maybe_integer("zero_expert_num", minimum=0) or 0
     width = config.integer("moe_intermediate_size")

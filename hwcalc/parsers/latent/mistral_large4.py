@@ -1,6 +1,6 @@
 """Mistral Large 4: queries without a latent, a learned softmax scale, and layers that read the latent of an earlier one.
 
-Every fourth layer leaves positions out: there the rotary part of the keys comes from the latent like the rest.
+Every fourth layer has no rotary positions: there the rotary part of the keys comes from the latent, as the rest does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder
 from hwcalc.parsers.decoder.layer_types import with_positions
 from hwcalc.parsers.latent.deepseek import SPARSE
-from hwcalc.parsers.latent.layers import indexer_weights, latent_weights
+from hwcalc.parsers.latent.layers import kind_weights
 from hwcalc.parsers.reading import Reading
 
 
 def _read(config: Config) -> Reading:
-    """Layers that read the latent of an earlier one weigh their own attention, with a shared cache before it.
+    """A layer that reads the latent of an earlier one keeps nothing, or the keys of an indexer of its own.
 
-    Such a layer may have an indexer of its own, and then keeps the keys of that.
+    Its weights are those of its attention, with a shared cache before it.
     """
     layers = SPARSE.read(config).layers
     count = len(layers)
@@ -48,17 +48,16 @@ def _without_positions(kind: LayerKind) -> LayerKind:
 
 
 def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
-    hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
+    hidden = config.integer("hidden_size")
     weights: Weighed = ()
     for kind in layer:
+        own = kind_weights(config, kind, None)
         if isinstance(kind, LatentAttention):
-            own = latent_weights(kind, hidden, None, bias=bias)
             shared = isinstance(layer[0], SharedCache)
             weights += tuple(weight for weight in own if not (shared and ".kv_a_" in weight.path))
             weights += parameter("self_attn.softmax_scaling", 2, kind.num_attention_heads)
         elif isinstance(kind, SparseIndexer):
-            weights += indexer_weights(kind, hidden, hidden)
-            weights += layer_norm("self_attn.indexer.q_input_norm", hidden)
+            weights += own + layer_norm("self_attn.indexer.q_input_norm", hidden)
             weights += parameter("self_attn.indexer.softmax_scaling", 2, kind.index_n_heads)
     return weights
 
