@@ -16,8 +16,8 @@ from hwcalc.parsers.decoder.build import (
     Experts,
     attention_blocks,
     attention_weights,
-    by_types,
-    listed,
+    sparse_by_types,
+    sparse_in_list,
     sparse_layers,
     width,
 )
@@ -206,7 +206,7 @@ LAGUNA: Final = replace(
     attentions=_laguna,
     experts=Experts(
         shared=width("shared_expert_intermediate_size"),
-        sparse=by_types(1, None),
+        sparse=sparse_by_types(1, None),
         extra=lambda config: parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
     ),
 )
@@ -214,7 +214,7 @@ MIMO_V2: Final = Decoder(
     layers=_read_mimo_v2,
     qkv_bias="attention_bias",
     attention=_mimo_v2,
-    experts=Experts(count="n_routed_experts", sparse=by_types(1, None)),
+    experts=Experts(count="n_routed_experts", sparse=sparse_by_types(1, None)),
 )
 STEP3P5: Final = replace(
     HEAD_NORM,
@@ -222,7 +222,7 @@ STEP3P5: Final = replace(
     attentions=_step3p5,
     gate="head",
     mlp_bias="mlp_bias",
-    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", sparse=listed(3)),
+    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", sparse=sparse_in_list(3)),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,

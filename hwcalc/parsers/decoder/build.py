@@ -30,28 +30,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.layer_types import Rule, layers_by_type
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
 
-__all__ = [
-    "AFTER_PREFIX",
-    "ROUTED",
-    "Decoder",
-    "Experts",
-    "after",
-    "alike",
-    "attention_blocks",
-    "attention_weights",
-    "by_types",
-    "listed",
-    "mlp_blocks",
-    "mlp_weights",
-    "moe_weights",
-    "mtp_copies",
-    "mtp_shared",
-    "sparse_layers",
-    "times",
-    "untied",
-    "width",
-]
-
 
 @frozen
 class Experts:
@@ -342,7 +320,7 @@ def sparse_layers(config: Config, count: int, default: int = 0, key: str | None 
     return [i >= (default if dense is None else dense) for i in range(count)]
 
 
-def after(key: str) -> Callable[[Config, int], list[bool]]:
+def sparse_after(key: str) -> Callable[[Config, int], list[bool]]:
     """All layers but the first ``key`` have experts."""
 
     def sparse(config: Config, count: int) -> list[bool]:
@@ -352,12 +330,12 @@ def after(key: str) -> Callable[[Config, int], list[bool]]:
     return sparse
 
 
-def by_types(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
+def sparse_by_types(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
     """The layers that :func:`sparse_layers` names."""
     return lambda config, count: sparse_layers(config, count, default, key)
 
 
-def listed(default: int) -> Callable[[Config, int], list[bool]]:
+def sparse_in_list(default: int) -> Callable[[Config, int], list[bool]]:
     """Step's rule: the layers in ``moe_layers_enum`` (a list, or numbers between commas) have experts.
 
     ``mlp_layer_types`` wins over it; without either, all layers but the first ``default`` have experts.
@@ -391,4 +369,4 @@ def width(key: str) -> Callable[[Config], int]:
 
 ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
 """The experts of DeepSeek-V2 and of the many models that have its keys, on every layer."""
-AFTER_PREFIX: Final = replace(ROUTED, sparse=after("first_k_dense_replace"))
+AFTER_PREFIX: Final = replace(ROUTED, sparse=sparse_after("first_k_dense_replace"))

@@ -16,12 +16,12 @@ from hwcalc.parsers.decoder.build import (
     ROUTED,
     Decoder,
     Experts,
-    after,
-    by_types,
     mlp_blocks,
     mlp_weights,
     mtp_copies,
     mtp_shared,
+    sparse_after,
+    sparse_by_types,
     sparse_layers,
     times,
     untied,
@@ -248,13 +248,13 @@ DEEPSEEK_OCR2: Final = replace(
     ATTENTION_BIAS,
     types=full("sliding_window_pattern"),
     mlp_bias="mlp_bias",
-    experts=replace(ROUTED, shared_bias="mlp_bias", sparse=by_types(1)),
+    experts=replace(ROUTED, shared_bias="mlp_bias", sparse=sparse_by_types(1)),
 )
 UNLIMITED_OCR: Final = replace(DEEPSEEK_OCR2, layers=_unlimited_ocr)
 HY_V3: Final = replace(
     HEAD_NORM,
     mlp_bias="mlp_bias",
-    experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", sparse=by_types(1, None)),
+    experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", sparse=sparse_by_types(1, None)),
     mtp=mtp_shared,
 )
 HUNYUAN_MOE: Final = replace(
@@ -268,9 +268,9 @@ HUNYUAN_MOE: Final = replace(
     ),
 )
 EXAONE_MOE: Final = Decoder(
-    types=nullable_window, qk_norm="head", experts=Experts(shared=times("num_shared_experts"), sparse=by_types(1))
+    types=nullable_window, qk_norm="head", experts=Experts(shared=times("num_shared_experts"), sparse=sparse_by_types(1))
 )
-MELLUM: Final = replace(HEAD_NORM, types=full("sliding_window_pattern"), experts=Experts(sparse=by_types(0, None)))
+MELLUM: Final = replace(HEAD_NORM, types=full("sliding_window_pattern"), experts=Experts(sparse=sparse_by_types(0, None)))
 KOLIBRI: Final = Decoder(
     types=last_of(5), qk_norm="head", norms=4, experts=Experts(shared=width("shared_expert_intermediate_size"))
 )
@@ -280,7 +280,7 @@ BEAM: Final = replace(
     norms=4,
     gate="full",
     extra=lambda _config, layer: parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads),
-    experts=Experts(sparse=by_types(3, None)),
+    experts=Experts(sparse=sparse_by_types(3, None)),
 )
 AFMOE: Final = replace(
     HEAD_NORM,
@@ -290,7 +290,7 @@ AFMOE: Final = replace(
     experts=Experts(
         router="router.gate",
         shared=times("num_shared_experts"),
-        sparse=after("num_dense_layers"),
+        sparse=sparse_after("num_dense_layers"),
         extra=_per_expert("mlp.expert_bias"),
     ),
 )
@@ -326,7 +326,7 @@ COHERE2_MOE: Final = replace(
     norm="scale",
     norms=1,
     width=lambda config: config.maybe_integer("prefix_dense_intermediate_size") or config.integer("intermediate_size"),
-    experts=Experts(width="intermediate_size", shared=times("num_shared_experts", "intermediate_size"), sparse=by_types()),
+    experts=Experts(width="intermediate_size", shared=times("num_shared_experts", "intermediate_size"), sparse=sparse_by_types()),
 )
 OLMOE: Final = replace(OLMO2, experts=Experts(width="intermediate_size"))
 LLAMA4: Final = replace(

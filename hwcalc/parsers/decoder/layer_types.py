@@ -14,22 +14,6 @@ from hwcalc.formulas import Layer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, build_layers, every, read_layer_types, windowed
 
-__all__ = [
-    "CHUNKED",
-    "FULL",
-    "SLIDING",
-    "Rule",
-    "first_of",
-    "from_a_layer_on",
-    "full",
-    "last_of",
-    "layer_types",
-    "layers_by_type",
-    "nullable_window",
-    "with_last_full",
-    "with_positions",
-]
-
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
 CHUNKED: Final = "chunked_attention"

@@ -37,11 +37,11 @@ from hwcalc.parsers.decoder.build import (
     AFTER_PREFIX,
     Decoder,
     Experts,
-    after,
     alike,
     attention_weights,
-    listed,
     mlp_weights,
+    sparse_after,
+    sparse_in_list,
     times,
     width,
 )
@@ -181,7 +181,7 @@ BAILING: Final = Decoder(
     o_bias="use_bias",
     qk_norm="head",
     qk_norm_if="use_qk_norm",
-    experts=Experts(shared=times("num_shared_experts"), sparse=after("first_k_dense_replace")),
+    experts=Experts(shared=times("num_shared_experts"), sparse=sparse_after("first_k_dense_replace")),
 )
 GROK: Final = Decoder(
     layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4, experts=Experts(width="intermediate_size")
@@ -230,7 +230,7 @@ STEP3: Final = Decoder(
         per_token="moe_top_k",
         shared=width("share_expert_dim"),
         shared_path="share_expert",
-        sparse=listed(1),
+        sparse=sparse_in_list(1),
     ),
 )
 

@@ -10,7 +10,7 @@ from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.weights import Block, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import ROUTED, Decoder, attention_blocks, by_types, times
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, attention_blocks, sparse_by_types, times
 from hwcalc.parsers.latent.layers import INDEXED, SLIDING, LatentLayers, kind_weights, latent_attention
 from hwcalc.parsers.reading import every
 
@@ -67,5 +67,5 @@ def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
 DOTS3_NOTE: Final = Decoder(
     layers=LatentLayers(sparse=True, types=_types, latent=_latent, own_indexers=True).read,
     attentions=_attentions,
-    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), sparse=by_types(1)),
+    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), sparse=sparse_by_types(1)),
 )

@@ -9,7 +9,7 @@ from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.weights import linear, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import ROUTED, Decoder, by_types
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, sparse_by_types
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
@@ -31,7 +31,7 @@ def _every_fourth(count: int) -> list[str]:
 HY_V4: Final = Decoder(
     layers=LatentLayers(sparse=True, modes=_every_fourth).read,
     attention=_attention,
-    experts=replace(ROUTED, sparse=by_types(1, None)),
+    experts=replace(ROUTED, sparse=sparse_by_types(1, None)),
     extra=lambda config, _layer: hyper_connections(config, 2),
     outer=hyper_head,
 )

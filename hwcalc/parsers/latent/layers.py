@@ -13,17 +13,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder
 from hwcalc.parsers.reading import Reading, read_layer_types
 
-__all__ = [
-    "INDEXED",
-    "SLIDING",
-    "LatentLayers",
-    "attention_weights",
-    "indexer_modes",
-    "kind_weights",
-    "latent_attention",
-    "sparse_indexer",
-]
-
 INDEXED: Final = "indexed_attention"
 SLIDING: Final = "sliding_attention"
 _INDEXED_NAMES: Final = frozenset({INDEXED, "deepseek_sparse_attention"})
