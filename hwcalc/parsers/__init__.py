@@ -1,4 +1,4 @@
-"""Read a config into layers and weights: :func:`parse` finds the family that it belongs to and checks that nothing was overlooked."""
+"""Read a config into layers and weights. :func:`parse` finds the family of the model and checks that no key was overlooked."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
 from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import find_family, model_type_of_architecture, room_of
+from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
 
 __all__ = ["ASSUMPTIONS", "parse"]
@@ -20,7 +20,7 @@ __all__ = ["ASSUMPTIONS", "parse"]
 ASSUMPTIONS = ("gqa",)
 """What ``--assume`` takes: ``gqa`` reads any config as plain grouped-query attention on every layer."""
 
-# Where a composite model keeps its language model, most specific first.
+# Keys under which models of several parts keep the config of their language model, most specific first.
 _NESTED = (
     "text_config",
     "llm_config",
@@ -49,8 +49,8 @@ _DTYPES = {
 def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     """Read a description into a :class:`~hwcalc.model.ModelSpec`.
 
-    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no family claims it,
-    :class:`~hwcalc.errors.UnreadKeysError` if it says something about the cache that its family does not know, and
+    Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no family reads this model,
+    :class:`~hwcalc.errors.UnreadKeysError` if the config has a key that bears on the cache and that the family does not read, and
     :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume="gqa"`` turns the first two into notes.
     """
     if assume is not None and assume not in ASSUMPTIONS:
@@ -58,45 +58,49 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     top = Config(raw.config)
     architecture = _architecture(raw.config)
     notes = list(raw.notes)
-    assumed = False
     found = _find(top, architecture)
-    if found is not None and found[1].model_type != top.model_type and found[1].where == "" and not top.has_class:
-        declared = f"model_type {str(top.model_type)[:60]!r} is not known" if top.model_type else "The config has no model_type"
-        message = f"{declared}: read as {found[1].model_type} by its architecture, {architecture}."
-        notes.append(Note(code="by-architecture", message=message))
     if found is not None:
         family, config = found
-        reading = _read(family, config)
-        # Only the level that describes the language model: towers and projectors have windows and heads of their own.
-        unread = config.unread()
-        if unread:
-            named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
-            message = f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
-            if assume is None:
-                raise UnreadKeysError(
-                    message,
-                    keys=tuple(unread),
-                    hint="A number without them would be a guess. To go on all the same, with every number marked as "
-                    "assumed: --assume gqa.",
-                )
-            notes.append(Note(code="unread-keys", message=message + " They were left out of account."))
-            assumed = True
+        if config.model_type != top.model_type and config.where == "" and not top.has_class:
+            declared = (
+                f"model_type {str(top.model_type)[:60]!r} is not known" if top.model_type else "The config has no model_type"
+            )
+            message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
+            notes.append(Note(code="by-architecture", message=message))
     elif assume is None:
         raise _unknown(raw, architecture)
     else:
-        family, config = _plain_attention(), _descend(top) or top
-        reading = _read(family, config)
-        assumed = True
-        notes.append(
-            Note(
-                code="assumed",
-                message="No parser knows this architecture: every layer is assumed to keep plain attention keys and "
-                "values for every token.",
-            )
+        family, config = known_family("llama"), _descend(top) or top
+        message = (
+            "No parser knows this architecture: every layer is assumed to keep plain attention keys and values for every token."
         )
+        notes.append(Note(code="assumed", message=message))
+    reading = _read(family, config)
+    # Only the language model's level is checked: towers and projectors have windows and heads of their own.
+    unread = config.unread() if found is not None else []
+    if unread:
+        notes.append(_unread(raw, config, unread, assume))
     notes += (*_from_the_class(reading.config), *reading.notes)
-    counted = None if assumed else _counted(family, config, top, reading, notes)
+    counted, assumed = None, found is None or bool(unread)
+    if not assumed:
+        try:
+            counted = whole_weights(family, config, top, reading)
+        except (ConfigError, ValueError) as error:
+            # A value that makes no sense for the weights does not stop the cache from being counted.
+            notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
     return _spec(raw, top, config, reading, counted, architecture, notes, assumed)
+
+
+def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
+    """A note about keys that nobody has read, or an error unless something is to be assumed."""
+    named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
+    message = (
+        f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
+    )
+    if assume is None:
+        hint = "A number without them would be a guess. To go on all the same, with every number marked as assumed: --assume gqa."
+        raise UnreadKeysError(message, keys=tuple(unread), hint=hint)
+    return Note(code="unread-keys", message=message + " They were left out of account.")
 
 
 def _architecture(config: Mapping[str, Any]) -> str | None:
@@ -104,13 +108,6 @@ def _architecture(config: Mapping[str, Any]) -> str | None:
     if isinstance(names, (list, tuple)) and names and isinstance(names[0], str):
         return names[0]
     return None
-
-
-def _plain_attention() -> Family:
-    """What ``--assume gqa`` reads a config as."""
-    found = find_family("llama")
-    assert found is not None
-    return found
 
 
 def _find(top: Config, architecture: str | None) -> tuple[Family, Config] | None:
@@ -132,7 +129,7 @@ def _find(top: Config, architecture: str | None) -> tuple[Family, Config] | None
 
 
 def _descend(config: Config) -> Config | None:
-    """The nested language model, or the same document under the nested type where an old file keeps it at the top."""
+    """The nested config of the language model. Old files keep its keys at the top: they are read as the nested type."""
     for key in _NESTED:
         if isinstance(config.raw.get(key), Mapping):
             return config.sub(key)
@@ -149,7 +146,7 @@ def _read(family: Family, config: Config) -> Reading:
     except (ConfigError, UsageError):
         raise
     except ValueError as error:
-        # A kind refused its numbers: still the config's fault, and the message names the field.
+        # A layer kind refused the numbers. That is still the config's fault, and the message names the field.
         raise ConfigError(f"the {config.model_type} config does not make sense: {error}.") from error
 
 
@@ -157,10 +154,7 @@ def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureErro
     model_type = raw.config.get("model_type")
     what = f"model_type {str(model_type)[:60]!r}" if model_type else "no model_type"
     with_architecture = f", architecture {architecture[:60]!r}" if architecture else ""
-    return UnknownArchitectureError(
-        f"No parser knows {raw.id}: {what}{with_architecture}.",
-        hint="To read it as plain attention on every layer, with every number marked as assumed: --assume gqa.",
-    )
+    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=ASSUME_HINT)
 
 
 def _spec(
@@ -198,11 +192,13 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters if counted is None else _parameters(counted),
+        parameters=raw.parameters
+        if counted is None
+        else Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None),
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),
-        bearing=top.bearing() | language.bearing() | _of_the_weights(language, top, declared),
+        bearing=top.bearing() | language.bearing() | _storage(language, top, declared),
         assumed=assumed,
         notes=tuple(notes),
         readings={engine: _stack(layers) for engine, layers in reading.readings.items()},
@@ -211,7 +207,7 @@ def _spec(
     )
 
 
-# Class defaults that decide how much is cached; others are not worth a line.
+# Class defaults that decide how much is cached. Others are not worth a note.
 _WORTH_A_NOTE = {
     "num_hidden_layers",
     "decoder_layers",
@@ -236,17 +232,8 @@ _WORTH_A_NOTE = {
 }
 
 
-def _counted(family: Family, language: Config, top: Config, reading: Reading, notes: list[Note]) -> Weights | None:
-    """The weights; what does not make sense for them leaves the cache as it is, with a note."""
-    try:
-        return whole_weights(family, language, top, reading)
-    except (ConfigError, ValueError) as error:
-        notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
-        return None
-
-
 def _from_the_class(language: Config) -> tuple[Note, ...]:
-    """A note of what the file leaves out and the model's class fills in, where it decides how much is cached."""
+    """A note that lists what the file leaves out and the model's class fills in, as far as it decides how much is cached."""
     defaults = language.assumed_defaults().items()
     filled = {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
     if not filled:
@@ -254,11 +241,6 @@ def _from_the_class(language: Config) -> tuple[Note, ...]:
     listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
     source = f"the {language.model_type} class of transformers {defaults_version()}"
     return (Note(code="class-defaults", message=f"The config leaves out {listed}: taken from {source}."),)
-
-
-def _parameters(counted: Weights) -> Parameters:
-    mtp = counted.mtp
-    return Parameters(total=counted.total, active=counted.active, mtp=mtp or None)
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
@@ -269,8 +251,8 @@ def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
     return None
 
 
-def _of_the_weights(language: Config, top: Config, dtype: str | None) -> dict[str, Any]:
-    """What says how the weights are stored, by dotted path: the dtype under its one name of today, and the quantisation."""
+def _storage(language: Config, top: Config, dtype: str | None) -> dict[str, Any]:
+    """The values that say how the weights are stored, by dotted path: dtype, always under that key, and quantisation."""
     out: dict[str, Any] = {} if dtype is None else {"dtype": dtype.removeprefix("torch.")}
     waiting: list[tuple[str, Any]] = [("quantization_config", _quantization(language, top) or {})]
     while waiting:
@@ -288,7 +270,7 @@ def _stack(layers: tuple[Layer, ...]) -> Stack:
     return Stack(layers)
 
 
-# The decoder's own maximum, as encoder-decoder classes name it where they have two.
+# Keys of the longest sequence. Encoder-decoder classes have two lengths: the one that counts here is the decoder's.
 _LONGEST_SEQUENCE = (
     "max_position_embeddings",
     "max_target_positions",
@@ -302,7 +284,7 @@ _LONGEST_SEQUENCE = (
 
 
 def _first_integer(language: Config, top: Config, *keys: str) -> int | None:
-    """A number that only describes the model: a strange value is no number, not an error."""
+    """The first of these keys that holds a number. It only describes the model, so that a strange value is passed over."""
     for config, key in ((config, key) for config in (language, top) for key in keys):
         value = config.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:

@@ -1,4 +1,4 @@
-"""Other names for the same key, in files whose code lives with the model.
+"""Other names of keys, in files of models whose code lives with the model.
 
 A model type that transformers has a class for uses that class's own aliases (``class_defaults.json``) and never these.
 """

@@ -1,4 +1,4 @@
-"""Pieces that the rooms of the parsers build blocks of weights from: the stack builder, tables at both ends, attention and experts."""
+"""Blocks of weights that many families have: those of a stack of layers, of both ends of the model, of attention and experts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _TIED_BY_TEXT: Final = frozenset({"vibevoice"})
 
 
 def switched(config: Config, switch: Switch) -> bool:
-    """The value of a switch."""
+    """The value of a switch for this config."""
     return config.flag(switch) if isinstance(switch, str) else switch
 
 
@@ -75,9 +75,9 @@ def rms_norms(width: int, *paths: str) -> Weighed:
 
 
 def tied_head(config: Config, top: Config) -> bool:
-    """Whether input and output embeddings are one tensor: the whole model's key decides, then the language model's.
+    """Whether input and output embeddings are one tensor: the key of the whole document decides, else that of the language model.
 
-    A few classes forward the language model's key to the top: either of the two ties then, or the language model's alone.
+    A few classes hand the language model's key up. With those either key ties, or the language model's key alone.
     """
     own = config.get("tie_word_embeddings")
     if top.model_type in _TIED_BY_TEXT:
@@ -105,7 +105,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def repeated(layers: Iterable[K], weigh: Callable[[K], Iterable[Named]], part: Part = Part.LANGUAGE) -> list[Block]:
-    """Blocks of a stack. Equal layers are weighed once, and equal blocks of unlike layers are counted together.
+    """The blocks of a stack of layers. Equal layers are weighed once. Equal blocks of different layers are counted together.
 
     Two Mamba layers and one of attention, each with an MLP: Mamba x 2, MLP x 3, attention x 1.
     """
@@ -136,7 +136,7 @@ def ends(
     norm: str | Weighed = "model.norm",
     head: str = "lm_head",
 ) -> list[Block]:
-    """What stands before and after the layers: embeddings, a norm (RMS by that name, or these), and a head that is not tied."""
+    """The blocks around the layers: embedding, last norm (the name of an RMS norm, or weights), and a head that is not tied."""
     hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
     out = [
         Block(kind="embedding", weights=embedding(embed, vocab, hidden)),
@@ -156,7 +156,7 @@ def attention_of(
     qk_norm: bool = False,
     path: str = "self_attn",
 ) -> tuple[Weight, ...]:
-    """The weights of an attention layer by what it caches. ``qk_norm`` is one scale per channel of a head."""
+    """The weights of an attention layer, by what it caches. ``qk_norm`` is one scale per channel of a head."""
     weights = attention(
         hidden_size,
         kind.num_attention_heads,

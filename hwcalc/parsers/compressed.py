@@ -1,33 +1,30 @@
-"""DeepSeek-V4: a window on every layer, and on most a compressed memory of every 4 or every 128 tokens.
+"""DeepSeek-V4: every layer has a window, and most also a compressed memory of every 4 or every 128 tokens.
 
-Besides: experts on every layer, and several residual streams mixed by learned weights.
+Every layer has experts, and learned weights mix several residual streams.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.formulas import CompressedAttention, Layer
-from hwcalc.formulas.weights import Block, Part, linear, parameter, rms_norm
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.formulas.weights import linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, moe_weights
+from hwcalc.parsers.decoder.build import Decoder, Experts, moe_weights
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
-from hwcalc.parsers.reading import Readers, Reading
-
-__all__ = ["DEEPSEEK_V4"]
+from hwcalc.parsers.reading import Reading
 
 _SPARSE: Final = "compressed_sparse_attention"
 _HEAVY: Final = "heavily_compressed_attention"
 _SLIDING: Final = "sliding_attention"
 _RATES: Final = {_SPARSE: 4, _HEAVY: 128}
 _TYPE_OF_RATIO: Final = {0: _SLIDING, 4: _SPARSE, 128: _HEAVY}
-_MTP_NORMS: Final = ("enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm")
 
 
 def _layer(config: Config, name: str, ratio: int | None) -> Layer:
-    """One layer by its type; the sparse kind overlaps its groups and has an indexer."""
+    """One layer by its type. The groups of sparse layers overlap, and an indexer chooses among them."""
     sparse = name == _SPARSE
     return (
         CompressedAttention(
@@ -44,7 +41,7 @@ def _layer(config: Config, name: str, ratio: int | None) -> Layer:
 
 
 def _read(config: Config) -> Reading:
-    """``layer_types``, else ``compress_ratios``, else two heavy layers and then both in turn."""
+    """By ``layer_types``, else by ``compress_ratios``, else two heavy layers and then sparse and heavy ones in turn."""
     count = config.number_of_layers()
     config.ignore("num_key_value_heads", "compress_rope_theta", "num_hash_layers", "o_lora_rank", "q_lora_rank", "o_groups")
     config.ignore("qk_rope_head_dim")
@@ -65,14 +62,14 @@ def _read(config: Config) -> Reading:
         types = [_TYPE_OF_RATIO[ratio] for ratio in ratios]
     if types is None:
         types = [_HEAVY] * min(count, 2) + [_SPARSE if i % 2 else _HEAVY for i in range(max(count - 2, 0))]
-    # The list also describes the multi-token-prediction layers that follow the stack.
+    # The list also describes the layers for multi-token prediction that follow the stack.
     if len(types) < count or set(types) - {_SPARSE, _HEAVY, _SLIDING}:
         raise config.error("layer_types", types, f"{_SPARSE}, {_HEAVY} or {_SLIDING} for each of {count} layers")
     return Reading(layers=tuple(_layer(config, name, rates.get(name)) for name in types[:count]), config=config)
 
 
-def _attention(config: Config, kind: CompressedAttention) -> Weighed:
-    """One key/value head for all queries, and an output that passes through groups of low rank."""
+def _projections(config: Config, kind: CompressedAttention) -> Weighed:
+    """All queries share one key/value head, and the output passes through groups of low rank."""
     hidden, rank = config.integer("hidden_size"), config.integer("q_lora_rank")
     heads, head_dim = kind.num_attention_heads, kind.head_dim
     groups, group_rank = config.integer("o_groups"), config.integer("o_lora_rank")
@@ -89,7 +86,7 @@ def _attention(config: Config, kind: CompressedAttention) -> Weighed:
 
 
 def _compressor(config: Config, kind: CompressedAttention) -> Weighed:
-    """Pools a group of tokens into one entry. Groups that overlap are pooled twice, and so are those of the indexer."""
+    """Pools a group of tokens into one entry. Overlapping groups are pooled twice, also for the indexer."""
     if kind.compress_ratio is None:
         return ()
     hidden, rank, ratio = config.integer("hidden_size"), config.integer("q_lora_rank"), kind.compress_ratio
@@ -118,41 +115,32 @@ def _kind(layer: Layer) -> CompressedAttention:
     return kind
 
 
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    del spec
-    return attention_blocks(map(_kind, layers), lambda kind: _attention(config, kind) + _compressor(config, kind))
+def _attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
+    return _projections(config, _kind(layer)) + _compressor(config, _kind(layer))
+
+
+def _mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
+    """A layer without compressor, between two projections and a head of its own that mixes the streams."""
+    hidden = config.integer("hidden_size")
+    return (
+        *linear("e_proj", hidden, hidden),
+        *linear("h_proj", hidden, hidden),
+        *rms_norms(hidden, "enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm"),
+        *_projections(config, _kind(layer)),
+        *hyper_connections(config, 3),
+        *moe_weights(config, _EXPERTS),
+        *hyper_head(config),
+    )
 
 
 _EXPERTS: Final = Experts(
     count="n_routed_experts", shared=lambda config: config.integer("moe_intermediate_size"), shared_bias="mlp_bias"
 )
-_DECODER: Final = Decoder(
+DEEPSEEK_V4: Final = Decoder(
     layers=_read,
-    attentions=_attentions,
+    attention=_attention,
     experts=_EXPERTS,
     extra=lambda config, _layer: hyper_connections(config, 3),
     outer=hyper_head,
+    mtp=_mtp,
 )
-
-
-def _weigh(config: Config, top: Config, reading: Reading) -> list[Block]:
-    return [*(_DECODER.weigh(config, top, reading) or ()), *_mtp(config, _kind(reading.layers[0]))]
-
-
-def _mtp(config: Config, kind: CompressedAttention) -> list[Block]:
-    """Multi-token-prediction layers: a layer without compressor, fed by two projections, before a mixing head of its own."""
-    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
-    hidden = config.integer("hidden_size")
-    weights = (
-        *linear("e_proj", hidden, hidden),
-        *linear("h_proj", hidden, hidden),
-        *(weight for name in _MTP_NORMS for weight in rms_norm(name, hidden)),
-        *_attention(config, kind),
-        *hyper_connections(config, 3),
-        *moe_weights(config, _EXPERTS),
-        *hyper_head(config),
-    )
-    return [Block(kind="mtp", weights=weights, part=Part.MTP, count=count)] if count else []
-
-
-DEEPSEEK_V4: Final = Readers(layers=_read, weights=_weigh)

@@ -1,13 +1,13 @@
-"""A config document with the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
+"""A config document and the rules for reading it: aliases, class defaults, checked values, and a record of what was read.
 
-Absent and null differ: an absent key takes the default of its config class, an explicit null stays null.
+Absent and null differ: an absent key takes the default of the config class, a null stays null.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,6 @@ __all__ = [
     "architecture_types",
     "class_defaults",
     "defaults_version",
-    "known_model_types",
 ]
 
 MAX_LAYERS: Final = 10_000
@@ -33,7 +32,7 @@ _MISSING: Final = object()
 
 
 class ClassDefaults:
-    """What transformers' config class for one model type brings along: aliases, defaults, nested types."""
+    """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
 
     __slots__ = ("aliases", "defaults", "nested")
 
@@ -43,21 +42,15 @@ class ClassDefaults:
         self.nested: Mapping[str, str] = entry.get("nested", {})
 
 
-@lru_cache(maxsize=1)
-def _table() -> Mapping[str, Any]:
-    path = Path(__file__).with_name("class_defaults.json")
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+@lru_cache(maxsize=2)
+def _table(name: str = "class_defaults.json") -> Mapping[str, Any]:
+    table: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return table
 
 
 def defaults_version() -> str:
     """The transformers version that the class defaults come from."""
     return str(_table()["version"])
-
-
-def known_model_types() -> Iterator[str]:
-    """Model types that have a config class in transformers."""
-    yield from _table()["model_types"]
 
 
 def architecture_types() -> Mapping[str, str]:
@@ -73,12 +66,9 @@ def class_defaults(model_type: str | None) -> ClassDefaults | None:
     return None if entry is None else ClassDefaults(entry)
 
 
-@lru_cache(maxsize=1)
 def _towers() -> Mapping[str, Any]:
-    # A file of its own: a plan needs no towers, and is not to pay for reading them.
-    path = Path(__file__).with_name("tower_defaults.json")
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return table
+    """Towers have a file of their own: a plan that needs none should not pay for reading it."""
+    return _table("tower_defaults.json")
 
 
 @lru_cache(maxsize=512)
@@ -87,15 +77,15 @@ def _tower_defaults(model_type: str | None) -> ClassDefaults | None:
     return class_defaults(model_type) if entry is None else ClassDefaults(entry)
 
 
-# Words in a key that bear on what is cached. A key with one that is present, says something and was read by nobody stops
-# the plan.
-_CACHE_SHAPED = re.compile(
+# A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
+# plan stops.
+_BEARING = re.compile(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
     r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types|groups|period)|attn_types?|full_attn|full_attention|"
     r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
-# Of those, the ones that never bear on it in any config seen.
+# Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
 _HARMLESS = re.compile(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
@@ -148,7 +138,7 @@ class Config:
         return self._key_in_file(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value as it stands: file, then class default, then ``default``."""
+        """The value unchecked: the file's, else the class's default, else ``default``."""
         name = self._key_in_file(key)
         if name is not None:
             return self.raw[name]
@@ -165,16 +155,19 @@ class Config:
         """Mark keys as known and without effect on the cache."""
         self.read.update(keys)
 
+    def _place(self, key: str) -> str:
+        return f"{self.where}.{key}" if self.where else key
+
     def error(self, key: str, value: Any, allowed: str) -> ConfigError:
         """A :class:`ConfigError` about one key, to be raised."""
-        place = f"{self.where}.{key}" if self.where else key
-        return ConfigError(f"{place} is {_short(value)}, but must be {allowed}.")
+        return ConfigError(f"{self._place(key)} is {_short(value)}, but must be {allowed}.")
 
     def missing(self, key: str) -> ConfigError:
         """A :class:`ConfigError` about a key that is not there, to be raised."""
-        place = f"{self.where}.{key}" if self.where else key
         kind = f" a {self.model_type} config" if self.model_type else " this config"
-        return ConfigError(f"{place} is missing:{kind} needs it.", hint="Check that the file is the model's config.json.")
+        return ConfigError(
+            f"{self._place(key)} is missing:{kind} needs it.", hint="Check that the file is the model's config.json."
+        )
 
     def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:
         """A whole number, or ``None`` where it is absent without default or null."""
@@ -203,7 +196,7 @@ class Config:
         return self.integer(key, maximum=MAX_LAYERS)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A truth value; null is ``False``, as in the code that reads it. 0 and 1 count."""
+        """A truth value. 0 and 1 are allowed, and null is ``False``, as it is to the code of the models."""
         value = self.get(key, default)
         if value is None:
             return False
@@ -269,20 +262,16 @@ class Config:
         declared = value.get("model_type")
         if not (isinstance(declared, str) and declared):
             model_type = model_type or (self._class.nested.get(key) if self._class else None)
-        child = Config(
-            value,
-            declared if isinstance(declared, str) and declared else model_type,
-            f"{self.where}.{key}" if self.where else key,
-        )
+        child = Config(value, declared if isinstance(declared, str) and declared else model_type, self._place(key))
         self.children.append(child)
         return child
 
     def part(self, key: str, **set_by_parent: int) -> Config | None:
-        """A nested config that is not the language model's (a tower's), of the type that this config's class builds.
+        """The nested config of a tower, of the model type that this config's class gives it.
 
-        Absent and null are what that class then builds: its defaults, or ``None`` where the part is optional.
-        ``set_by_parent`` are keys that the class overwrites. What is read here bears on weights alone, so that it counts for
-        neither :meth:`unread` nor :meth:`assumed_defaults`.
+        Where the file has none, the class builds the part from its defaults, or leaves it out (``None``) if it is optional.
+        ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
+        nor :meth:`assumed_defaults` counts them.
         """
         spec = _towers()["parts"].get(self.model_type, {}).get(key, {})
         value = self.get(key)
@@ -297,17 +286,17 @@ class Config:
         model_type = declared if named else spec.get("type")
         known = _tower_defaults(model_type)
         if known is not None and any(name in value for name in known.aliases):
-            # A class takes its fields by both names; getters look for the field's own.
+            # A class accepts a field's alias as well as its own name. The getters look for the name.
             value = {known.aliases.get(name, name): given for name, given in value.items()} | {
                 name: given for name, given in value.items() if name not in known.aliases
             }
-        child = Config({**value, **set_by_parent}, model_type, f"{self.where}.{key}" if self.where else key)
+        child = Config({**value, **set_by_parent}, model_type, self._place(key))
         child._class = known
         self.parts.append(child)
         return child
 
     def layer(self, index: int) -> Config:
-        """This config as layer ``index`` has it: with its entry of ``per_layer_config`` laid over, if there is one."""
+        """This config as layer ``index`` sees it: with the layer's entry of ``per_layer_config``, if any, laid over it."""
         overrides = self.get("per_layer_config")
         if not isinstance(overrides, Mapping) or not overrides:
             return self
@@ -322,7 +311,7 @@ class Config:
         return self._layers.get(index, self)
 
     def retyped(self, model_type: str | None) -> Config:
-        """The same document read as another model type (old files that keep text keys at the top)."""
+        """The same document, read as another model type."""
         child = Config(self.raw, model_type, self.where)
         child.read = self.read
         self.children.append(child)
@@ -333,15 +322,15 @@ class Config:
         return self._class.nested.get(key) if self._class else None
 
     def unread(self) -> list[str]:
-        """Cache-shaped keys that say something and that nobody has read, here and in the configs read below."""
+        """Keys that may bear on the cache, are not empty and were read by nobody, here and in nested configs."""
         found = [
-            f"{self.where}.{key}" if self.where else key
+            self._place(key)
             for key, value in self.raw.items()
             if key not in self.read
             and value not in (None, False, "", 0, [], {})
             and not isinstance(value, Mapping)
             # A dict handed in from Python may have keys of any type.
-            and _CACHE_SHAPED.search(str(key))
+            and _BEARING.search(str(key))
             and not _HARMLESS.search(str(key))
         ]
         for child in self.children:
@@ -349,15 +338,14 @@ class Config:
         return found
 
     def bearing(self) -> dict[str, Any]:
-        """The keys that were read and that the file has, by dotted path, here and in the configs read below."""
-        prefix = f"{self.where}." if self.where else ""
-        out = {f"{prefix}{key}": value for key, value in self.raw.items() if key in self.read and not isinstance(value, Mapping)}
+        """The keys of the file that were read, with their values, by dotted path, here and in nested configs."""
+        out = {self._place(key): value for key, value in self.raw.items() if key in self.read and not isinstance(value, Mapping)}
         for child in (*self.children, *self.parts):
             out |= child.bearing()
         return out
 
     def assumed_defaults(self) -> dict[str, Any]:
-        """Keys whose value came from the class, here and in the configs read below."""
+        """Keys whose value came from the class, here and in nested configs."""
         out = dict(self.defaulted)
         for child in self.children:
             out.update(child.assumed_defaults())

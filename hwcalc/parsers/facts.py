@@ -1,4 +1,4 @@
-"""Single facts of a config that engines ask for beside the layers: read once here, so that nobody below reads the config again."""
+"""Single facts of a config that engines need besides the layers, read here once so that no engine reads the config again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS: Final = {"text": "text_config", "vision": "vision_config", "audio": "aud
 
 
 def model_facts(config: Mapping[str, Any]) -> ModelFacts:
-    """The facts of a whole config file. A value that makes no sense is no fact, never an error."""
+    """The facts of a whole config file. A value that makes no sense is passed over, never an error."""
     parts = {name: inner for name, key in _PARTS.items() if isinstance(inner := config.get(key), Mapping)}
     text, vision = parts.get("text"), parts.get("vision", {})
     levels = (config,) if text is None else (config, text)

@@ -1,6 +1,6 @@
 """Gemma 3n and 4, and the assistants of Gemma 4.
 
-Windowed layers, wider heads on the full ones, and last layers that share the keys and values of earlier ones.
+Most layers slide, the full ones have wider heads, and the last layers share the keys and values of earlier ones.
 """
 
 from __future__ import annotations
@@ -14,97 +14,85 @@ from hwcalc.formulas.weights import Block, WeightRole, embedding, experts, gated
 from hwcalc.model import Note
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.decoder.build import Decoder, attention_weights, mlp_blocks, mlp_weights
+from hwcalc.parsers.decoder.dense import HEAD_NORM
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of, every, read_layer_types
-
-__all__ = ["ASSISTANT", "DIFFUSION_GEMMA", "GEMMA3N", "GEMMA4"]
+from hwcalc.parsers.reading import (
+    AttentionDims,
+    LayerReader,
+    Readers,
+    Reading,
+    attention_dims,
+    build_layers,
+    every,
+    read_layer_types,
+)
 
 _GLOBAL_HEAD_DIM: Final = 512
 """Gemma 4's ``global_head_dim`` where the file leaves it out (transformers 5.23, configuration_gemma4.py)."""
 
 
-def _layer_types(config: Config, count: int, *, four: bool) -> list[str]:
-    """The type of every layer: spelled out, or every fifth (3n) or sixth (4) full; the last one of Gemma 4 always is."""
-    types = read_layer_types(config, count) or every(6 if four else 5, count, FULL, SLIDING)
-    if four:
-        types[-1] = FULL
-    for name in types:
-        if name not in (FULL, SLIDING):
-            raise config.error("layer_types", name, f"{FULL} or {SLIDING}")
-    return types
+def _global_dims(config: Config, level: Config) -> AttentionDims:
+    """Heads and widths of a full layer of Gemma 4: wider heads, and fewer where one projection gives keys and values.
 
-
-def _dims(config: Config, index: int, *, four: bool, full: bool) -> AttentionDims:
-    """Heads and widths of one layer.
-
-    Gemma 4's full layers have ``global_head_dim`` and, where keys and values share a projection, fewer heads.
-
-    Sharing the projection does not share the cache: keys are rotated, values are not, and both are kept. An explicit
-    ``per_layer_config`` replaces both keys.
+    The cache keeps both all the same, since keys are rotated and values are not. A ``per_layer_config`` in the file replaces
+    these keys.
     """
-    layer = config.layer(index)
-    dims = attention_dims(layer)
-    global_dim = config.maybe_integer("global_head_dim")
-    global_heads = config.maybe_integer("num_global_key_value_heads")
-    k_eq_v = config.flag("attention_k_eq_v", default=True)
-    if not four or not full or config.has("per_layer_config"):
+    dims, head_dim = attention_dims(level), config.maybe_integer("global_head_dim") or _GLOBAL_HEAD_DIM
+    heads = config.maybe_integer("num_global_key_value_heads")
+    one = config.flag("attention_k_eq_v", default=True)
+    if config.has("per_layer_config"):
         return dims
-    head_dim = global_dim or _GLOBAL_HEAD_DIM
-    return AttentionDims(
-        num_attention_heads=dims.num_attention_heads,
-        num_key_value_heads=global_heads if global_heads and k_eq_v else dims.num_key_value_heads,
-        head_dim=head_dim,
-        v_head_dim=head_dim,
+    return replace(
+        dims, num_key_value_heads=heads if heads and one else dims.num_key_value_heads, head_dim=head_dim, v_head_dim=head_dim
     )
 
 
-def _stack(config: Config, *, four: bool) -> list[Layer]:
-    """The attention of every layer; one that reads the keys and values of an earlier layer has a shared cache before it."""
+def _read(config: Config, *, four: bool) -> Reading:
+    """The file lists the types, or every fifth (3n) or sixth (4) layer is full. The last layer of Gemma 4 always is.
+
+    Layers that share keys and values keep none. Their weights are those of their attention, with a shared cache before it.
+    """
     count = config.number_of_layers()
-    types = _layer_types(config, count, four=four)
+    types = read_layer_types(config, count) or every(6 if four else 5, count, FULL, SLIDING)
     window = config.integer("sliding_window")
-    if four and config.get("use_bidirectional_attention") == "all":
-        # Both directions: half the window on each side, and the token itself.
-        window = window // 2 + 1
-    shared = config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0
-    layers: list[Layer] = []
-    for index, name in enumerate(types):
-        dims = _dims(config, index, four=four, full=name == FULL)
-        kind = dims.full() if name == FULL else dims.sliding(window)
-        layers.append((SharedCache(), kind) if index >= count - shared else (kind,))
-    return layers
+    if four:
+        types[-1] = FULL
+        if config.get("use_bidirectional_attention") == "all":
+            # The window reaches in both directions: half of it on each side, and the token itself.
+            window = window // 2 + 1
+    readers: dict[str, LayerReader] = {
+        FULL: lambda level, _index: ((_global_dims(config, level) if four else attention_dims(level)).full(),),
+        SLIDING: lambda level, _index: (attention_dims(level).sliding(window),),
+    }
+    first = count - (config.maybe_integer("num_kv_shared_layers", minimum=0, maximum=count) or 0)
+    own = build_layers(config, types, readers)
+    shared = ((SharedCache(),),) * (count - first)
+    weighed = tuple((SharedCache(), *layer) for layer in own[first:])
+    return Reading(layers=own[:first] + shared, config=config, weighed=own[:first] + weighed)
 
 
 def _shares(layer: Layer) -> bool:
     return isinstance(layer[0], SharedCache)
 
 
-def _read(config: Config, *, four: bool) -> Reading:
-    layers = (layer[:1] if _shares(layer) else layer for layer in _stack(config, four=four))
-    return Reading(layers=tuple(layers), config=config)
-
-
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer], *, k_eq_v: bool = False) -> list[Block]:
-    """Layers that share keys and values project none; with ``k_eq_v`` the values of full layers are their keys."""
-
-    def weigh(layer: Layer) -> Weighed:
-        absent = (".k_", ".v_") if _shares(layer) else (".v_proj",) if k_eq_v and isinstance(layer[-1], FullAttention) else ()
-        weights = attention_weights(config, spec, dims_of(layer))
-        return tuple(weight for weight in weights if not any(part in weight.path for part in absent))
-
-    return attention_blocks(layers, weigh)
+def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """Layers that share keys and values project none. With ``attention_k_eq_v`` the keys of full layers are their values."""
+    one = isinstance(layer[-1], FullAttention) and config.flag("attention_k_eq_v")
+    absent = (".k_", ".v_") if _shares(layer) else (".v_proj",) if one else ()
+    weights = attention_weights(config, spec, layer)
+    return tuple(weight for weight in weights if not any(part in weight.path for part in absent))
 
 
 def _mlps_3n(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Widths may be listed."""
+    """The widths may be listed, one for each layer."""
     listed, count = config.get("intermediate_size"), len(layers)
     widths = config.integers("intermediate_size", length=count, minimum=1) if isinstance(listed, (list, tuple)) else None
     return mlp_blocks(widths or [None] * count, lambda wide: mlp_weights(config, spec, wide))
 
 
 def _mlps_4(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Layers without keys may be twice as wide, and experts may stand beside the MLP."""
+    """Layers that share keys and values may be twice as wide. Experts may stand beside the MLP."""
     double, wide = config.flag("use_double_wide_mlp"), config.integer("intermediate_size")
     beside = _moe(config) if config.flag("enable_moe_block") else ()
     widths = (2 * wide if double and _shares(layer) else wide for layer in layers)
@@ -112,7 +100,7 @@ def _mlps_4(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bloc
 
 
 def _moe(config: Config) -> Weighed:
-    """Gemma 4's experts, with a scale for each channel of the router and each expert, and three norms more."""
+    """Gemma 4's experts: the router has a scale for each channel and each expert, and the layer three norms more."""
     hidden, number = config.integer("hidden_size"), config.integer("num_experts")
     expert = gated_mlp(hidden, config.integer("moe_intermediate_size"), path="experts")
     return (
@@ -127,7 +115,7 @@ def _moe(config: Config) -> Weighed:
 
 
 def _inputs_of_layer(config: Config) -> Weighed:
-    """What mixes a layer's own input in."""
+    """The weights that mix a layer's own input in."""
     hidden, own = config.integer("hidden_size"), config.maybe_integer("hidden_size_per_layer_input", minimum=0) or 0
     if not own:
         return ()
@@ -179,7 +167,7 @@ def _altup(config: Config) -> Weighed:
 
 
 def _assistant(config: Config) -> Reading:
-    """A drafter whose every layer reads the keys and values of the model that it drafts for (modeling_gemma4_assistant.py)."""
+    """A draft model: its layers read the keys and values of the model that it drafts for (modeling_gemma4_assistant.py)."""
     text = config.sub("text_config") or config
     count = text.number_of_layers()
     text.ignore(*text.raw)
@@ -188,21 +176,18 @@ def _assistant(config: Config) -> Reading:
     return Reading(layers=((SharedCache(),),) * count, config=text, notes=(note,))
 
 
-_GEMMA: Final = Decoder(norms=4, qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
 GEMMA3N: Final = replace(
-    _GEMMA,
+    HEAD_NORM,
+    norms=4,
     layers=lambda config: _read(config, four=False),
-    weighed=lambda config, _reading: _stack(config, four=False),
-    attentions=_attentions,
+    attention=_attention,
     mlps=_mlps_3n,
     extra=lambda config, _layer: _altup_layer(config),
     outer=_altup,
 )
 GEMMA4: Final = replace(
-    _GEMMA,
+    GEMMA3N,
     layers=lambda config: _read(config, four=True),
-    weighed=lambda config, _reading: _stack(config, four=True),
-    attentions=lambda config, spec, layers: _attentions(config, spec, layers, k_eq_v=config.flag("attention_k_eq_v")),
     mlps=_mlps_4,
     extra=lambda config, _layer: _inputs_of_layer(config),
     outer=_inputs,

@@ -1,4 +1,4 @@
-"""Hyper-connections: several residual streams, which learned weights mix around every block and before the last norm."""
+"""Hyper-connections: learned weights mix several residual streams around every attention and MLP, and before the last norm."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ __all__ = ["hyper_connection", "hyper_connections", "hyper_head"]
 
 
 def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) -> tuple[Weight, ...]:
-    """A block's mixing of ``streams`` residual streams: what goes in, what comes out, and with three outputs also how the
-    streams mix among themselves, which takes streams x streams weights.
+    """The weights that mix ``streams`` residual streams around an attention or MLP: into it and out of it.
+
+    With three outputs the streams are also mixed with each other, which takes streams x streams rows more.
 
     >>> sum(weight.elements for weight in hyper_connection("hc", 4, 2, 3))
     219
@@ -26,13 +27,13 @@ def hyper_connection(path: str, streams: int, hidden_size: int, outputs: int) ->
 
 
 def hyper_connections(config: Config, outputs: int) -> tuple[Weight, ...]:
-    """The mixing around the attention and around the MLP of a layer."""
+    """The weights that mix the streams around the attention and around the MLP of a layer."""
     streams, hidden = config.integer("hc_mult"), config.integer("hidden_size")
     return hyper_connection("attn_hc", streams, hidden, outputs) + hyper_connection("ffn_hc", streams, hidden, outputs)
 
 
 def hyper_head(config: Config) -> tuple[Weight, ...]:
-    """The mixing of the streams before the last norm."""
+    """The weights that mix the streams before the last norm."""
     streams, hidden = config.integer("hc_mult"), config.integer("hidden_size")
     return (
         *parameter("hc_head.hc_fn", streams, streams * hidden),

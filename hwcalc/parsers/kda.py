@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, SparseIndexer
+from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer, LayerKind, SparseIndexer
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.weights import Block, gated_mlp, indexer, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, gated_mlp, linear, parameter
 from hwcalc.formulas.weights_state import kimi_delta_attention
-from hwcalc.parsers.blocks import Named, Weighed, ends, gated_experts, repeated
+from hwcalc.parsers.blocks import Named, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import sparse_layers
+from hwcalc.parsers.decoder.build import Experts, moe_weights, sparse_layers, times
 from hwcalc.parsers.hyper import hyper_connection
-from hwcalc.parsers.latent.layers import indexer_modes, latent_attention, latent_weights, sparse_indexer
+from hwcalc.parsers.latent.layers import indexer_modes, kind_weights, latent_attention, sparse_indexer
 from hwcalc.parsers.reading import Reading, build_layers, every
 from hwcalc.parsers.states import LINEAR, spelled_layer_types, state_dtype
 
-__all__ = ["BAILING", "GLM5_NEXT", "KIMI_LINEAR", "DeltaFamily"]
-
+_EXPERTS: Final = Experts(count="num_local_experts", shared=times("n_shared_experts"))
 _FULL: Final = "full_attention"
 _INDEXED: Final = "indexed_attention"
-# Keys that never bear on the cache, and those of latent attention, which a stack without it leaves unread.
+# Keys that never bear on the cache, and keys of latent attention, which are left unread where no layer has it.
 _WITHOUT_EFFECT: Final = (
     "attn_res_block_size", "head_dim", "index_kpool", "index_kpool_always_select_tail", "kda_lower_bound", "kda_safe_gate",
     "kv_lora_rank", "latent_moe_use_norm", "linear_lower_bound", "mla_use_nope", "mla_use_output_gate", "num_attention_heads",
@@ -33,20 +32,20 @@ _WITHOUT_EFFECT: Final = (
 )  # fmt: skip
 
 Types = Callable[[Config, Config | None, int], list[str]]
-"""The types of so many layers, by the config and its ``linear_attn_config``."""
+"""Gives the type of each layer, by the config, its ``linear_attn_config`` and the number of layers."""
 
 
 @frozen
 class DeltaFamily:
-    """One of the models above: what the file leaves out, and what is the model's own."""
+    """One of the models above: what it has where the file does not say, and how it differs."""
 
     types: Types
     dense: int
-    """Leading layers without experts."""
+    """How many of the first layers have no experts."""
     bailing: bool = False
-    """Gates as full matrices, as many linear heads as query heads, no query latent."""
+    """Whether gates are full matrices, linear heads as many as query heads, and queries without a latent."""
     indexed: bool = False
-    """Indexers that pool tokens, and residual streams."""
+    """Whether there are indexers, which pool tokens, and several residual streams."""
 
     def read(self, config: Config) -> Reading:
         """Layers of Kimi delta attention and of latent attention."""
@@ -54,7 +53,7 @@ class DeltaFamily:
         nested = config.sub("linear_attn_config")
         types = spelled_layer_types(config, count) or self.types(config, nested, count)
         if nested is not None:
-            # A file that spells layer_types out may keep the lists they came from.
+            # A file with layer_types may still have the lists that they were made from.
             nested.ignore("full_attn_layers", "kda_layers")
         delta = (_delta(config, nested, bailing=self.bailing),)
         config.ignore(*_WITHOUT_EFFECT)
@@ -66,20 +65,24 @@ class DeltaFamily:
 
         readers = {LINEAR: lambda _layer, _index: delta, _FULL: full_layer} | ({_INDEXED: full_layer} if self.indexed else {})
         layers = build_layers(config, types, readers)
-        # The library packs one more element into every entry: whether the token is padding.
+        # transformers packs one more element into every entry: whether the token is padding.
         readings = {"transformers": tuple(map(_padded, layers))} if self.indexed else {}
         return Reading(layers=layers, config=config, state_dtype=state_dtype(config), readings=readings)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
-        """Mixers, experts, norms and streams."""
+        """The blocks of weights of these layers, and those around them."""
         hidden = config.integer("hidden_size")
-        norms = rms_norm("input_layernorm", hidden) + rms_norm("post_attention_layernorm", hidden)
+        norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
         def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
             layer, sparse = key
             for kind in layer:
                 yield from self._mixer(config, kind)
-            yield ("moe", _experts(config)) if sparse else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+            yield (
+                ("moe", moe_weights(config, _EXPERTS))
+                if sparse
+                else ("mlp", gated_mlp(hidden, config.integer("intermediate_size")))
+            )
             yield "norm", norms
             if self.indexed:
                 for path in ("attn_hc", "ffn_hc"):
@@ -88,21 +91,19 @@ class DeltaFamily:
         sparse = sparse_layers(config, len(reading.layers), self.dense)
         return (*ends(config, top), *repeated(zip(reading.layers, sparse, strict=True), weigh))
 
-    def _mixer(self, config: Config, kind: object) -> Iterator[Named]:
-        hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
+    def _mixer(self, config: Config, kind: LayerKind) -> Iterator[Named]:
+        hidden, rank = config.integer("hidden_size"), None if self.bailing else config.maybe_integer("q_lora_rank")
         if isinstance(kind, KimiDeltaAttention):
             low_rank = not self.bailing
             yield "delta", kimi_delta_attention(hidden, **vars(kind), low_rank_decay=low_rank, low_rank_gate=low_rank)
         elif isinstance(kind, LatentAttention):
-            rank = None if self.bailing else config.maybe_integer("q_lora_rank")
-            weights = latent_weights(kind, hidden, rank, bias=bias)
-            yield "attention", weights + (linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ())
+            gate = linear("self_attn.g_proj", hidden, kind.num_attention_heads) if self.bailing else ()
+            yield "attention", kind_weights(config, kind, rank) + gate
         elif isinstance(kind, SparseIndexer):
-            # GLM-5 Next pools tokens: a gate as wide as the key, and a learned position within the pool.
-            width = kind.index_head_dim
-            weights = indexer(hidden, config.integer("q_lora_rank"), kind.index_n_heads, width)
-            weights += parameter("self_attn.indexer.index_kpool_compress_ape", config.integer("index_kpool"), width)
-            yield "indexer", weights + parameter("self_attn.indexer.index_kpool_compress_gate", width, hidden)
+            # GLM-5 Next pools tokens, by a gate as wide as the key and a learned position within the pool.
+            path, width = "self_attn.indexer.index_kpool_compress", kind.index_head_dim
+            pool = parameter(f"{path}_ape", config.integer("index_kpool"), width) + parameter(f"{path}_gate", width, hidden)
+            yield "indexer", kind_weights(config, kind, rank) + pool
 
 
 def _kimi(_config: Config, nested: Config | None, count: int) -> list[str]:
@@ -131,14 +132,14 @@ def _delta(config: Config, nested: Config | None, *, bailing: bool) -> KimiDelta
 
     return KimiDeltaAttention(
         num_heads=width("num_heads", "linear_num_heads", "num_attention_heads"),
-        # A Bailing config that the library has saved has head_dim overwritten by the rotary width, and keeps this one apart.
+        # Where transformers has saved a Bailing config, head_dim is the rotary width: the other keys go first.
         head_dim=width("head_dim", "linear_head_dim", "head_dim"),
         d_conv=width("short_conv_kernel_size", "linear_conv_kernel_dim", "short_conv_kernel_size"),
     )
 
 
 def _indexer(config: Config) -> SparseIndexer:
-    """GLM-5 Next scores pools of tokens: a gate as wide as the key stands beside each token's key."""
+    """GLM-5 Next scores pools of tokens: it keeps a gate beside each token's key, as wide as the key."""
     indexer = sparse_indexer(config)
     return replace(indexer, index_extra_elements=indexer.index_head_dim)
 
@@ -148,14 +149,6 @@ def _padded(layer: Layer) -> Layer:
         replace(kind, index_extra_elements=kind.index_extra_elements + 1) if isinstance(kind, SparseIndexer) else kind
         for kind in layer
     )
-
-
-def _experts(config: Config) -> Weighed:
-    hidden, width = config.integer("hidden_size"), config.integer("moe_intermediate_size")
-    count, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
-    shared = (config.maybe_integer("n_shared_experts", minimum=0) or 0) * width
-    weights = gated_experts(hidden, width, count, active)
-    return weights + gated_mlp(hidden, shared, path="mlp.shared_experts") if shared else weights
 
 
 KIMI_LINEAR: Final = DeltaFamily(types=_kimi, dense=1)

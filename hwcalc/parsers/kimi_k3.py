@@ -1,7 +1,7 @@
-"""Kimi K3, whole: the language model, its vision tower and the projector. Layout by the checkpoint and SGLang's ``kimi_k3.py``.
+"""Kimi K3: language model, vision tower and projector, by the checkpoint and SGLang's ``kimi_k3.py``.
 
-The language model is Kimi Linear with gates that are full matrices, experts that work at half the width, between two
-projections, and attention residuals: before each block a learned query, behind a norm, mixes the sums of earlier layers.
+The language model is Kimi Linear with three differences. Gates are full matrices. Experts work at half the width, between two
+projections. And there are attention residuals: before each block a norm and a learned query mix the sums of earlier layers.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from typing import Final
 from hwcalc.formulas import KimiDeltaAttention, LatentAttention, Layer
 from hwcalc.formulas.weights import Block, Part, WeightRole, experts, gated_mlp, linear, parameter, plain_mlp, rms_norm
 from hwcalc.formulas.weights_state import kimi_delta_attention
-from hwcalc.parsers.blocks import Named, Weighed, ends, repeated
+from hwcalc.parsers.blocks import Named, Weighed, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
-from hwcalc.parsers.latent.layers import latent_weights
+from hwcalc.parsers.latent.layers import kind_weights
 from hwcalc.parsers.reading import Readers, Reading
 from hwcalc.parsers.relabelled import read_nested
-
-__all__ = ["KIMI_K3"]
 
 
 def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
@@ -27,7 +25,7 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     nested = text.sub("linear_attn_config")
     full_gate = nested is not None and nested.flag("use_full_rank_gate")
     residuals = text.maybe_integer("attn_res_block_size", minimum=0)
-    norms = rms_norm("input_layernorm", hidden) + rms_norm("post_attention_layernorm", hidden)
+    norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         (kind,), sparse = key
@@ -56,15 +54,15 @@ def _residual(path: str, hidden: int) -> Weighed:
 
 def _delta(kind: KimiDeltaAttention, hidden: int, *, full_gate: bool) -> Weighed:
     weights = kimi_delta_attention(hidden, **vars(kind), low_rank_gate=not full_gate)
-    # The checkpoint pads the decay's one number a head to head_dim: 96 heads, 128 numbers.
+    # The decay is one number a head, which the checkpoint pads to head_dim: 128 numbers for 96 heads.
     padded = parameter("self_attn.A_log", max(kind.num_heads, kind.head_dim))
     return tuple(padded[0] if weight.path == "self_attn.A_log" else weight for weight in weights)
 
 
 def _attention(text: Config, kind: LatentAttention) -> Weighed:
-    hidden, heads = text.integer("hidden_size"), kind.num_attention_heads
-    weights = latent_weights(kind, hidden, text.maybe_integer("q_lora_rank"))
-    return weights + (linear("self_attn.g_proj", hidden, heads * kind.v_head_dim) if text.flag("mla_use_output_gate") else ())
+    gate = text.integer("hidden_size"), kind.num_attention_heads * kind.v_head_dim
+    weights = kind_weights(text, kind, text.maybe_integer("q_lora_rank"))
+    return weights + linear("self_attn.g_proj", *gate) if text.flag("mla_use_output_gate") else weights
 
 
 def _experts(text: Config) -> Weighed:
@@ -78,7 +76,7 @@ def _experts(text: Config) -> Weighed:
     if shared:
         weights += gated_mlp(hidden, shared, path=f"{path}.shared_experts")
     if latent is not None:
-        # Not linear in the sense of formats: the released one leaves them as they are without naming them.
+        # They count as other than linear because the released quantisation leaves them alone without naming them.
         weights += linear(f"{path}.routed_expert_down_proj", hidden, latent, role=WeightRole.OTHER)
         weights += linear(f"{path}.routed_expert_up_proj", latent, hidden, role=WeightRole.OTHER)
         if text.flag("latent_moe_use_norm"):

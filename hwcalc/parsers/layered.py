@@ -1,37 +1,31 @@
-"""Decoders whose layers differ in heads and widths, or of which some have an indexer or attend to an image."""
+"""Decoders whose layers differ: in heads and widths, or because some have an indexer or attend to an image."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hwcalc.formulas import CrossAttention, FullAttention, Layer, SparseIndexer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, linear, parameter
 from hwcalc.model import Note
-from hwcalc.parsers.blocks import Weighed
+from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
     Decoder,
     Experts,
     attention_blocks,
     attention_weights,
-    not_listed,
-    not_sparse,
+    sparse_by_types,
+    sparse_in_list,
     sparse_layers,
     width,
 )
+from hwcalc.parsers.decoder.dense import HEAD_NORM
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, full
-from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, read_layer_types
+from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, attention_dims, build_layers, dims_of, read_layer_types
 
-__all__ = ["LAGUNA", "MIMO_V2", "MINIMAX_M3", "MLLAMA", "STEP3P5"]
-
-
-def _common_first(layers: Sequence[Layer], common: Callable[[Layer], bool], weigh: Callable[[Layer], Weighed]) -> list[Block]:
-    """The attention of layers of two sorts, those of the common sort before the others whatever their order in the stack."""
-    kinds = sorted(dict.fromkeys(layers), key=lambda layer: not common(layer))
-    places = {kind: tuple(number for number, layer in enumerate(layers) if layer == kind) for kind in kinds}
-    return [Block(kind="attention", weights=weigh(kind), count=len(numbers), layers=numbers) for kind, numbers in places.items()]
+_SPARSE: Final = "minimax_m3_sparse"
 
 
 def _is_full(layer: Layer) -> bool:
@@ -39,14 +33,14 @@ def _is_full(layer: Layer) -> bool:
 
 
 def _laguna(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Laguna: query heads per layer, and a gate for each head or each channel."""
+    """Laguna: each layer has its own number of query heads, and a gate for each head or each channel."""
     listed = config.integers("num_attention_heads_per_layer", length=len(layers), minimum=1)
     gating, hidden = config.get("gating"), config.integer("hidden_size")
 
     def weigh(dims: AttentionDims) -> Weighed:
         heads = dims.num_attention_heads
         rows = heads if gating is True or gating == "per-head" else heads * dims.head_dim
-        return attention_weights(config, spec, dims) + linear("self_attn.g_proj", hidden, rows)
+        return attention_weights(config, spec, (dims.full(),)) + linear("self_attn.g_proj", hidden, rows)
 
     dims = list(map(dims_of, layers))
     if listed is not None:
@@ -88,18 +82,15 @@ def _read_mimo_v2(config: Config) -> Reading:
     return Reading(layers=published, config=config, readings={} if published == by_class else {"transformers": by_class})
 
 
-def _mimo_v2(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """MiMo-V2: sinks on the sliding layers."""
-    sinks = replace(spec, sinks=True)
-    return _common_first(
-        layers, _is_full, lambda layer: attention_weights(config, spec if _is_full(layer) else sinks, dims_of(layer))
-    )
+def _mimo_v2(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """MiMo-V2: the sliding layers have sinks."""
+    return attention_weights(config, spec if _is_full(layer) else replace(spec, sinks=True), layer)
 
 
 def _read_step3p5(config: Config) -> Reading:
     """Step-3.7: sliding layers may have more query heads. The per-layer lists also cover the trailing draft layers.
 
-    ``attention_other_setting`` may say more of the sliding layers, of which transformers 5.23 and vLLM 0.33 read the query
+    ``attention_other_setting`` may say more about the sliding layers. Of that transformers 5.23 and vLLM 0.33 read the query
     heads alone.
     """
     count = config.number_of_layers()
@@ -111,32 +102,34 @@ def _read_step3p5(config: Config) -> Reading:
     config.ignore("mtp_layer_types")
     types = read_layer_types(config, count) or [FULL] * count
     window = config.maybe_integer("sliding_window")
-    layers: list[Layer] = []
-    for index, name in enumerate(types):
-        own = sliding if name == SLIDING else dims
-        if config.has("per_layer_config"):
-            # A file that transformers has saved: it holds the heads of every sliding layer.
-            own = attention_dims(config.layer(index))
-        if name == FULL or window is None:
-            layers.append((own.full(),))
-        elif name == SLIDING:
-            layers.append((own.sliding(window),))
-        else:
-            raise config.error("layer_types", name, f"{FULL} or {SLIDING}")
+
+    def own(level: Config, common: AttentionDims) -> AttentionDims:
+        # A file that transformers has saved holds the heads of every sliding layer.
+        return attention_dims(level) if config.has("per_layer_config") else common
+
+    readers: dict[str, LayerReader] = {
+        FULL: lambda level, _index: (own(level, dims).full(),),
+        SLIDING: lambda level, _index: (own(level, sliding).within(window),),
+    }
     readings = {}
     if not config.where:
         # transformers reads only text_config: a file that keeps the keys at the top gets the class's defaults.
         default = Config({}, config.model_type)
         readings["transformers"] = ((attention_dims(default).full(),),) * default.number_of_layers()
-    return Reading(layers=tuple(layers), config=config, readings=readings)
+    return Reading(layers=build_layers(config, types, readers), config=config, readings=readings)
 
 
 def _step3p5(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    return _common_first(layers, _is_full, lambda layer: attention_weights(config, spec, dims_of(layer)))
+    """One block for the full layers and one for the sliding ones, even where their weights are alike."""
+    places = {layer: tuple(number for number, own in enumerate(layers) if own == layer) for layer in dict.fromkeys(layers)}
+    return [
+        Block(kind="attention", weights=attention_weights(config, spec, layer), count=len(numbers), layers=numbers)
+        for layer, numbers in places.items()
+    ]
 
 
 def _read_minimax_m3(config: Config) -> Reading:
-    """MiniMax-M3: grouped-query attention whose sparse layers keep one indexer key a token beside keys and values.
+    """MiniMax-M3: grouped-query attention. Sparse layers keep one indexer key a token beside keys and values.
 
     The key stays in the cache dtype, as transformers 5.23 and SGLang 0.5.23 keep it.
     """
@@ -146,44 +139,37 @@ def _read_minimax_m3(config: Config) -> Reading:
     sparse = nested.integers("sparse_attention_freq", length=count) if nested is not None else None
     if nested is not None:
         nested.ignore(*nested.raw)
-    types = read_layer_types(config, count) or ["minimax_m3_sparse" if flag else FULL for flag in (sparse or [0] * count)]
+    types = read_layer_types(config, count) or [_SPARSE if flag else FULL for flag in (sparse or [0] * count)]
     heads = (nested and nested.maybe_integer("sparse_num_index_heads")) or config.maybe_integer("index_n_heads")
     width = (nested and nested.maybe_integer("sparse_index_dim")) or config.maybe_integer("index_head_dim")
     config.ignore("index_block_size", "index_topk_blocks", "index_local_blocks")
-    layers: list[Layer] = []
-    for name in types:
-        if name == "minimax_m3_sparse":
-            if heads is None or width is None:
-                raise config.missing("index_head_dim")
-            layers.append((dims.full(), SparseIndexer(index_n_heads=heads, index_head_dim=width, index_quantized=False)))
-        elif name == FULL:
-            layers.append((dims.full(),))
-        else:
-            raise config.error("layer_types", name, f"{FULL} or minimax_m3_sparse")
-    return Reading(layers=tuple(layers), config=config)
+
+    def indexed(_level: Config, _index: int) -> Layer:
+        if heads is None or width is None:
+            raise config.missing("index_head_dim")
+        return (dims.full(), SparseIndexer(index_n_heads=heads, index_head_dim=width, index_quantized=False))
+
+    layers = build_layers(config, types, {FULL: lambda _level, _index: (dims.full(),), _SPARSE: indexed})
+    return Reading(layers=layers, config=config)
 
 
-def _minimax_m3(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """MiniMax-M3: the sparse layers have an indexer with norms of its own."""
+def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """MiniMax-M3: the indexer of a sparse layer has its own norms."""
     hidden, path = config.integer("hidden_size"), "self_attn.indexer"
-
-    def weigh(layer: Layer) -> Weighed:
-        weights = attention_weights(config, spec, dims_of(layer))
-        for kind in layer:
-            if isinstance(kind, SparseIndexer):
-                weights += linear(f"{path}.q_proj", hidden, kind.index_n_heads * kind.index_head_dim)
-                weights += linear(f"{path}.k_proj", hidden, kind.index_head_dim)
-                weights += rms_norm(f"{path}.q_norm", kind.index_head_dim) + rms_norm(f"{path}.k_norm", kind.index_head_dim)
-        return weights
-
-    return _common_first(layers, lambda layer: len(layer) == 1, weigh)
+    weights = attention_weights(config, spec, layer)
+    for kind in layer[1:]:
+        assert isinstance(kind, SparseIndexer)
+        width = kind.index_head_dim
+        weights += linear(f"{path}.q_proj", hidden, kind.index_n_heads * width) + linear(f"{path}.k_proj", hidden, width)
+        weights += rms_norms(width, f"{path}.q_norm", f"{path}.k_norm")
+    return weights
 
 
-def _minimax_m3_dense(config: Config, count: int) -> list[bool]:
+def _minimax_m3_sparse(config: Config, count: int) -> list[bool]:
     frequency = config.integers("moe_layer_freq", length=count)
     if frequency is None or config.strings("mlp_layer_types") is not None:
-        return [not sparse for sparse in sparse_layers(config, count, 0, None)]
-    return [not flag for flag in frequency]
+        return sparse_layers(config, count, 0, None)
+    return list(map(bool, frequency))
 
 
 def _read_mllama(config: Config) -> Reading:
@@ -206,59 +192,53 @@ def _read_mllama(config: Config) -> Reading:
     )
 
 
-def _mllama(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _mllama(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """Llama 3.2 Vision: layers that attend to the image have norms of queries and keys, and two gates."""
-    cross = replace(spec, attn="cross_attn", qk_norm="head")
-
-    def weigh(layer: Layer) -> Weighed:
-        if _is_full(layer):
-            return attention_weights(config, spec, dims_of(layer))
-        gates = parameter("cross_attn_attn_gate", 1) + parameter("cross_attn_mlp_gate", 1)
-        return attention_weights(config, cross, dims_of(layer)) + gates
-
-    return _common_first(layers, _is_full, weigh)
+    if _is_full(layer):
+        return attention_weights(config, spec, layer)
+    gates = parameter("cross_attn_attn_gate", 1) + parameter("cross_attn_mlp_gate", 1)
+    return attention_weights(config, replace(spec, attn="cross_attn", qk_norm="head"), layer) + gates
 
 
-_HEAD_NORM: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias", qk_norm="head")
 LAGUNA: Final = replace(
-    _HEAD_NORM,
+    HEAD_NORM,
     types=full(),
     attentions=_laguna,
     experts=Experts(
         shared=width("shared_expert_intermediate_size"),
-        dense=not_sparse(1, None),
+        sparse=sparse_by_types(1, None),
         extra=lambda config: parameter("mlp.gate.e_score_correction_bias", config.integer("num_experts")),
     ),
 )
 MIMO_V2: Final = Decoder(
     layers=_read_mimo_v2,
     qkv_bias="attention_bias",
-    attentions=_mimo_v2,
-    experts=Experts(count="n_routed_experts", dense=not_sparse(1, None)),
+    attention=_mimo_v2,
+    experts=Experts(count="n_routed_experts", sparse=sparse_by_types(1, None)),
 )
 STEP3P5: Final = replace(
-    _HEAD_NORM,
+    HEAD_NORM,
     layers=_read_step3p5,
+    attentions=_step3p5,
     gate="head",
     mlp_bias="mlp_bias",
-    attentions=_step3p5,
-    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", dense=not_listed(3)),
+    experts=Experts(count="n_routed_experts", shared=width("share_expert_dim"), shared_bias="mlp_bias", sparse=sparse_in_list(3)),
 )
 MINIMAX_M3: Final = Decoder(
     layers=_read_minimax_m3,
     qk_norm="head",
     width="dense_intermediate_size",
-    attentions=_minimax_m3,
+    attention=_minimax_m3,
     experts=Experts(
         count="num_local_experts",
         width="intermediate_size",
         shared=width("shared_intermediate_size"),
-        dense=_minimax_m3_dense,
+        sparse=_minimax_m3_sparse,
     ),
 )
 MLLAMA: Final = Decoder(
     layers=_read_mllama,
-    attentions=_mllama,
-    # Eight rows more, for the image token.
+    attention=_mllama,
+    # The embedding has eight rows more, for the image token.
     rows=lambda config: config.integer("vocab_size") + 8,
 )

@@ -1,4 +1,4 @@
-"""What a family of models is: how it reads layers and weighs them, and the readers that most families share."""
+"""What a family of models is: something that reads layers and weighs them. With the readers that most families share."""
 
 from __future__ import annotations
 
@@ -42,11 +42,14 @@ class Reading:
     layers: tuple[Layer, ...]
     config: Config
     types: tuple[str, ...] = ()
-    """The type of each layer, in families that weigh layers by their types."""
+    """The type of each layer, for families that weigh layers by type."""
+    weighed: tuple[Layer, ...] = ()
+    """The layers that the weights are counted for, where they differ: a layer that caches nothing may have weights."""
     encoder_tokens: int | None = None
     state_dtype: str | None = None
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, tuple[Layer, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    """The layers under which a named engine reads the same file differently."""
 
 
 class Family(Protocol):
@@ -122,8 +125,8 @@ def equal_dims(heads: int, kv_heads: int | None, head_dim: int) -> AttentionDims
 def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") -> AttentionDims:
     """Heads and widths by the common keys.
 
-    ``num_key_value_heads`` null or absent without class default is all heads; ``head_dim`` likewise is
-    hidden_size // heads, which is not what it always is; ``v_head_dim`` is ``head_dim`` unless given.
+    Where ``num_key_value_heads`` is null, or absent without a class default, each head has its own keys and values. Where
+    ``head_dim`` is, it is hidden_size // heads. Values are as wide as keys unless ``v_head_dim`` says otherwise.
     """
     heads = config.integer(heads_key)
     kv_heads = config.maybe_integer("num_key_value_heads") or heads
@@ -175,7 +178,7 @@ _LEGACY_TYPES = {
 
 
 def read_layer_types(config: Config, count: int, key: str = "layer_types") -> list[str] | None:
-    """The per-layer types that the file spells out, legacy names made current; ``None`` if it does not."""
+    """The types of the layers as the file lists them, with today's names for older ones; ``None`` if it lists none."""
     types = config.strings(key)
     if types is None:
         return None
@@ -185,7 +188,7 @@ def read_layer_types(config: Config, count: int, key: str = "layer_types") -> li
 
 
 def every(period: int, count: int, hit: str, other: str, offset: int = -1) -> list[str]:
-    """``count`` types with ``hit`` at every index i where i % period == offset (by default the last of each period).
+    """``count`` types: ``hit`` at each index i with i % period == offset (by default the last of each period), else ``other``.
 
     >>> every(3, 4, "full", "sliding")
     ['sliding', 'sliding', 'full', 'sliding']
@@ -194,7 +197,7 @@ def every(period: int, count: int, hit: str, other: str, offset: int = -1) -> li
 
 
 def build_layers(config: Config, types: list[str], readers: Mapping[str, LayerReader]) -> tuple[Layer, ...]:
-    """One layer for each type, by the reader of that type, each seeing the config with its own overrides."""
+    """One layer for each type. The reader of that type sees the config with the overrides of the layer."""
     layers = []
     for index, name in enumerate(types):
         reader = readers.get(name)
@@ -214,7 +217,7 @@ def full_layer(config: Config, index: int) -> Layer:
 
 
 def windowed(config: Config, dims: AttentionDims) -> Layer:
-    """A sliding layer of these dims: full where no window is set, sink + window with ``attention_sink_size``."""
+    """A sliding layer of these dims: full if no window is set, with a sink before the window if one is."""
     window = config.maybe_integer("sliding_window")
     if window is None:
         return (dims.full(),)

@@ -1,7 +1,4 @@
-"""Which room reads which model type: ``index.json`` says it, one row a type. A room is imported when it is needed.
-
-Order of claim: ``model_type``, then the first known name in ``architectures``.
-"""
+"""Which room reads which model type. ``index.json`` says so, in one row a type. A room is imported when a model needs it."""
 
 from __future__ import annotations
 
@@ -10,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.config import Config, architecture_types
 
 if TYPE_CHECKING:
@@ -19,14 +17,18 @@ if TYPE_CHECKING:
     from hwcalc.parsers.reading import Family
 
 __all__ = [
+    "ASSUME_HINT",
     "find_family",
     "find_tower",
     "find_wrapper",
-    "has_family",
     "known_families",
+    "known_family",
     "model_type_of_architecture",
     "room_of",
 ]
+
+
+ASSUME_HINT: Final = "To read it as plain attention on every layer, with every number marked as assumed: --assume gqa."
 
 
 @lru_cache(maxsize=1)
@@ -57,9 +59,12 @@ def find_family(model_type: str | None) -> Family | None:
     return found
 
 
-def has_family(model_type: str | None) -> bool:
-    """Whether a row has this model type."""
-    return model_type in _rows("language")
+def known_family(model_type: str | None) -> Family:
+    """The same, or :class:`~hwcalc.errors.UnknownArchitectureError`."""
+    family = find_family(model_type)
+    if family is None:
+        raise UnknownArchitectureError(f"No parser knows model_type {str(model_type)[:60]!r}.", hint=ASSUME_HINT)
+    return family
 
 
 def known_families() -> Iterator[str]:
@@ -73,16 +78,16 @@ def room_of(model_type: str | None) -> str:
 
 
 def find_wrapper(model_type: str | None) -> Callable[[Config, Config], Sequence[Block] | None] | None:
-    """What weighs the parts around the language model of a document of this type: ``wrapper(top, language)``.
+    """The function that weighs what stands around the language model of a document of this type: ``wrapper(top, language)``.
 
-    ``None`` for a type that no row has; the function itself gives ``None`` where a tower is of a type that nobody weighs.
+    ``None`` for a type that no row has. The function itself returns ``None`` where a tower is of a type that nobody weighs.
     """
     found: Callable[[Config, Config], Sequence[Block] | None] | None = _named("wrappers", model_type)
     return found
 
 
 def find_tower(model_type: str | None) -> Callable[[Config, str], tuple[Block, ...]] | None:
-    """What weighs a tower of this type: ``tower(config, path)``; ``None`` for a type that no row has."""
+    """The function that weighs a tower of this type: ``tower(config, path)``. ``None`` for a type that no row has."""
     found: Callable[[Config, str], tuple[Block, ...]] | None = _named("towers", model_type)
     return found
 

@@ -1,9 +1,9 @@
-"""Files of another model type under a label of their own.
+"""Model types that are another type under a name of their own.
 
-- deepseek_ref: DeepSeek-V4 in its reference code's key names, which transformers' ``deepseek_v4`` takes too
+- deepseek_ref: DeepSeek-V4 with the key names of its reference code, which transformers' ``deepseek_v4`` takes too
   (``compress_ratios``, ``sliding_window``, ``index_*``).
-- minimax_m3: the language model of ``minimax_m3_vl`` on its own; ``sparse_attention_config`` as there.
-- step3_vl: its ``text_config`` is a ``step3_text`` model, which not every file names.
+- minimax_m3: the language model of ``minimax_m3_vl`` by itself, with the same ``sparse_attention_config``.
+- step3_vl: its ``text_config`` is a ``step3_text`` model, though not every file says so.
 """
 
 from __future__ import annotations
@@ -11,40 +11,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.errors import UnknownArchitectureError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import Family, Readers, Reading
-from hwcalc.parsers.registry import find_family
-
-__all__ = ["DEEPSEEK_REF", "MINIMAX_M3", "STEP3_VL", "Relabelled", "read_nested"]
-
-
-def _family(model_type: str | None) -> Family:
-    family = find_family(model_type)
-    if family is None:
-        raise UnknownArchitectureError(
-            f"No parser knows model_type {str(model_type)[:60]!r}.",
-            hint="To read it as plain attention on every layer, with every number marked as assumed: --assume gqa.",
-        )
-    return family
+from hwcalc.parsers.reading import Readers, Reading
+from hwcalc.parsers.registry import known_family
 
 
 @frozen
 class Relabelled:
-    """A whole file of another model type."""
+    """A whole file that is read as another model type."""
 
     model_type: str
 
     def read(self, config: Config) -> Reading:
         """The layers."""
-        return _family(self.model_type).read(config.retyped(self.model_type))
+        return known_family(self.model_type).read(config.retyped(self.model_type))
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> Sequence[Block] | None:
         """The blocks of weights of these layers."""
         del config
-        return _family(self.model_type).weigh(reading.config, top, reading)
+        return known_family(self.model_type).weigh(reading.config, top, reading)
 
 
 def read_nested(config: Config, model_type: str) -> Reading:
@@ -54,9 +41,9 @@ def read_nested(config: Config, model_type: str) -> Reading:
         raise config.missing("text_config")
     if text.model_type == config.model_type:
         raise config.error("text_config.model_type", config.model_type, model_type)
-    # It groups layers whose outputs later layers mix, within one token's step.
+    # Later layers mix the outputs of groups of so many layers, within the step of one token: nothing of them is cached.
     text.ignore("attn_res_block_size")
-    return _family(text.model_type).read(text)
+    return known_family(text.model_type).read(text)
 
 
 DEEPSEEK_REF: Final = Relabelled(model_type="deepseek_v4")

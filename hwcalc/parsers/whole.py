@@ -11,8 +11,8 @@ from hwcalc.parsers.registry import find_wrapper
 
 __all__ = ["whole_weights"]
 
-_BOTH: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi4_multimodal"})
-"""Types of whole documents that keep the language model's keys at the top, and have towers as well."""
+_WITH_TOWERS: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi4_multimodal"})
+"""Types of documents that keep the language model's keys at the top and have towers beside them."""
 
 
 def whole_weights(family: Family, config: Config, top: Config, reading: Reading) -> Weights | None:
@@ -24,7 +24,7 @@ def whole_weights(family: Family, config: Config, top: Config, reading: Reading)
     blocks = family.weigh(config, top, reading)
     if blocks is None:
         return None
-    if top.model_type != config.model_type or config.model_type in _BOTH:
+    if top.model_type != config.model_type or config.model_type in _WITH_TOWERS:
         around = find_wrapper(top.model_type)
         beside = None if around is None else around(top, config)
         if beside is None:

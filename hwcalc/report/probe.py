@@ -35,7 +35,9 @@ class ProbeDocument:
 
 def probe_document(probed: Probed, more: More | None = None) -> dict[str, Any]:
     """The result of a probe as a JSON document."""
-    document: dict[str, Any] = document_of(ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed, more=more))
+    document: dict[str, Any] = document_of(
+        ProbeDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, probe=probed, more=more)
+    )
     return document
 
 

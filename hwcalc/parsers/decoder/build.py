@@ -1,4 +1,4 @@
-"""What a decoder-only family adds to Llama: one spec from which its layers are read and their weights built.
+"""One spec for each family of decoder-only models, from which its layers are read and their weights are built.
 
 Each spec mirrors the model's ``modeling_*.py`` in transformers 5.23, or the model's own code where it lives with the model.
 Names of tensors are those of the checkpoints.
@@ -7,7 +7,7 @@ Names of tensors are those of the checkpoints.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import frozen, replace
@@ -24,34 +24,15 @@ from hwcalc.formulas.weights import (
     plain_mlp,
     rms_norm,
 )
-from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, switched, tied_head
+from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, rms_norms, switched, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.layer_types import Rule, layers_by_type
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
 
-__all__ = [
-    "Decoder",
-    "Experts",
-    "alike",
-    "attention_blocks",
-    "attention_weights",
-    "dense_prefix",
-    "mlp_blocks",
-    "mlp_weights",
-    "moe_weights",
-    "mtp_blocks",
-    "not_listed",
-    "not_sparse",
-    "sparse_layers",
-    "times",
-    "untied",
-    "width",
-]
-
 
 @frozen
 class Experts:
-    """A mixture of experts: the keys that count them, and what stands beside them."""
+    """A mixture of experts: the config keys of its sizes, and what stands beside the experts."""
 
     count: str = "num_experts"
     per_token: str = "num_experts_per_tok"
@@ -65,50 +46,45 @@ class Experts:
     shared_gate: bool = False
     router_bias: bool = False
     expert_bias: Switch = False
-    dense: Callable[[Config, int], list[bool]] | None = None
-    """Which layers have a plain MLP instead; ``None`` is no layer."""
+    sparse: Callable[[Config, int], list[bool]] | None = None
+    """Which layers have them, and not a plain MLP; ``None`` is every layer."""
     extra: Callable[[Config], Weighed] | None = None
-    """More tensors of each of these layers."""
+    """Further tensors of each layer with experts."""
 
 
 @frozen
 class Decoder:
-    """A family of decoder-only models: what it adds to Llama, or leaves out.
-
-    It is a :class:`~hwcalc.parsers.reading.Family`: it reads the layers, and weighs the layers that it has read.
-    """
+    """A :class:`~hwcalc.parsers.reading.Family` of decoder-only models, by what it adds to Llama or leaves out."""
 
     types: Rule | None = None
-    """Which layers are windowed where the file does not say; ``None`` is all of them if a window is set."""
+    """Which layers have a window where the file does not say; ``None`` is all of them if a window is set."""
     dims: Callable[[Config], AttentionDims] = attention_dims
     """Reads heads and widths of a layer."""
     layers: Callable[[Config], Reading] | None = None
     """Reads all layers, where ``types`` and ``dims`` do not describe them."""
-    weighed: Callable[[Config, Reading], Sequence[Layer]] | None = None
-    """What tells the weights of the layers apart, where what they cache does not."""
     numbers: Callable[[Config, Reading], Sequence[int]] | None = None
-    """Of which layer that was read each layer of weights is, where that is not one to one."""
+    """For each layer of weights the number of the layer that was read, where they are not one to one."""
     adapt: Callable[[Config, Decoder], Decoder | None] | None = None
-    """What the config changes in the fields below; ``None`` where the file does not say enough to count its weights."""
+    """Changes the fields below by the config; gives ``None`` where the file does not say enough to count the weights."""
 
     norm: str = "rms"
     """``rms``, ``layer`` (scale and shift), ``scale`` (a layer norm without shift) or ``none``."""
     norms: int = 2
-    """Norms of each layer that are as wide as the hidden size."""
+    """How many norms of the hidden size each layer has."""
     final_norm: bool = True
     qkv_bias: Switch = False
     o_bias: Switch = False
     mlp_bias: Switch = False
     attn: str = "self_attn"
     fused_qkv: str = ""
-    """Name of the tensor that holds queries, keys and values, where they are one."""
+    """Name of the tensor that holds queries, keys and values, where one does."""
     output: str = "o_proj"
     mlp: str = "mlp"
     gated: bool = True
     fused_gate: str = ""
-    """Name of the tensor that holds gate and up, where they are one."""
+    """Name of the tensor that holds gate and up, where one does."""
     names: tuple[str, str] = ("up_proj", "down_proj")
-    """Names in an MLP without gate."""
+    """Names of the two matrices of an MLP without gate."""
     width: str | Callable[[Config], int] = "intermediate_size"
     qk_norm: str = ""
     """``head`` (one scale per channel of a head, for queries and keys), ``full`` (over all heads), ``head_layer`` and
@@ -120,27 +96,27 @@ class Decoder:
     """One learned number per query head."""
     experts: Experts | None = None
     positions: int | None = None
-    """Learned positions: this many rows more than ``max_position_embeddings``."""
+    """How many rows the table of learned positions has beyond ``max_position_embeddings``; ``None`` is no table."""
     rows: Callable[[Config], int] | None = None
-    """Rows of the token embedding, where they are not the vocabulary."""
+    """Rows of the token embedding, where they are not the size of the vocabulary."""
     embed: str = "model.embed_tokens"
     embedded: Callable[[Config], int] | None = None
     """Width of the token embedding and the head, where it is not the hidden size."""
     head_bias: Switch = False
     tied: Callable[[Config, Config], bool] = tied_head
-    """Whether the head is the embedding: of the config, and of the whole document."""
+    """Whether the head is the embedding, by the config and the whole document."""
     extra: Callable[[Config, Layer], Weighed] | None = None
-    """More tensors of each layer."""
+    """Further tensors of a layer."""
     outer: Callable[[Config], Weighed] | None = None
-    """Tensors that the model has once, besides embeddings, last norm and head."""
+    """Further tensors that the model has once."""
+    attention: Callable[[Config, Decoder, Layer], Weighed] | None = None
+    """Weighs the attention of a layer, without norms and ``extra``, where :func:`attention_weights` does not fit."""
     attentions: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
-    """The attention of each layer, where it is not of the common kind, without norms and ``extra``:
-    :func:`attention_blocks` builds it."""
+    """Weighs the attention of all layers, where more than the kind of a layer decides: see :func:`attention_blocks`."""
     mlps: Callable[[Config, Decoder, Sequence[Layer]], list[Block]] | None = None
-    """The MLP of each layer, likewise: :func:`mlp_blocks`."""
-    mtp: str = ""
-    """Whether ``num_nextn_predict_layers`` more layers stand in the checkpoint, as DeepSeek-V3 lays them out: ``copies`` (with
-    embedding and head of their own), ``shared`` (with the model's), or nothing."""
+    """Weighs the MLPs of all layers, where ``experts`` does not describe them: see :func:`mlp_blocks`."""
+    mtp: Callable[[Config, Decoder, Layer], Weighed] | None = None
+    """Weighs one of the ``num_nextn_predict_layers`` layers for multi-token prediction, by the first layer of the model."""
 
     def read(self, config: Config) -> Reading:
         """The layers."""
@@ -149,16 +125,16 @@ class Decoder:
         return Reading(layers=layers_by_type(config, self.types, self.dims), config=config)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
-        """All blocks of weights of these layers, and those around them."""
+        """The blocks of weights of these layers, and of what stands around them."""
         spec = self if self.adapt is None else self.adapt(config, self)
         if spec is None:
             return None
-        layers = reading.layers if spec.weighed is None else spec.weighed(config, reading)
+        layers = reading.weighed or reading.layers
         numbers = range(len(layers)) if spec.numbers is None else spec.numbers(config, reading)
-        layers = [layers[number] for number in numbers]
+        layers = tuple(layers[number] for number in numbers)
         hidden = config.integer("hidden_size")
-        out = _embeddings(config, spec)
-        embedded = out[0].weights[0].shape[1]
+        embedded = hidden if spec.embedded is None else spec.embedded(config)
+        out = _embeddings(config, spec, embedded)
         blocks = _layers(config, spec, layers)
         out += blocks if spec.numbers is None else [_renumbered(block, numbers) for block in blocks]
         if spec.final_norm:
@@ -166,24 +142,23 @@ class Decoder:
         if spec.outer is not None:
             out.append(Block(kind="extra", weights=spec.outer(config)))
         out += head_block(config, tied=spec.tied(config, top), bias=switched(config, spec.head_bias), width=embedded)
-        if spec.mtp:
-            out += _mtp(config, spec, layers[0], blocks)
+        modules = 0 if spec.mtp is None else config.maybe_integer("num_nextn_predict_layers", minimum=0)
+        if spec.mtp is not None and modules:
+            out.append(Block(kind="mtp", weights=spec.mtp(config, spec, layers[0]), part=Part.MTP, count=modules))
         return [block for block in out if block.weights]
 
 
-def _embeddings(config: Config, spec: Decoder) -> list[Block]:
-    hidden = config.integer("hidden_size")
+def _embeddings(config: Config, spec: Decoder, embedded: int) -> list[Block]:
     rows = config.integer("vocab_size") if spec.rows is None else spec.rows(config)
-    embedded = hidden if spec.embedded is None else spec.embedded(config)
     out = [Block(kind="embedding", weights=embedding(spec.embed, rows, embedded))]
     if spec.positions is not None:
         rows = config.integer("max_position_embeddings") + spec.positions
-        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, hidden)))
+        out.append(Block(kind="embedding", weights=embedding("model.embed_positions", rows, config.integer("hidden_size"))))
     return out
 
 
 def _layers(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Attention, norms, ``extra`` and MLPs, in this order."""
+    """The blocks of attention, norms, ``extra`` and MLPs, in this order."""
     out = [*_attentions(config, spec, layers), in_layers("norm", _scales(config, spec), len(layers))]
     if spec.extra is not None:
         extra = spec.extra
@@ -201,24 +176,16 @@ def _renumbered(block: Block, numbers: Sequence[int]) -> Block:
     return replace(block, layers=tuple(numbers[place] for place in places))
 
 
-def _mtp(config: Config, spec: Decoder, first: Layer, blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """Layers for multi-token prediction: the attention of the first layer, and its MLP or the experts."""
-    layer = blocks[0].weights + _scales(config, spec)
-    layer += () if spec.extra is None else spec.extra(config, first)
-    layer += mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)
-    return mtp_blocks(config, layer, copies=spec.mtp == "copies")
-
-
 K = TypeVar("K", bound=Hashable)
 
 
 def attention_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
-    """One attention in each layer; equal ones are weighed once. ``layers`` may be anything that tells them apart."""
+    """Blocks of one attention in each layer. ``layers`` may be anything that tells layers of different weights apart."""
     return repeated(layers, lambda layer: (("attention", weigh(layer)),))
 
 
 def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
-    """One MLP or mixture of experts in each layer, likewise."""
+    """Blocks of one MLP or mixture of experts in each layer, likewise."""
 
     def named(layer: K) -> tuple[tuple[str, Weighed]]:
         weights = weigh(layer)
@@ -227,9 +194,10 @@ def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block
     return repeated(layers, named)
 
 
-def attention_weights(config: Config, spec: Decoder, dims: AttentionDims) -> Weighed:
-    """One attention layer: projections, norms of queries and keys, gate and sinks."""
-    hidden, heads, path = config.integer("hidden_size"), dims.num_attention_heads, spec.attn
+def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The attention of a layer: projections, norms of queries and keys, gate and sinks."""
+    hidden, dims, path = config.integer("hidden_size"), dims_of(layer), spec.attn
+    heads = dims.num_attention_heads
     weights = attention(
         hidden,
         heads,
@@ -268,7 +236,7 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
     """One mixture of experts with its router and shared expert."""
     hidden = config.integer("hidden_size")
     count = config.integer(spec.count)
-    # A config class whose default is no number of experts in use builds the model all the same: all of them then.
+    # Config classes without a default for the experts of a token build the model all the same: a token uses all of them.
     active = config.maybe_integer(spec.per_token) or count
     bias = switched(config, spec.expert_bias)
     expert = gated_mlp(hidden, config.integer(spec.width), bias=bias, path=f"{spec.path}.experts")
@@ -286,44 +254,48 @@ def moe_weights(config: Config, spec: Experts) -> Weighed:
 def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     if spec.attentions is not None:
         return spec.attentions(config, spec, layers)
-    return attention_blocks(map(dims_of, layers), lambda dims: attention_weights(config, spec, dims))
+    weigh = spec.attention or attention_weights
+    return attention_blocks(layers, lambda layer: weigh(config, spec, layer))
 
 
 def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """The MLPs, those with experts before the others."""
+    """Blocks of MLPs, those with experts before the others."""
     if spec.mlps is not None:
         return spec.mlps(config, spec, layers)
     mixture, count = spec.experts, len(layers)
     if mixture is None:
         return [in_layers("mlp", mlp_weights(config, spec), count)]
-    plain = [False] * count if mixture.dense is None else mixture.dense(config, count)
-    blocks = mlp_blocks(plain, lambda dense: mlp_weights(config, spec) if dense else moe_weights(config, mixture))
+    sparse = [True] * count if mixture.sparse is None else mixture.sparse(config, count)
+    blocks = mlp_blocks(sparse, lambda routed: moe_weights(config, mixture) if routed else mlp_weights(config, spec))
     return sorted(blocks, key=lambda block: block.kind == "mlp")
 
 
-def mtp_blocks(config: Config, layer: Weighed, *, copies: bool) -> tuple[Block, ...]:
-    """Multi-token-prediction layers as DeepSeek-V3 has them.
+def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """A layer for multi-token prediction as in DeepSeek-V3, which uses the embedding and the head of the model.
 
-    Each is a whole layer between a projection, of the token's embedding beside the hidden state, and a norm; with ``copies``
-    the checkpoint stores the embedding and the head again with each.
+    A projection takes the token's embedding and the hidden state, one beside the other. A whole layer and a norm follow.
     """
-    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
-    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-    weights = (
-        *rms_norm("enorm", hidden),
-        *rms_norm("hnorm", hidden),
+    hidden = config.integer("hidden_size")
+    return (
+        *rms_norms(hidden, "enorm", "hnorm"),
         *linear("eh_proj", 2 * hidden, hidden),
-        *layer,
+        *(spec.attention or attention_weights)(config, spec, layer),
+        *_scales(config, spec),
+        *(() if spec.extra is None else spec.extra(config, layer)),
+        *(mlp_weights(config, spec) if spec.experts is None else moe_weights(config, spec.experts)),
         *rms_norm("shared_head.norm", hidden),
     )
-    if copies:
-        weights += embedding("embed_tokens", vocab, hidden)
-        weights += linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
-    return (Block(kind="mtp", weights=weights, part=Part.MTP, count=count),) if count else ()
+
+
+def mtp_copies(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The same, where the checkpoint stores the embedding and the head again with each such layer."""
+    hidden, vocab = config.integer("hidden_size"), config.integer("vocab_size")
+    copies = embedding("embed_tokens", vocab, hidden) + linear("shared_head.head", hidden, vocab, role=WeightRole.HEAD)
+    return mtp_shared(config, spec, layer) + copies
 
 
 def alike(dims: Callable[[Config], AttentionDims] = attention_dims, *ignored: str) -> Callable[[Config], Reading]:
-    """Reads layers that are all full and of one shape. ``ignored`` are keys without effect on the cache."""
+    """Reads layers that are all full and alike. ``ignored`` are keys without effect on the cache."""
 
     def read(config: Config) -> Reading:
         config.ignore(*ignored)
@@ -339,7 +311,7 @@ def untied(_config: Config, _top: Config) -> bool:
 
 
 def sparse_layers(config: Config, count: int, default: int = 0, key: str | None = "first_k_dense_replace") -> list[bool]:
-    """Which layers have experts, by ``mlp_layer_types`` or the leading ones that have none: ``key`` or ``default`` of them."""
+    """Which layers have experts: those that ``mlp_layer_types`` names, else all but the first ``key`` (or ``default``) layers."""
     types = config.strings("mlp_layer_types")
     if types is not None and len(types) >= count:
         return [name == "sparse" for name in types[:count]]
@@ -347,48 +319,53 @@ def sparse_layers(config: Config, count: int, default: int = 0, key: str | None 
     return [i >= (default if dense is None else dense) for i in range(count)]
 
 
-def dense_prefix(key: str) -> Callable[[Config, int], list[bool]]:
-    """The first ``key`` layers have no experts."""
+def sparse_after(key: str) -> Callable[[Config, int], list[bool]]:
+    """All layers but the first ``key`` have experts."""
 
-    def dense(config: Config, count: int) -> list[bool]:
+    def sparse(config: Config, count: int) -> list[bool]:
         prefix = config.maybe_integer(key, minimum=0) or 0
-        return [i < prefix for i in range(count)]
+        return [i >= prefix for i in range(count)]
 
-    return dense
-
-
-def not_sparse(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
-    """The layers that :func:`sparse_layers` leaves out."""
-    return lambda config, count: [not sparse for sparse in sparse_layers(config, count, default, key)]
+    return sparse
 
 
-def not_listed(default: int) -> Callable[[Config, int], list[bool]]:
-    """Step's rule: the layers that ``moe_layers_enum`` (a list, or numbers between commas) leaves out.
+def sparse_by_types(default: int = 0, key: str | None = "first_k_dense_replace") -> Callable[[Config, int], list[bool]]:
+    """The layers that :func:`sparse_layers` names."""
+    return lambda config, count: sparse_layers(config, count, default, key)
 
-    ``mlp_layer_types`` goes before it; without either the first ``default`` have no experts.
+
+def sparse_in_list(default: int) -> Callable[[Config, int], list[bool]]:
+    """Step's rule: the layers in ``moe_layers_enum`` (a list, or numbers between commas) have experts.
+
+    ``mlp_layer_types`` wins over it; without either, all layers but the first ``default`` have experts.
     """
 
-    def dense(config: Config, count: int) -> list[bool]:
-        listed = config.get("moe_layers_enum")
-        if listed is None or config.strings("mlp_layer_types") is not None:
-            return [not sparse for sparse in sparse_layers(config, count, default, None)]
-        if isinstance(listed, str):
-            items = [item.strip() for item in listed.split(",") if item.strip()]
+    def sparse(config: Config, count: int) -> list[bool]:
+        numbers = config.get("moe_layers_enum")
+        if numbers is None or config.strings("mlp_layer_types") is not None:
+            return sparse_layers(config, count, default, None)
+        if isinstance(numbers, str):
+            items = [item.strip() for item in numbers.split(",") if item.strip()]
             if not all(item.isdecimal() and len(item) < 8 for item in items):
-                raise config.error("moe_layers_enum", listed, "layer numbers with commas between")
-            sparse = set(map(int, items))
+                raise config.error("moe_layers_enum", numbers, "layer numbers with commas between")
+            found = set(map(int, items))
         else:
-            sparse = set(config.integers("moe_layers_enum") or [])
-        return [i not in sparse for i in range(count)]
+            found = set(config.integers("moe_layers_enum") or [])
+        return [i in found for i in range(count)]
 
-    return dense
+    return sparse
 
 
 def times(key: str, width: str = "moe_intermediate_size") -> Callable[[Config], int]:
-    """A shared expert as wide as several: ``key`` experts of ``width``."""
+    """The width of a shared expert that is as wide as ``key`` experts of ``width``."""
     return lambda config: (config.maybe_integer(key, minimum=0) or 0) * config.integer(width)
 
 
 def width(key: str) -> Callable[[Config], int]:
-    """A width that may be 0 or absent for none."""
+    """The width ``key``, 0 if it is absent."""
     return lambda config: config.maybe_integer(key, minimum=0) or 0
+
+
+ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
+"""The experts of DeepSeek-V2 and of the many models that have its keys, on every layer."""
+AFTER_PREFIX: Final = replace(ROUTED, sparse=sparse_after("first_k_dense_replace"))

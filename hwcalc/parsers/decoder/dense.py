@@ -1,4 +1,4 @@
-"""Dense models in the manner of Llama."""
+"""Dense models that resemble Llama."""
 
 from __future__ import annotations
 
@@ -6,22 +6,30 @@ from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Weight, linear, parameter, rms_norm
+from hwcalc.formulas.weights import linear, parameter, rms_norm
+from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, untied
-from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, first_of, from_a_layer_on, full, last_of, nullable_window
+from hwcalc.parsers.decoder.layer_types import (
+    FULL,
+    SLIDING,
+    first_of,
+    from_a_layer_on,
+    full,
+    last_of,
+    nullable_window,
+    with_positions,
+)
 from hwcalc.parsers.reading import Readers, dims_of
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:
-    """Sliding on layers without positions, if ``use_sliding_window``."""
-    rope = config.integers("no_rope_layers", length=count)
-    period = config.maybe_integer("no_rope_layer_interval") or 4
-    has_rope = rope if rope is not None else [int((i + 1) % period != 0) for i in range(count)]
+    """Layers without rotary positions slide, if ``use_sliding_window``."""
+    positions = with_positions(config, count)
     config.ignore("max_window_layers")
     window = config.maybe_integer("sliding_window", minimum=0)
     use = config.flag("use_sliding_window") and window
-    return [SLIDING if use and not has_rope[i] else FULL for i in range(count)]
+    return [SLIDING if use and not positions[i] else FULL for i in range(count)]
 
 
 def every_fourth_from_the_end(_config: Config, count: int) -> list[str]:
@@ -29,46 +37,38 @@ def every_fourth_from_the_end(_config: Config, count: int) -> list[str]:
     return [FULL if (count - 1 - i) % 4 == 0 else SLIDING for i in range(count)]
 
 
-def _xielu(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _xielu(config: Config, _layer: Layer) -> Weighed:
     """The activation of Apertus has two learned numbers in each layer."""
     if config.get("hidden_act", "xielu") != "xielu":
         return ()
     return parameter("mlp.act_fn.alpha_p", 1) + parameter("mlp.act_fn.alpha_n", 1)
 
 
-def _sub_norms(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _sub_norms(config: Config, _layer: Layer) -> Weighed:
     hidden, width = config.integer("hidden_size"), config.integer("intermediate_size")
     return rms_norm("self_attn.attn_sub_norm", hidden) + rms_norm("mlp.ffn_sub_norm", width)
 
 
-def _lambdas(_config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _lambdas(_config: Config, layer: Layer) -> Weighed:
     """DiffLlama has two pairs of vectors, as wide as a head, whose products weigh the second attention map."""
     head_dim = dims_of(layer).head_dim
     return tuple(weight for name in ("q1", "k1", "q2", "k2") for weight in parameter(f"self_attn.lambda_{name}", head_dim))
 
 
-def _adaptive_norm(config: Config, _layer: Layer) -> tuple[Weight, ...]:
-    """Voxtral Realtime has a norm that depends on the delay, through a rank of 32."""
+def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
+    """Voxtral Realtime has a norm that depends on the delay, through two matrices of rank 32."""
     hidden = config.integer("hidden_size")
     return linear("ada_rms_norm.linear1", hidden, 32) + linear("ada_rms_norm.linear2", 32, hidden)
-
-
-def _post_norms(config: Config, spec: Decoder) -> Decoder:
-    return replace(spec, norms=4 if config.flag("use_post_norm") else 2)
-
-
-def _norm_by_type(config: Config, spec: Decoder) -> Decoder:
-    return replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full")
 
 
 PLAIN: Final = Decoder()
 ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
 
-# Llama and what differs from it in biases alone.
+# Llama, and models that differ from it mostly in biases.
 LLAMA: Final = replace(ATTENTION_BIAS, mlp_bias="mlp_bias")
 GRANITE_SWA: Final = replace(LLAMA, types=first_of(4), sinks=True)
 SMOLLM3: Final = replace(LLAMA, types=_smollm3_types)
-HYPERCLOVAX: Final = replace(LLAMA, adapt=_post_norms)
+HYPERCLOVAX: Final = replace(LLAMA, adapt=lambda config, spec: replace(spec, norms=4 if config.flag("use_post_norm") else 2))
 CWM: Final = Decoder(types=first_of(4), mlp_bias="mlp_bias")
 HELIUM: Final = Decoder(qkv_bias="attention_bias", mlp_bias="mlp_bias")
 SEED_OSS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias")
@@ -110,7 +110,7 @@ GLM4V: Final = replace(GLM4, qkv_bias=True)
 GLM_OCR: Final = replace(GLM4, qkv_bias=False)
 PHI3: Final = Decoder(fused_qkv="qkv_proj", fused_gate="gate_up_proj")
 MOLMO2: Final = Decoder(
-    adapt=_norm_by_type,
+    adapt=lambda config, spec: replace(spec, qk_norm="head" if config.text("qk_norm_type") == "qwen3" else "full"),
     qkv_bias="attention_bias",
     tied=untied,
     rows=lambda config: config.integer("vocab_size") + config.integer("additional_vocab_size", minimum=0),
@@ -119,4 +119,4 @@ MOLMO2: Final = Decoder(
 # Nobody has counted the weights of these two.
 EVOLLA: Final = Readers(layers=Decoder(types=full("resampler_heads", "resampler_dim_head")).read)
 IDEFICS: Final = Readers(layers=Decoder(types=full("cross_layer_interval")).read)
-"""Image layers attend to image states that are given anew at every step."""
+"""The image layers cache nothing: they get the image's states anew at every step."""

@@ -1,4 +1,4 @@
-"""Mixtures of experts in the manner of Llama."""
+"""Mixtures of experts that otherwise resemble Llama."""
 
 from __future__ import annotations
 
@@ -7,30 +7,46 @@ from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.model import Note
+from hwcalc.parsers.blocks import Weighed, gated_experts
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
+    AFTER_PREFIX,
+    ROUTED,
     Decoder,
     Experts,
-    dense_prefix,
     mlp_blocks,
     mlp_weights,
-    not_sparse,
+    mtp_copies,
+    mtp_shared,
+    sparse_after,
+    sparse_by_types,
     sparse_layers,
     times,
     untied,
     width,
 )
 from hwcalc.parsers.decoder.dense import ATTENTION_BIAS, HEAD_NORM, OLMO2, every_fourth_from_the_end
-from hwcalc.parsers.decoder.layer_types import CHUNKED, FULL, SLIDING, first_of, full, last_of, nullable_window, with_last_full
-from hwcalc.parsers.reading import Reading, attention_dims, dims_of, every, read_layer_types
+from hwcalc.parsers.decoder.layer_types import (
+    CHUNKED,
+    FULL,
+    SLIDING,
+    first_of,
+    from_a_layer_on,
+    full,
+    last_of,
+    nullable_window,
+    with_last_full,
+    with_positions,
+)
+from hwcalc.parsers.reading import Reading, build_layers, dims_of, every, full_layer, read_layer_types
 
-# Which layers are windowed.
+# Which layers have a window.
 
 
 def _minimax_m2_types(config: Config, count: int) -> list[str]:
-    """All full; ``attn_type_list`` (1 is full) is a key that the family inherited from its linear-attention days."""
+    """All layers are full. ``attn_type_list`` (1 is full) is left over from models with linear attention."""
     kinds = config.integers("attn_type_list", length=count)
     if kinds is not None and set(kinds) != {1}:
         raise config.error("attn_type_list", kinds, "1 (full attention) on every layer")
@@ -38,15 +54,12 @@ def _minimax_m2_types(config: Config, count: int) -> list[str]:
 
 
 def _dots1_types(config: Config, count: int) -> list[str]:
-    """Sliding from ``max_window_layers`` on, if a window is set."""
-    first = config.maybe_integer("max_window_layers", minimum=0) or 0
-    window = config.maybe_integer("sliding_window", minimum=0)
     config.ignore("use_sliding_window")
-    return [SLIDING if window and i >= first else FULL for i in range(count)]
+    return from_a_layer_on(config, count, always=True)
 
 
 def _qwen2_moe_types(config: Config, count: int) -> list[str]:
-    """Every other layer *below* ``max_window_layers``, if ``use_sliding_window``: the other way round than Qwen2."""
+    """Every other layer *below* ``max_window_layers`` slides, if ``use_sliding_window``. In Qwen2 the layers above it do."""
     last = config.maybe_integer("max_window_layers", minimum=0) or 0
     window = config.maybe_integer("sliding_window", minimum=0)
     use = config.flag("use_sliding_window") and window
@@ -54,7 +67,7 @@ def _qwen2_moe_types(config: Config, count: int) -> list[str]:
 
 
 def _qwen3_moe_types(config: Config, count: int) -> list[str]:
-    """Every layer sliding if a window is set and ``use_sliding_window`` does not switch it off."""
+    """Every layer slides if a window is set and ``use_sliding_window`` does not switch it off."""
     config.ignore("max_window_layers")
     window = config.maybe_integer("sliding_window", minimum=0)
     on = config.flag("use_sliding_window") if config.has("use_sliding_window") or config.has_class else True
@@ -67,17 +80,13 @@ def _flint_types(_config: Config, count: int) -> list[str]:
 
 
 def _llama4_types(config: Config, count: int) -> list[str]:
-    """Chunked on layers with positions, full on every fourth, which has none. An empty list is no list."""
-    rope = config.integers("no_rope_layers")
-    period = config.maybe_integer("no_rope_layer_interval") or 4
-    if rope and len(rope) < count:
-        raise config.error("no_rope_layers", f"{len(rope)} items long", f"a list of {count} items, one for each layer")
-    has_rope = rope or [int((i + 1) % period != 0) for i in range(count)]
-    return [CHUNKED if has_rope[i] else FULL for i in range(count)]
+    """Layers with rotary positions are chunked, the others (every fourth) full."""
+    positions = with_positions(config, count, exact=False)
+    return [CHUNKED if positions[i] else FULL for i in range(count)]
 
 
 def _cohere2_moe_types(config: Config, count: int) -> list[str]:
-    """A pattern of its own in the dense prefix; the rest counts from the end of it."""
+    """The first layers, which are dense, have a pattern of their own. The pattern of the others starts after them."""
     prefix = min(config.maybe_integer("first_k_dense_replace", minimum=0) or 0, count)
     in_prefix = config.maybe_integer("prefix_dense_sliding_window_pattern") or 1
     after = config.maybe_integer("sliding_window_pattern") or 4
@@ -85,81 +94,68 @@ def _cohere2_moe_types(config: Config, count: int) -> list[str]:
 
 
 def _unlimited_ocr(config: Config) -> Reading:
-    """Every prompt token is kept whole and a window of the generated ones: all tokens, where the prompt is most of them."""
+    """The cache keeps all tokens of the prompt, and a window of those that are generated. All tokens are counted as prompt."""
     count = config.number_of_layers()
     window = config.integer("sliding_window")
-    types = read_layer_types(config, count) or ["reference_sliding_attention"] * count
-    dims = attention_dims(config)
-    for name in types:
-        if name != "reference_sliding_attention":
-            raise config.error("layer_types", name, "reference_sliding_attention")
+    name = "reference_sliding_attention"
+    layers = build_layers(config, read_layer_types(config, count) or [name] * count, {name: full_layer})
     note = Note(
         code="prompt-kept-whole",
         message=f"All tokens are counted as prompt, which is kept whole; of generated tokens only {window:,} would be kept.",
     )
-    return Reading(layers=((dims.full(),),) * count, config=config, notes=(note,))
+    return Reading(layers=layers, config=config, notes=(note,))
 
 
-# Which layers have no experts.
+# Which layers have experts.
 
 
 def _by_step(*default: int) -> Callable[[Config, int], list[bool]]:
-    """Qwen's rule: dense where ``mlp_only_layers`` says so, off the ``decoder_sparse_step``, or for want of experts."""
+    """Qwen's rule: every ``decoder_sparse_step``-th layer but those in ``mlp_only_layers``, if there are experts at all."""
 
-    def dense(config: Config, count: int) -> list[bool]:
+    def sparse(config: Config, count: int) -> list[bool]:
         listed = config.integers("mlp_only_layers")
         only = set(default if listed is None else listed)
         step = config.maybe_integer("decoder_sparse_step") or 1
-        empty = config.maybe_integer("num_experts", minimum=0) == 0
-        return [empty or i in only or (i + 1) % step != 0 for i in range(count)]
+        some = config.maybe_integer("num_experts", minimum=0) != 0
+        return [some and i not in only and (i + 1) % step == 0 for i in range(count)]
 
-    return dense
+    return sparse
 
 
-def _ernie_dense(config: Config, count: int) -> list[bool]:
-    """Experts on every ``moe_layer_interval``-th layer between two indices, -1 being the last."""
+def _ernie_sparse(config: Config, count: int) -> list[bool]:
+    """Every ``moe_layer_interval``-th layer between two indices has experts; -1 is the last layer."""
     interval = config.integer("moe_layer_interval")
     start = config.integer("moe_layer_start_index", minimum=0)
     end = config.integer("moe_layer_end_index", minimum=-1)
     last = count - 1 if end == -1 else end
-    return [(i + 1) % interval != 0 or not start <= i <= last for i in range(count)]
+    return [(i + 1) % interval == 0 and start <= i <= last for i in range(count)]
 
 
-def _llama4_dense(config: Config, count: int) -> list[bool]:
+def _llama4_sparse(config: Config, count: int) -> list[bool]:
     """``moe_layers`` names the layers with experts, else every ``interleave_moe_layer_step``-th has them."""
     listed = config.integers("moe_layers")
     step = config.integer("interleave_moe_layer_step")
     sparse = set(range(step - 1, count, step) if listed is None else listed)
-    return [i not in sparse for i in range(count)]
+    return [i in sparse for i in range(count)]
 
 
-# Tensors of their own.
+# Tensors that only one family has.
 
 
-def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], tuple[Weight, ...]]:
+def _per_expert(path: str, key: str = "num_experts") -> Callable[[Config], Weighed]:
     """One learned number per expert: a correction of the router that transformers keeps as a parameter."""
     return lambda config: parameter(path, config.integer(key))
 
 
-def _gate_bias(_config: Config, layer: Layer) -> tuple[Weight, ...]:
-    return parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads)
-
-
-def _cohere2_width(config: Config) -> int:
-    return config.maybe_integer("prefix_dense_intermediate_size") or config.integer("intermediate_size")
-
-
 def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """ERNIE-4.5-VL: experts for text and experts for images, with widths of their own; a token uses one kind."""
+    """ERNIE-4.5-VL: experts for text and others for images, of another width. A token uses one of the two kinds."""
     hidden, number = config.integer("hidden_size"), config.integer("moe_num_experts")
     active = config.integer("moe_k")
     widths = config.integers("moe_intermediate_size", length=2, minimum=1) or [1536, 512]
-    sparse: tuple[Weight, ...] = ()
+    sparse: Weighed = ()
     for kind, per_expert in zip(("text_moe", "vision_moe"), widths, strict=True):
         path = f"mlp.{kind}"
-        expert = gated_mlp(hidden, per_expert, path=f"{path}.experts")
-        sparse += experts(expert, number, active if kind == "text_moe" else 0)
-        sparse += linear(f"{path}.gate", hidden, number, role=WeightRole.ROUTER)
+        sparse += gated_experts(hidden, per_expert, number, active if kind == "text_moe" else 0, path=path)
         sparse += parameter(f"{path}.gate.moe_statics.e_score_correction_bias", 1, number)
     shared = config.maybe_integer("moe_num_shared_experts", minimum=0) or 0
     if shared:
@@ -169,7 +165,7 @@ def _ernie_vl(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Bl
 
 
 def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Muse Spark: experts work at a width of their own, between two projections and two norms."""
+    """Muse Spark: two projections, each with a norm, lead to the width of the experts and back."""
     hidden, inner = config.integer("hidden_size"), config.integer("moe_hidden_size")
     number, active = config.integer("num_local_experts"), config.integer("num_experts_per_tok")
     expert = gated_mlp(inner, config.integer("moe_intermediate_size"), path="mlp.experts")
@@ -185,25 +181,24 @@ def _muse_spark(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
     return mlp_blocks(sparse_layers(config, len(layers), 0, None), lambda routed: sparse if routed else dense)
 
 
-def _residual_gates(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _residual_gates(config: Config, _layer: Layer) -> Weighed:
     hidden = config.integer("hidden_size")
     return parameter("post_attention_residual_gate.gate", hidden) + parameter("post_feedforward_residual_gate.gate", hidden)
 
 
 def _doge(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Doge: with ``is_moe`` each expert is one row of two tables, found by the sum of two keys, beside the MLP."""
+    """Doge: with ``is_moe`` there are experts beside the MLP. Each is a row of two tables, which the sum of two keys selects."""
     weights = mlp_weights(config, spec)
     if config.flag("is_moe"):
         hidden, number = config.integer("hidden_size"), config.integer("num_experts")
         keys = int(number**0.5)
         weights += linear("mlp.router_gate", hidden, 2 * keys, role=WeightRole.ROUTER)
-        rows = (*parameter("mlp.down_embed.weight", hidden), *parameter("mlp.up_embed.weight", hidden))
-        rows = tuple(replace(row, role=WeightRole.EXPERT) for row in rows)
+        rows = [parameter(f"mlp.{name}_embed.weight", hidden, role=WeightRole.EXPERT)[0] for name in ("down", "up")]
         weights += experts(rows, number, config.integer("num_experts_per_tok"))
     return mlp_blocks([None] * len(layers), lambda _: weights)
 
 
-def _doge_extra(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _doge_extra(config: Config, layer: Layer) -> Weighed:
     hidden, dims = config.integer("hidden_size"), dims_of(layer)
     groups = dims.num_key_value_heads
     return (
@@ -214,12 +209,11 @@ def _doge_extra(config: Config, layer: Layer) -> tuple[Weight, ...]:
     )
 
 
-# Experts that come in several families.
+# Experts that several families have.
 _LOCAL: Final = Experts(count="num_local_experts", width="intermediate_size")
 _BLOCK_SPARSE: Final = replace(_LOCAL, path="block_sparse_moe")
 _GRANITE: Final = replace(_BLOCK_SPARSE, router="router.layer", shared=width("shared_intermediate_size"))
-_ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
-_AFTER_PREFIX: Final = replace(_ROUTED, dense=dense_prefix("first_k_dense_replace"))
+_SHARED: Final = Experts(shared=width("shared_expert_intermediate_size"), shared_path="shared_expert")
 
 MIXTRAL: Final = Decoder(experts=_BLOCK_SPARSE)
 MINIMAX_M2: Final = Decoder(types=_minimax_m2_types, qk_norm="full", experts=_BLOCK_SPARSE)
@@ -233,37 +227,35 @@ GPT_OSS: Final = replace(
 QWEN2_MOE: Final = Decoder(
     types=_qwen2_moe_types,
     qkv_bias="qkv_bias",
-    experts=Experts(
-        shared=width("shared_expert_intermediate_size"), shared_path="shared_expert", shared_gate=True, dense=_by_step()
-    ),
+    experts=replace(_SHARED, shared_gate=True, sparse=_by_step()),
 )
-QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(dense=_by_step()))
+QWEN3_VL_MOE: Final = replace(HEAD_NORM, experts=Experts(sparse=_by_step()))
 QWEN3_MOE: Final = replace(QWEN3_VL_MOE, types=_qwen3_moe_types)
 FLINT: Final = replace(
     HEAD_NORM,
     types=_flint_types,
     sinks=True,
-    experts=Experts(shared=width("shared_expert_intermediate_size"), shared_path="shared_expert", dense=_by_step(0, 1)),
+    experts=replace(_SHARED, sparse=_by_step(0, 1)),
 )
 
 GLM4_MOE: Final = Decoder(
-    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=_AFTER_PREFIX, mtp="copies"
+    qkv_bias="attention_bias", qk_norm="head", qk_norm_if="use_qk_norm", experts=AFTER_PREFIX, mtp=mtp_copies
 )
-GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=_AFTER_PREFIX)
-SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=_ROUTED)
-DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=_AFTER_PREFIX)
+GLM4V_MOE: Final = Decoder(qkv_bias="attention_bias", experts=AFTER_PREFIX)
+SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=ROUTED)
+DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=AFTER_PREFIX)
 DEEPSEEK_OCR2: Final = replace(
     ATTENTION_BIAS,
     types=full("sliding_window_pattern"),
     mlp_bias="mlp_bias",
-    experts=replace(_ROUTED, shared_bias="mlp_bias", dense=not_sparse(1)),
+    experts=replace(ROUTED, shared_bias="mlp_bias", sparse=sparse_by_types(1)),
 )
 UNLIMITED_OCR: Final = replace(DEEPSEEK_OCR2, layers=_unlimited_ocr)
 HY_V3: Final = replace(
     HEAD_NORM,
     mlp_bias="mlp_bias",
-    experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", dense=not_sparse(1, None)),
-    mtp="shared",
+    experts=Experts(shared=times("num_shared_experts"), shared_bias="mlp_bias", sparse=sparse_by_types(1, None)),
+    mtp=mtp_shared,
 )
 HUNYUAN_MOE: Final = replace(
     HEAD_NORM,
@@ -276,9 +268,9 @@ HUNYUAN_MOE: Final = replace(
     ),
 )
 EXAONE_MOE: Final = Decoder(
-    types=nullable_window, qk_norm="head", experts=Experts(shared=times("num_shared_experts"), dense=not_sparse(1))
+    types=nullable_window, qk_norm="head", experts=Experts(shared=times("num_shared_experts"), sparse=sparse_by_types(1))
 )
-MELLUM: Final = replace(HEAD_NORM, types=full("sliding_window_pattern"), experts=Experts(dense=not_sparse(0, None)))
+MELLUM: Final = replace(HEAD_NORM, types=full("sliding_window_pattern"), experts=Experts(sparse=sparse_by_types(0, None)))
 KOLIBRI: Final = Decoder(
     types=last_of(5), qk_norm="head", norms=4, experts=Experts(shared=width("shared_expert_intermediate_size"))
 )
@@ -287,8 +279,8 @@ BEAM: Final = replace(
     types=with_last_full(last_of(6)),
     norms=4,
     gate="full",
-    extra=_gate_bias,
-    experts=Experts(dense=not_sparse(3, None)),
+    extra=lambda _config, layer: parameter("self_attn.gate_bias", dims_of(layer).num_attention_heads),
+    experts=Experts(sparse=sparse_by_types(3, None)),
 )
 AFMOE: Final = replace(
     HEAD_NORM,
@@ -298,7 +290,7 @@ AFMOE: Final = replace(
     experts=Experts(
         router="router.gate",
         shared=times("num_shared_experts"),
-        dense=dense_prefix("num_dense_layers"),
+        sparse=sparse_after("num_dense_layers"),
         extra=_per_expert("mlp.expert_bias"),
     ),
 )
@@ -324,7 +316,7 @@ ERNIE_MOE: Final = replace(
         per_token="moe_k",
         shared=times("moe_num_shared_experts"),
         shared_bias="use_bias",
-        dense=_ernie_dense,
+        sparse=_ernie_sparse,
         extra=_per_expert("mlp.moe_statics.e_score_correction_bias", "moe_num_experts"),
     ),
 )
@@ -333,8 +325,8 @@ COHERE2_MOE: Final = replace(
     types=_cohere2_moe_types,
     norm="scale",
     norms=1,
-    width=_cohere2_width,
-    experts=Experts(width="intermediate_size", shared=times("num_shared_experts", "intermediate_size"), dense=not_sparse()),
+    width=lambda config: config.maybe_integer("prefix_dense_intermediate_size") or config.integer("intermediate_size"),
+    experts=Experts(width="intermediate_size", shared=times("num_shared_experts", "intermediate_size"), sparse=sparse_by_types()),
 )
 OLMOE: Final = replace(OLMO2, experts=Experts(width="intermediate_size"))
 LLAMA4: Final = replace(
@@ -348,7 +340,7 @@ LLAMA4: Final = replace(
         router="router",
         shared=width("intermediate_size"),
         shared_path="shared_expert",
-        dense=_llama4_dense,
+        sparse=_llama4_sparse,
     ),
 )
 MUSE_SPARK: Final = replace(

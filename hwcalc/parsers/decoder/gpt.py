@@ -1,4 +1,4 @@
-"""Models in the manner of GPT: layer norms, biases, fused projections, learned positions."""
+"""Models that resemble GPT-2: layer norms, biases, fused projections, learned positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, embedding, experts, gated_mlp, layer_norm, linear
-from hwcalc.parsers.blocks import norm
+from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, attention_weights, mlp_blocks, untied
 from hwcalc.parsers.decoder.layer_types import first_of
@@ -18,7 +18,7 @@ from hwcalc.parsers.reading import AttentionDims, Reading, dims_of, equal_dims
 
 
 def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
-    """Heads make up the hidden size; each has its own keys and values unless ``kv_heads`` says otherwise."""
+    """The heads together are as wide as the hidden size. Each has its own keys and values unless ``kv_heads`` says otherwise."""
     heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
     head_dim = hidden // heads
     if head_dim == 0:
@@ -27,13 +27,13 @@ def _equal(config: Config, kv_heads: int | None = None) -> AttentionDims:
 
 
 def _own_heads(config: Config) -> AttentionDims:
-    """The classes of these models look at no other key."""
+    """The number of heads decides: the classes of these models read no other key."""
     config.ignore("num_key_value_heads", "head_dim", "v_head_dim")
     return _equal(config)
 
 
 def _falcon_dims(config: Config) -> AttentionDims:
-    """``num_kv_heads``, unless ``multi_query`` (the default) makes it one; the new decoder architecture ignores that flag.
+    """``num_kv_heads`` key/value heads, or one with ``multi_query`` (the default), which the new decoder architecture ignores.
 
     Falcon-7B has num_kv_heads 71 and multi_query true: one key/value head, not 71.
     """
@@ -43,12 +43,12 @@ def _falcon_dims(config: Config) -> AttentionDims:
 
 
 def _multi_query(config: Config) -> AttentionDims:
-    """``multi_query``, true by default, is one key/value head."""
+    """One key/value head with ``multi_query``, which is true by default."""
     return _equal(config, 1 if config.flag("multi_query") else None)
 
 
 def _nested_heads(config: Config) -> AttentionDims:
-    """DBRX and MPT keep ``kv_n_heads`` in ``attn_config``; absent or null there is all heads (DBRX: one)."""
+    """DBRX and MPT keep ``kv_n_heads`` in ``attn_config``. Without it every head has its own (DBRX: all share one)."""
     nested = config.sub("attn_config")
     if nested is not None:
         nested.ignore("attn_type")
@@ -67,11 +67,11 @@ def _falcon_layers(config: Config) -> Reading:
     return Reading(layers=reading.layers, config=config, readings={"transformers": other})
 
 
-# What the config changes.
+# What the config changes in a spec.
 
 
 def _falcon_norms(config: Config, spec: Decoder) -> Decoder:
-    """Two, but one where attention and MLP run in parallel on one normalised input."""
+    """Two norms, or one where attention and MLP run in parallel on the same normalised input."""
     if not config.flag("parallel_attn"):
         return spec
     number = config.maybe_integer("num_ln_in_parallel_attn")
@@ -79,44 +79,35 @@ def _falcon_norms(config: Config, spec: Decoder) -> Decoder:
     return spec if two else replace(spec, norms=1)
 
 
-def _stablelm_norms(config: Config, spec: Decoder) -> Decoder:
-    """With ``use_parallel_residual`` attention and MLP share a norm."""
-    return replace(spec, norms=1 if config.flag("use_parallel_residual") else 2)
-
-
 def _opt_norms(config: Config, spec: Decoder) -> Decoder:
-    """Norms may lack scales, and may stand after attention and MLP (350M), with none at the end."""
+    """Norms may have no scales. They may stand after attention and MLP (350M): then there is none at the end."""
     affine = config.flag("layer_norm_elementwise_affine", default=True)
     after = not config.flag("do_layer_norm_before", default=True) or config.flag("_remove_final_layer_norm")
     return replace(spec, norm="layer" if affine else "none", final_norm=not after)
 
 
-def _modernbert_norms(config: Config, spec: Decoder) -> Decoder:
-    return replace(spec, norm="layer" if config.flag("norm_bias") else "scale")
-
-
 def _moshi_alone(config: Config, spec: Decoder) -> Decoder | None:
-    """Moshi's language model on its own; the whole model, with codec and depth decoder, is not counted."""
+    """Moshi's language model alone: nobody counts the whole model, which has a codec and a depth decoder."""
     names = config.get("architectures")
     return spec if isinstance(names, list) and names[:1] == ["MoshiForCausalLM"] else None
 
 
 def _inner(key: str) -> Callable[[Config], int]:
-    """``key``, or four times the hidden size."""
+    """The width ``key``, or four times the hidden size."""
     return lambda config: config.maybe_integer(key) or 4 * config.integer("hidden_size")
 
 
 def _codebook_rows(config: Config) -> int:
-    """A row for each text token, each code of each codebook, and one for what is absent."""
+    """A row for each text token, one for each code of each codebook, and one for an absent code."""
     codes = config.integer("num_codebooks") * config.integer("codebook_vocab_size")
     return config.integer("vocab_size") + codes + 1
 
 
-# Tensors of their own.
+# Tensors that only one family has.
 
 
-def _cross_attention(config: Config, _layer: Layer) -> tuple[Weight, ...]:
-    """GPT-2 as the decoder of an encoder-decoder: attention to the encoder, with a norm of its own."""
+def _cross_attention(config: Config, _layer: Layer) -> Weighed:
+    """As the decoder of an encoder-decoder model GPT-2 attends to the encoder, behind another norm."""
     if not config.flag("add_cross_attention"):
         return ()
     hidden = config.integer("hidden_size")
@@ -128,8 +119,8 @@ def _cross_attention(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     )
 
 
-def _encoder_attention(config: Config, layer: Layer) -> tuple[Weight, ...]:
-    """The same of the BART kind."""
+def _encoder_attention(config: Config, layer: Layer) -> Weighed:
+    """The same with BART's projections."""
     if not config.flag("add_cross_attention"):
         return ()
     hidden, dims = config.integer("hidden_size"), dims_of(layer)
@@ -138,7 +129,7 @@ def _encoder_attention(config: Config, layer: Layer) -> tuple[Weight, ...]:
     return cross + layer_norm("encoder_attn_layer_norm", hidden)
 
 
-def _kosmos_norms(config: Config, layer: Layer) -> tuple[Weight, ...]:
+def _kosmos_norms(config: Config, layer: Layer) -> Weighed:
     """Kosmos: a norm in the middle of the MLP, and in Kosmos-2 one before the attention's output."""
     inner = layer_norm("ffn.ffn_layernorm", config.integer("ffn_dim"))
     if config.model_type == "kosmos_2_text_model":
@@ -146,15 +137,7 @@ def _kosmos_norms(config: Config, layer: Layer) -> tuple[Weight, ...]:
     return inner + _encoder_attention(config, layer)
 
 
-def _segments(config: Config) -> tuple[Weight, ...]:
-    return embedding("segment_emb", 2, config.integer("hidden_size"))
-
-
-def _embedding_norm(config: Config) -> tuple[Weight, ...]:
-    return layer_norm("word_embeddings_layernorm", config.integer("hidden_size"))
-
-
-def _last_bias(config: Config) -> tuple[Weight, ...]:
+def _last_bias(config: Config) -> Weighed:
     """Only the last layer of the Japanese GPT-NeoX adds a bias to its attention's output."""
     return (Weight(path="attention.dense_bias", shape=(config.integer("hidden_size"),), role=WeightRole.BIAS),)
 
@@ -164,14 +147,14 @@ def _opt_width(config: Config) -> int:
     return config.maybe_integer("word_embed_proj_dim") or config.integer("hidden_size")
 
 
-def _opt_projections(config: Config) -> tuple[Weight, ...]:
+def _opt_projections(config: Config) -> Weighed:
     """Projections between narrow embeddings and the layers."""
     hidden, embedded = config.integer("hidden_size"), _opt_width(config)
     return () if embedded == hidden else linear("project_in", embedded, hidden) + linear("project_out", hidden, embedded)
 
 
 def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """DBRX keeps the dimensions of its experts in ``ffn_config``, with defaults of 3,584, 4 and 1."""
+    """DBRX keeps the sizes of its experts in ``ffn_config``. The defaults are a width of 3,584, 4 experts, and 1 in use."""
     ffn = config.sub("ffn_config") or Config({}, None, "ffn_config")
     hidden = config.integer("hidden_size")
     count, active = (ffn.maybe_integer("moe_num_experts") or 4, ffn.maybe_integer("moe_top_k") or 1)
@@ -183,11 +166,11 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
 def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     """A norm before each attention but the first."""
     scale = norm(spec.norm, "attn_norm", config.integer("hidden_size"))
-    places = [(dims_of(layer), index > 0) for index, layer in enumerate(layers)]
+    places = [(layer, index > 0) for index, layer in enumerate(layers)]
     return attention_blocks(places, lambda place: attention_weights(config, spec, place[0]) + (scale if place[1] else ()))
 
 
-def _modernbert_outer(config: Config) -> tuple[Weight, ...]:
+def _modernbert_outer(config: Config) -> Weighed:
     """A norm after the embedding, and a head of two layers."""
     hidden, kind = config.integer("hidden_size"), "layer" if config.flag("norm_bias") else "scale"
     dense = linear("lm_head.dense", hidden, hidden, bias=config.flag("classifier_bias"))
@@ -195,7 +178,7 @@ def _modernbert_outer(config: Config) -> tuple[Weight, ...]:
 
 
 def _gated_halves(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """``ffn_dim`` is the width of gate and value together: one matrix in, half of it out."""
+    """``ffn_dim`` is the width of gate and value together: the first matrix is that wide, the second one half of it."""
     hidden, both = config.integer("hidden_size"), config.integer("ffn_dim")
     weights = linear("mlp.fc1", hidden, both) + linear("mlp.fc2", both // 2, hidden)
     return mlp_blocks([None] * len(layers), lambda _: weights)
@@ -218,7 +201,7 @@ GPT2: Final = replace(
 GPT_BIGCODE: Final = replace(GPT2, layers=alike(_multi_query, "num_key_value_heads"))
 GPT_NEO: Final = replace(
     GPT2,
-    # Local layers mask, but keep every token: the cache is full on all layers.
+    # Local layers mask old tokens but keep them: the cache is full on all layers.
     layers=alike(_equal, "attention_types", "attention_layers", "window_size"),
     attn="attn.attention",
     fused_qkv="",
@@ -262,7 +245,12 @@ GPT_NEOX_JAPANESE: Final = replace(
     outer=_last_bias,
 )
 BLOOM: Final = replace(
-    GPT_NEOX, qkv_bias=True, o_bias=True, attn="self_attention", width=_inner("n_inner"), outer=_embedding_norm
+    GPT_NEOX,
+    qkv_bias=True,
+    o_bias=True,
+    attn="self_attention",
+    width=_inner("n_inner"),
+    outer=lambda config: layer_norm("word_embeddings_layernorm", config.integer("hidden_size")),
 )
 FALCON: Final = replace(
     GPT_NEOX,
@@ -293,7 +281,7 @@ MPT: Final = replace(
 BIOGPT: Final = replace(_BIASED, output="out_proj", mlp="layer", gated=False, names=("fc1", "fc2"), positions=2)
 XGLM: Final = replace(BIOGPT, positions=None, width="ffn_dim", extra=_encoder_attention)
 KOSMOS_2: Final = replace(XGLM, mlp="ffn", extra=_kosmos_norms)
-KOSMOS_2_5: Final = replace(KOSMOS_2, outer=_segments)
+KOSMOS_2_5: Final = replace(KOSMOS_2, outer=lambda config: embedding("segment_emb", 2, config.integer("hidden_size")))
 OPT: Final = replace(
     BIOGPT,
     adapt=_opt_norms,
@@ -322,7 +310,14 @@ PHI: Final = Decoder(
 STARCODER2: Final = Decoder(
     norm="layer", qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", gated=False, names=("c_fc", "c_proj")
 )
-STABLELM: Final = Decoder(adapt=_stablelm_norms, norm="layer", qkv_bias="use_qkv_bias", qk_norm="full", qk_norm_if="qk_layernorm")
+STABLELM: Final = Decoder(
+    # Attention and MLP share a norm where they run in parallel.
+    adapt=lambda config, spec: replace(spec, norms=1 if config.flag("use_parallel_residual") else 2),
+    norm="layer",
+    qkv_bias="use_qkv_bias",
+    qk_norm="full",
+    qk_norm_if="qk_layernorm",
+)
 DBRX: Final = Decoder(
     layers=alike(_nested_heads, "num_key_value_heads"),
     norm="scale",
@@ -334,7 +329,7 @@ DBRX: Final = Decoder(
 MODERNBERT: Final = Decoder(
     types=first_of(3, "global_attn_every_n_layers"),
     dims=_own_heads,
-    adapt=_modernbert_norms,
+    adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
     norms=1,
     attn="attn",
     qkv_bias="attention_bias",

@@ -1,8 +1,8 @@
-"""Which layers of a decoder look back only so far, and what each layer keeps.
+"""Which layers of a decoder have a window, and what each layer keeps.
 
-``layer_types`` in the file decides. Where the file does not spell it out, the rule of the model's class does: each rule here
-mirrors the ``__post_init__`` of config classes in transformers 5.23. A family without a rule windows every layer if
-``sliding_window`` or ``attention_chunk_size`` is set, as transformers' ``get_layer_types_and_kwargs`` does, and none otherwise.
+``layer_types`` in the file decides. Without it the rule of the model's class does: each rule here mirrors the ``__post_init__``
+of config classes in transformers 5.23. In a family without a rule every layer has a window if ``sliding_window`` or
+``attention_chunk_size`` is set, as in transformers' ``get_layer_types_and_kwargs``, and none has one otherwise.
 """
 
 from __future__ import annotations
@@ -14,39 +14,24 @@ from hwcalc.formulas import Layer
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, LayerReader, build_layers, every, read_layer_types, windowed
 
-__all__ = [
-    "CHUNKED",
-    "FULL",
-    "SLIDING",
-    "Rule",
-    "first_of",
-    "from_a_layer_on",
-    "full",
-    "last_of",
-    "layer_types",
-    "layers_by_type",
-    "nullable_window",
-    "with_last_full",
-]
-
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
 CHUNKED: Final = "chunked_attention"
 
 Rule = Callable[[Config, int], list[str]]
-"""Gives the type of each layer: the config and the number of layers."""
+"""Gives the type of each layer, by the config and the number of layers."""
 
 
 def layer_types(config: Config, rule: Rule | None) -> list[str]:
-    """The type of every layer: spelled out, by the class's rule, or by the window that is set."""
+    """The type of every layer: as the file lists it, by the class's rule, or by the window that is set."""
     count = config.number_of_layers()
-    # Query heads are never cached; the others are what a class makes of its own layer_types, or mask without forgetting.
+    # Query heads are never cached. The others are derived from layer_types, or mask tokens that stay in the cache.
     config.ignore("num_attention_heads_per_layer", "_sliding_window_pattern", "keep_window_size", "full_attn_mod")
-    # The rule is asked first even where the file spells the types out, so that its keys count as read.
+    # The rule is asked first even where the file lists the types, so that its keys count as read.
     derived = None if rule is None else rule(config, count)
     types = read_layer_types(config, count) or derived
     if types is not None:
-        # A window that no layer of these types uses is known to have no effect.
+        # If no layer of these types has a window, these keys have no effect.
         config.ignore("sliding_window", "attention_chunk_size")
         return types
     if config.maybe_integer("sliding_window") is not None:
@@ -57,7 +42,7 @@ def layer_types(config: Config, rule: Rule | None) -> list[str]:
 
 
 def layers_by_type(config: Config, rule: Rule | None, dims: Callable[[Config], AttentionDims]) -> tuple[Layer, ...]:
-    """The layers of a decoder: full, sliding or chunked attention, with the heads and widths that ``dims`` reads."""
+    """The layers of a decoder: full, sliding or chunked attention with the heads and widths that ``dims`` reads."""
 
     def chunked(level: Config) -> Layer:
         own, chunk = dims(level), level.maybe_integer("attention_chunk_size")
@@ -81,22 +66,18 @@ def full(*ignored: str) -> Rule:
     return rule
 
 
-def last_of(period: int, key: str | None = None) -> Rule:
+def last_of(period: int, key: str | None = None, *, offset: int = -1) -> Rule:
     """Full attention on the last layer of every ``period``; ``key`` may set another period."""
 
     def rule(config: Config, count: int) -> list[str]:
-        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING)
+        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING, offset)
 
     return rule
 
 
 def first_of(period: int, key: str | None = None) -> Rule:
     """Full attention on the first layer of every ``period``; ``key`` may set another period."""
-
-    def rule(config: Config, count: int) -> list[str]:
-        return every((config.maybe_integer(key) if key else None) or period, count, FULL, SLIDING, offset=0)
-
-    return rule
+    return last_of(period, key, offset=0)
 
 
 def with_last_full(rule: Rule) -> Rule:
@@ -104,17 +85,16 @@ def with_last_full(rule: Rule) -> Rule:
     return lambda config, count: [*rule(config, count)[:-1], FULL]
 
 
-def from_a_layer_on(config: Config, count: int) -> list[str]:
-    """Sliding from ``max_window_layers`` on, if ``use_sliding_window``."""
+def from_a_layer_on(config: Config, count: int, *, always: bool = False) -> list[str]:
+    """Layers from ``max_window_layers`` on slide, if ``use_sliding_window`` or ``always``."""
     first = config.maybe_integer("max_window_layers", minimum=0) or 0
     window = config.maybe_integer("sliding_window", minimum=0)
-    if not window or not config.flag("use_sliding_window"):
-        return [FULL] * count
-    return [SLIDING if i >= first else FULL for i in range(count)]
+    slides = window and (always or config.flag("use_sliding_window"))
+    return [SLIDING if slides and i >= first else FULL for i in range(count)]
 
 
 def nullable_window(config: Config, count: int) -> list[str]:
-    """Full attention on the last of every ``sliding_window_pattern`` layers; no window at all if ``sliding_window`` is null.
+    """Full attention on the last of every ``sliding_window_pattern`` layers, and on all of them if ``sliding_window`` is null.
 
     The pattern is a number, or letters that repeat: ``LLLG`` is three local layers and a global one.
     """
@@ -126,3 +106,16 @@ def nullable_window(config: Config, count: int) -> list[str]:
     else:
         types = every(config.maybe_integer("sliding_window_pattern", minimum=0) or 4, count, FULL, SLIDING)
     return [FULL] * count if config.maybe_integer("sliding_window") is None else types
+
+
+def with_positions(config: Config, count: int, *, exact: bool = True) -> list[int]:
+    """1 for each layer with rotary positions, 0 for each without.
+
+    ``no_rope_layers`` lists just that, whatever its name says. Unless ``exact``, it may be longer than the stack. Without it
+    every ``no_rope_layer_interval``-th layer (every fourth) has no positions.
+    """
+    given = config.integers("no_rope_layers", length=count if exact else None)
+    period = config.maybe_integer("no_rope_layer_interval") or 4
+    if given and len(given) < count:
+        raise config.error("no_rope_layers", f"{len(given)} items long", f"a list of {count} items, one for each layer")
+    return given or [int((i + 1) % period != 0) for i in range(count)]

@@ -6,14 +6,14 @@ Where each rule comes from (the model's own modeling file unless another is name
   internlm2, minicpm, orion, skywork, stablelm_epoch, xverse, Yi. ``head_dim`` absent is hidden_size // heads,
   ``num_key_value_heads`` absent is all heads.
 - baichuan, qwen (the first): no key/value head key at all, every head has its own; qwen's width is ``kv_channels``.
-- chatglm: ``multi_query_attention`` says whether ``multi_query_group_num`` holds (ChatGLM2 and later, GLM-4); the first
+- chatglm: ``multi_query_attention`` says whether ``multi_query_group_num`` counts (ChatGLM2 and later, GLM-4); the first
   ChatGLM has neither key. vLLM's ``configs/chatglm.py`` has the same pair with defaults false and 1.
 - exaone (3.x), telechat: ``num_layers`` / ``n_layer``, ``n_head``; else as Llama.
 - mimo: Qwen2's rule: ``use_sliding_window`` makes layers from ``max_window_layers`` on slide; published files say false.
 - phi-msft: ``n_head_kv`` null is all heads. mixformer-sequential (its older name): all heads.
-- phi3small: half of its layers are block-sparse, a pattern of what is *read* (16 local blocks and every eighth other, a
-  different eighth for each head), so every block is kept by some head.
-- plamo: ``n_shared_head`` query heads share one: heads / n_shared_head, rounded up. Where absent it is the class's 8.
+- phi3small: half of its layers are block-sparse. That is a pattern of what is *read* (16 local blocks and every eighth other
+  one, a different eighth for each head): some head needs each block, so all are kept.
+- plamo: ``n_shared_head`` query heads share one: heads / n_shared_head, rounded up. Its default is the class's 8.
 - step1, step3_text: ``num_attention_groups`` key/value heads. Step-3's factorised queries (``share_q_dim``) are not cached:
   vLLM's ``step3_text.py`` keeps one key and one value of ``head_dim`` 256 (1,024 bytes a layer and token).
 - RefinedWeb (Falcon-40B before its class) has ``n_head_kv``; RefinedWebModel (7B) and gpt_refact have ``multi_query``: one
@@ -25,45 +25,41 @@ model's own modeling file; where a catalog gives a published size, it is met to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Final
 
 from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, Part, Weight, attention, gated_mlp, linear, rms_norm
-from hwcalc.parsers.blocks import tied_head
+from hwcalc.formulas.weights import attention, gated_mlp, linear, rms_norm
+from hwcalc.parsers.blocks import Weighed, rms_norms, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import (
+    AFTER_PREFIX,
     Decoder,
     Experts,
     alike,
-    attention_blocks,
     attention_weights,
-    dense_prefix,
     mlp_weights,
-    not_listed,
+    sparse_after,
+    sparse_in_list,
     times,
     width,
 )
+from hwcalc.parsers.decoder.gpt import PHI
+from hwcalc.parsers.decoder.layer_types import from_a_layer_on
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, dims_of
 
-# Heads, and layers that are not all alike.
+# Heads and layers.
 
 
-def _chatglm_dims(config: Config) -> AttentionDims:
-    dims, groups = attention_dims(config), config.maybe_integer("multi_query_group_num") or 1
-    return replace(dims, num_key_value_heads=groups) if config.flag("multi_query_attention") else _all_heads(dims)
+def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
+    """With ``flag`` set there are ``key`` key/value heads (one without a key), else every head has its own."""
 
+    def dims(config: Config) -> AttentionDims:
+        own, groups = attention_dims(config), (config.maybe_integer(key) if key else None) or 1
+        return replace(own, num_key_value_heads=groups if config.flag(flag, default=default) else own.num_attention_heads)
 
-def _codeshell_dims(config: Config) -> AttentionDims:
-    dims, groups = attention_dims(config), config.maybe_integer("num_query_groups") or 1
-    grouped = config.flag("group_query_attention", default=True)
-    return replace(dims, num_key_value_heads=groups) if grouped else _all_heads(dims)
-
-
-def _multi_query_dims(config: Config) -> AttentionDims:
-    dims = attention_dims(config)
-    return replace(dims, num_key_value_heads=1) if config.flag("multi_query", default=True) else _all_heads(dims)
+    return dims
 
 
 def _plamo_dims(config: Config) -> AttentionDims:
@@ -71,36 +67,23 @@ def _plamo_dims(config: Config) -> AttentionDims:
     return replace(dims, num_key_value_heads=-(-dims.num_attention_heads // sharing))
 
 
-def _all_heads(dims: AttentionDims) -> AttentionDims:
-    return replace(dims, num_key_value_heads=dims.num_attention_heads)
-
-
 def _minicpm_layers(config: Config) -> Reading:
     reading = alike()(config)
-    # InfLLM-V2: whole-block keys are kept beside the keys. None of its keys is read, so the file is refused by name.
+    # InfLLM-V2 also keeps a key for each block of tokens. No key of its config is read, so such a file is refused by name.
     config.sub("sparse_config")
     return reading
-
-
-def _mimo_layers(config: Config) -> Reading:
-    if not config.flag("use_sliding_window"):
-        return alike(attention_dims, "max_window_layers", "sliding_window")(config)
-    count, dims = config.number_of_layers(), attention_dims(config)
-    first = config.maybe_integer("max_window_layers", minimum=0) or 0
-    sliding = dims.sliding(config.integer("sliding_window"))
-    return Reading(layers=tuple((sliding if i >= first else dims.full(),) for i in range(count)), config=config)
 
 
 # What the config changes in the weights.
 
 
 def _tied_unless_said(config: Config, top: Config) -> bool:
-    """The class ties where the file says nothing."""
+    """Where the file says nothing, the class ties the head."""
     return config.get("tie_word_embeddings") is None or tied_head(config, top)
 
 
 def _minicpm(config: Config, spec: Decoder) -> Decoder:
-    """With ``num_experts`` a mixture of experts, each as wide as the MLP would be."""
+    """With ``num_experts`` a mixture of experts, each as wide as the MLP otherwise is."""
     routed = config.maybe_integer("num_experts", minimum=0)
     return replace(spec, experts=Experts(width="intermediate_size")) if routed else spec
 
@@ -126,11 +109,11 @@ def _qwen(config: Config, spec: Decoder) -> Decoder:
 
 
 def _arctic(config: Config, spec: Decoder) -> Decoder | None:
-    """Dense layers between the experts: no such model is known to check a count against."""
+    """No model with dense layers between the experts is known that a count could be checked against."""
     return spec if (config.maybe_integer("moe_layer_frequency") or 1) == 1 else None
 
 
-def _arctic_residual(config: Config, _layer: Layer) -> tuple[Weight, ...]:
+def _arctic_residual(config: Config, _layer: Layer) -> Weighed:
     """A dense MLP beside the experts, as wide as the hidden size, with a norm."""
     if not config.flag("use_residual", default=True):
         return ()
@@ -138,35 +121,24 @@ def _arctic_residual(config: Config, _layer: Layer) -> tuple[Weight, ...]:
     return gated_mlp(hidden, hidden, path="residual_mlp") + rms_norm("residual_layernorm", hidden)
 
 
-def _step3(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
+def _step3(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
     """Step-3: queries pass through a low rank; all heads share one key and one value."""
-    hidden, rank = config.integer("hidden_size"), config.integer("share_q_dim")
-
-    def weigh(dims: AttentionDims) -> tuple[Weight, ...]:
-        own = attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
-        return (
-            *linear("self_attn.q_proj", hidden, rank),
-            *rms_norm("self_attn.inter_norm", rank),
-            *linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
-            *own[1:],
-        )
-
-    return attention_blocks(map(dims_of, layers), weigh)
+    hidden, rank, dims = config.integer("hidden_size"), config.integer("share_q_dim"), dims_of(layer)
+    own = attention(hidden, dims.num_attention_heads, dims.num_key_value_heads, dims.head_dim)
+    return (
+        *linear("self_attn.q_proj", hidden, rank),
+        *rms_norm("self_attn.inter_norm", rank),
+        *linear("self_attn.wq", rank, dims.num_attention_heads * dims.head_dim),
+        *own[1:],
+    )
 
 
-def _mimo_blocks(config: Config, top: Config, reading: Reading) -> list[Block]:
-    """MiMo, and its multi-token-prediction layers: a whole layer each, behind a projection and three norms."""
-    out = _MIMO.weigh(config, top, reading) or []
-    count = config.maybe_integer("num_nextn_predict_layers", minimum=0) or 0
+def _mimo_mtp(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """MiMo: a projection and norms before a whole layer, and a norm after it."""
     hidden = config.integer("hidden_size")
     norms = ("token_layernorm", "hidden_layernorm", "input_layernorm", "post_attention_layernorm", "final_layernorm")
-    layer = (
-        *linear("input_proj", 2 * hidden, hidden),
-        *(weight for name in norms for weight in rms_norm(name, hidden)),
-        *attention_weights(config, _MIMO, dims_of(reading.layers[0])),
-        *mlp_weights(config, _MIMO),
-    )
-    return [*out, Block(kind="mtp", weights=layer, part=Part.MTP, count=count)] if count else out
+    projection = linear("input_proj", 2 * hidden, hidden) + rms_norms(hidden, *norms)
+    return projection + attention_weights(config, spec, layer) + mlp_weights(config, spec)
 
 
 PLAIN: Final = Decoder(layers=alike())
@@ -178,7 +150,7 @@ INTERNLM2: Final = replace(INTERNLM, attn="attention", fused_qkv="wqkv", output=
 ORION: Final = replace(PLAIN, norm="layer")
 MINICPM: Final = replace(_LLAMA, layers=_minicpm_layers, adapt=_minicpm, tied=_tied_unless_said)
 CHATGLM: Final = Decoder(
-    layers=alike(_chatglm_dims),
+    layers=alike(_grouped("multi_query_attention", "multi_query_group_num", default=False)),
     adapt=_chatglm,
     attn="self_attention",
     fused_qkv="query_key_value",
@@ -198,7 +170,7 @@ QWEN: Final = replace(
 DEEPSEEK: Final = replace(
     _LLAMA,
     mlp_bias=False,
-    experts=Experts(count="n_routed_experts", shared=times("n_shared_experts"), dense=dense_prefix("first_k_dense_replace")),
+    experts=AFTER_PREFIX,
 )
 BAILING: Final = Decoder(
     layers=alike(attention_dims, "max_window_layers", "sliding_window", "use_sliding_window"),
@@ -209,7 +181,7 @@ BAILING: Final = Decoder(
     o_bias="use_bias",
     qk_norm="head",
     qk_norm_if="use_qk_norm",
-    experts=Experts(shared=times("num_shared_experts"), dense=dense_prefix("first_k_dense_replace")),
+    experts=Experts(shared=times("num_shared_experts"), sparse=sparse_after("first_k_dense_replace")),
 )
 GROK: Final = Decoder(
     layers=alike(attention_dims, "attn_output_multiplier", "max_attn_value"), norms=4, experts=Experts(width="intermediate_size")
@@ -221,19 +193,13 @@ ARCTIC: Final = Decoder(
     experts=Experts(count="num_local_experts", width="intermediate_size", path="block_sparse_moe"),
 )
 PHI_MSFT: Final = replace(
-    PLAIN,
-    norm="layer",
-    norms=1,
+    PHI,
+    layers=alike(),
     attn="mixer",
     fused_qkv="Wqkv",
     output="out_proj",
-    qkv_bias=True,
-    o_bias=True,
-    mlp_bias=True,
-    gated=False,
-    names=("fc1", "fc2"),
+    qk_norm="",
     width=lambda config: config.maybe_integer("intermediate_size") or 4 * config.integer("hidden_size"),
-    head_bias=True,
 )
 PHI3_SMALL: Final = Decoder(
     layers=alike(
@@ -255,22 +221,21 @@ PHI3_SMALL: Final = Decoder(
     width="ff_intermediate_size",
     tied=_tied_unless_said,
 )
-_MIMO: Final = Decoder(layers=_mimo_layers, qkv_bias="attention_bias")
-MIMO: Final = Readers(layers=_mimo_layers, weights=_mimo_blocks)
+MIMO: Final = Decoder(types=from_a_layer_on, qkv_bias="attention_bias", mtp=_mimo_mtp)
 STEP3: Final = Decoder(
     layers=alike(attention_dims, "share_q_dim"),
-    attentions=_step3,
+    attention=_step3,
     experts=Experts(
         count="moe_num_experts",
         per_token="moe_top_k",
         shared=width("share_expert_dim"),
         shared_path="share_expert",
-        dense=not_listed(1),
+        sparse=sparse_in_list(1),
     ),
 )
 
 # Nobody has counted the weights of these.
 ALIKE: Final = Readers(layers=alike())
-CODESHELL: Final = Readers(layers=alike(_codeshell_dims))
-MULTI_QUERY: Final = Readers(layers=alike(_multi_query_dims))
+CODESHELL: Final = Readers(layers=alike(_grouped("group_query_attention", "num_query_groups")))
+MULTI_QUERY: Final = Readers(layers=alike(_grouped("multi_query")))
 PLAMO: Final = Readers(layers=alike(_plamo_dims))

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from hwcalc.formulas import Layer, NoCache, SharedCache
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, WeightRole, attention, embedding, experts, gated_mlp, linear, rms_norm
-from hwcalc.parsers.blocks import Named, Weighed, head_block, repeated, tied_head
+from hwcalc.formulas.weights import Block, attention, embedding, gated_mlp, linear, rms_norm
+from hwcalc.parsers.blocks import Named, Weighed, gated_experts, head_block, repeated, tied_head
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, attention_blocks, attention_weights, mlp_blocks, mlp_weights
 from hwcalc.parsers.decoder.dense import LLAMA
@@ -63,7 +63,7 @@ def _attention_entry(config: Config, block: Any, index: int, dims: AttentionDims
 
 
 def _decilm_layers(config: Config) -> Reading:
-    """By ``block_configs``, by heads per layer, or all alike."""
+    """The layers by ``block_configs``, else by the heads of each layer, else all alike."""
     count = config.number_of_layers()
     dims = attention_dims(config)
     blocks = config.sequence("block_configs", length=count)
@@ -85,7 +85,7 @@ def _per_layer(config: Config, key: str, count: int) -> list[int] | None:
 
 
 def _left(entry: Any, key: str, number: str) -> float:
-    """What is left of the attention or MLP of an entry: ``number``, 0 for nothing, or -1 for one square matrix."""
+    """What an entry leaves of an attention or MLP: the value of ``number``, 0 for nothing, -1 for one square matrix."""
     block = Config(entry, None, key)
     if block.flag("no_op"):
         return 0
@@ -95,7 +95,7 @@ def _left(entry: Any, key: str, number: str) -> float:
 def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] | None:
     """Each entry of ``block_configs`` says what is left of a layer.
 
-    An attention or MLP may be gone with its norm, be one square matrix, have fewer key/value heads, or another width:
+    An attention or MLP may be missing with its norm, be one square matrix, or have fewer key/value heads or another width:
     ``ffn_mult`` x hidden x 2 / 3, up to the next multiple of 256.
     """
     hidden = config.integer("hidden_size")
@@ -116,7 +116,7 @@ def _nemotron_nas(config: Config, top: Config, reading: Reading) -> list[Block] 
         if linear_attention:
             yield "attention", linear("self_attn.linear_attn", hidden, hidden) + scale
         elif not isinstance(layer[0], NoCache):
-            yield "attention", attention_weights(config, LLAMA, dims_of(layer)) + scale
+            yield "attention", attention_weights(config, LLAMA, layer) + scale
         scale = rms_norm("post_attention_layernorm", hidden)
         if multiplier == -1:
             yield "mlp", linear("mlp.linear_mlp", hidden, hidden) + scale
@@ -141,7 +141,7 @@ def _openelm_layers(config: Config) -> Reading:
         raise config.missing("num_query_heads")
     key_value = _per_layer(config, "num_key_value_heads", count) or query
     head_dim = config.integer("head_dim")
-    # num_gqa_groups made the lists above when the file was written.
+    # The lists above were computed from num_gqa_groups when the file was written.
     config.ignore("num_gqa_groups")
     return Reading(
         layers=tuple((equal_dims(q, kv, head_dim).full(),) for q, kv in zip(query, key_value, strict=True)),
@@ -160,7 +160,7 @@ def _divisible(value: float, divisor: int) -> int:
 
 
 def _openelm(config: Config, _top: Config, reading: Reading) -> list[Block] | None:
-    """Heads and widths of each layer's own."""
+    """Each layer has its own heads and widths."""
     hidden, count = config.integer("hidden_size"), len(reading.layers)
     multipliers = config.sequence("ffn_multipliers", length=count)
     if multipliers is None:
@@ -199,14 +199,14 @@ def _hunyuan_layers(config: Config) -> Reading:
 
 
 def _hunyuan_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """A layer that reads another's cache projects no keys and values. The first one has a cache."""
-    own = attention_weights(config, spec, dims_of(layers[0]))
+    """A layer that reads the cache of another projects no keys and values. The first layer has a cache of its own."""
+    own = attention_weights(config, spec, layers[0])
     reads = tuple(weight for weight in own if ".k_" not in weight.path and ".v_" not in weight.path)
     return attention_blocks(layers, lambda layer: reads if isinstance(layer[0], SharedCache) else own)
 
 
 def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Numbers and widths of experts may be listed, one for each layer."""
+    """The number and the width of experts may be listed, one for each layer."""
     hidden, wide, count = config.integer("hidden_size"), config.integer("intermediate_size"), len(layers)
     first = config.maybe_integer("moe_layer_num_skipped", minimum=0) or 0
 
@@ -224,8 +224,7 @@ def _hunyuan_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> lis
         number, active, inner, shared = kind
         if not number:
             return mlp_weights(config, spec)
-        weights = experts(gated_mlp(hidden, inner, path="mlp.experts"), number, active)
-        weights += linear("mlp.gate.wg", hidden, number, role=WeightRole.ROUTER)
+        weights = gated_experts(hidden, inner, number, active, router="gate.wg")
         return weights + (gated_mlp(hidden, inner * shared, path="mlp.shared_mlp") if shared else ())
 
     return mlp_blocks(map(kind, range(count)), weigh)

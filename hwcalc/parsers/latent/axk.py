@@ -1,4 +1,4 @@
-"""A.X K1 and K2."""
+"""A.X K1 and K2: DeepSeek's layers with a norm after the experts (K1), or gates on attention and norms (K2)."""
 
 from __future__ import annotations
 
@@ -10,43 +10,34 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, mlp_blocks, mlp_weights, moe_weights, sparse_layers
-from hwcalc.parsers.latent.deepseek import ROUTED, attentions
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, mlp_blocks, mlp_weights, moe_weights, sparse_layers
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
-__all__ = ["AXK1", "AXK2"]
 
-
-def _dense(config: Config, count: int) -> list[bool]:
-    """``mlp_layer_types``, or leading dense layers and then experts on every ``moe_layer_freq``-th."""
+def _sparse(config: Config, count: int) -> list[bool]:
+    """By ``mlp_layer_types``, else every ``moe_layer_freq``-th layer after the first, dense ones."""
     if config.strings("mlp_layer_types") is not None:
-        return [not sparse for sparse in sparse_layers(config, count)]
+        return sparse_layers(config, count)
     prefix = config.maybe_integer("first_k_dense_replace", minimum=0)
     first, every_nth = 1 if prefix is None else prefix, config.maybe_integer("moe_layer_freq") or 1
-    return [i < first or i % every_nth != 0 for i in range(count)]
+    return [i >= first and i % every_nth == 0 for i in range(count)]
 
 
-def _k2_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Queries and gate are one projection, of the query latent and as much again."""
-    del spec
-    rank = config.integer("q_lora_rank")
-
-    def weigh(layer: Layer) -> Weighed:
-        latent = layer[0]
-        assert isinstance(latent, LatentAttention)
-        widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
-        own = attention_weights(config, layer[:1])
-        return (
-            *(weight for weight in own if not weight.path.endswith("q_b_proj.weight")),
-            *linear("self_attn.q_gate_proj", 2 * rank, latent.num_attention_heads * widths),
-            *attention_weights(config, layer[1:]),
-        )
-
-    return attention_blocks(layers, weigh)
+def _k2_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """One projection gives queries and gate, from an input twice as wide as the query latent."""
+    rank, latent = config.integer("q_lora_rank"), layer[0]
+    assert isinstance(latent, LatentAttention)
+    widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
+    own = attention_weights(config, spec, layer[:1])
+    return (
+        *(weight for weight in own if not weight.path.endswith("q_b_proj.weight")),
+        *linear("self_attn.q_gate_proj", 2 * rank, latent.num_attention_heads * widths),
+        *attention_weights(config, spec, layer[1:]),
+    )
 
 
 def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """With the norms around them: those of experts and of attention pass a gate of low rank."""
+    """MLPs with the norms around them. The norm before attention has a gate of low rank, and so has the one before experts."""
     hidden, rank = config.integer("hidden_size"), config.integer("gated_norm_rank")
 
     def gated(path: str) -> Weighed:
@@ -59,12 +50,14 @@ def _k2_mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Blo
     before = gated("input_layernorm")
     sparse = moe_weights(config, ROUTED) + before + gated("post_attention_layernorm")
     dense = mlp_weights(config, spec) + before + rms_norm("post_attention_layernorm", hidden)
-    return mlp_blocks(_dense(config, len(layers)), lambda plain: dense if plain else sparse)
+    return mlp_blocks(_sparse(config, len(layers)), lambda routed: sparse if routed else dense)
 
 
 def _post_norm(config: Config) -> Weighed:
     return rms_norm("mlp.post_mlp_layernorm", config.integer("hidden_size"))
 
 
-AXK1: Final = Decoder(layers=LatentLayers().read, attentions=attentions, experts=replace(ROUTED, dense=_dense, extra=_post_norm))
-AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attentions=_k2_attentions, mlps=_k2_mlps)
+AXK1: Final = Decoder(
+    layers=LatentLayers().read, attention=attention_weights, experts=replace(ROUTED, sparse=_sparse, extra=_post_norm)
+)
+AXK2: Final = Decoder(norms=0, layers=LatentLayers(sparse=True, own_indexers=True).read, attention=_k2_attention, mlps=_k2_mlps)

@@ -1,60 +1,31 @@
-"""DeepSeek-V2 to V3.2, and the models that have their layers: Kimi K2, GLM, Mistral 4, MiniCPM3, Youtu."""
+"""DeepSeek-V2 to V3.2, and models with the same layers: Kimi K2, GLM, Mistral 4, MiniCPM3, Youtu."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, Experts, attention_blocks, dense_prefix, not_sparse, times
+from hwcalc.parsers.decoder.build import AFTER_PREFIX, ROUTED, Decoder, mtp_copies, mtp_shared, sparse_by_types
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 from hwcalc.parsers.reading import Reading
 
-__all__ = [
-    "DEEPSEEK_V2",
-    "DEEPSEEK_V3",
-    "DEEPSEEK_V32",
-    "GLM4_MOE_LITE",
-    "GLM_MOE_DSA",
-    "MINICPM3",
-    "MISTRAL4",
-    "ROUTED",
-    "SPARSE",
-    "YOUTU",
-    "attentions",
-]
-
-
-def attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """The attention of each layer by the common keys."""
-    del spec
-    return attention_blocks(layers, lambda layer: attention_weights(config, layer))
-
 
 def _v32(config: Config) -> Reading:
-    """Layers may use the indexer of an earlier one. transformers gives each its own, and does not read the keys for it."""
+    """A layer may use the indexer of an earlier one. transformers does not read those keys and gives each its own."""
     reading = LatentLayers(sparse=True).read(config)
     own = LatentLayers(sparse=True, own_indexers=True).read(config).layers
     return reading if own == reading.layers else replace(reading, readings={"transformers": own})
 
 
-ROUTED: Final = Experts(count="n_routed_experts", shared=times("n_shared_experts"))
-"""The experts of all these models, on every layer."""
-YOUTU: Final = Decoder(layers=LatentLayers().read, attentions=attentions)
+YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)
 MINICPM3: Final = replace(YOUTU, mlp_bias="mlp_bias")
-MISTRAL4: Final = replace(YOUTU, experts=replace(ROUTED, dense=dense_prefix("first_k_dense_replace")))
-DEEPSEEK_V2: Final = replace(
-    YOUTU,
-    mlp_bias="mlp_bias",
-    experts=replace(ROUTED, shared_bias="mlp_bias", dense=dense_prefix("first_k_dense_replace")),
-)
-# The layouts of multi-token prediction are those that the published sizes of checkpoints confirm.
-DEEPSEEK_V3: Final = replace(MISTRAL4, mtp="copies")
-GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, dense=not_sparse(1, None)), mtp="copies")
-SPARSE: Final = replace(YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(ROUTED, dense=not_sparse()))
-"""An indexer on every layer, unless the file says that it uses that of an earlier one."""
-DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp="copies")
-GLM_MOE_DSA: Final = replace(SPARSE, mtp="shared")
+MISTRAL4: Final = replace(YOUTU, experts=AFTER_PREFIX)
+DEEPSEEK_V2: Final = replace(YOUTU, mlp_bias="mlp_bias", experts=replace(AFTER_PREFIX, shared_bias="mlp_bias"))
+# Published sizes of checkpoints confirm these layouts of multi-token prediction.
+DEEPSEEK_V3: Final = replace(MISTRAL4, mtp=mtp_copies)
+GLM4_MOE_LITE: Final = replace(YOUTU, experts=replace(ROUTED, sparse=sparse_by_types(1, None)), mtp=mtp_copies)
+SPARSE: Final = replace(YOUTU, layers=LatentLayers(sparse=True).read, experts=replace(ROUTED, sparse=sparse_by_types()))
+"""Every layer has an indexer, unless the file says that it uses that of an earlier layer."""
+DEEPSEEK_V32: Final = replace(SPARSE, layers=_v32, mtp=mtp_copies)
+GLM_MOE_DSA: Final = replace(SPARSE, mtp=mtp_shared)

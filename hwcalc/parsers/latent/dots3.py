@@ -1,25 +1,22 @@
-"""Dots 3 Note: sliding layers have a latent of their own shape (``per_layer_config`` or ``swa_*``); all have a gate per head."""
+"""Dots 3 Note: sliding layers have a latent of another shape (``per_layer_config`` or ``swa_*``). Each head has a gate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.formulas import LatentAttention, Layer, SparseIndexer
+from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, not_sparse, times
-from hwcalc.parsers.latent.deepseek import ROUTED
-from hwcalc.parsers.latent.layers import INDEXED, SLIDING, LatentLayers, indexer_weights, latent_attention, latent_weights
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, attention_blocks, sparse_by_types, times
+from hwcalc.parsers.latent.layers import INDEXED, SLIDING, LatentLayers, kind_weights, latent_attention
 from hwcalc.parsers.reading import every
-
-__all__ = ["DOTS3_NOTE"]
 
 
 def _types(config: Config, count: int) -> list[str]:
-    """Two leading layers and every fourth after them index; the rest slide."""
+    """The first two layers and every fourth after them have an indexer. The others slide."""
     config.ignore("use_dsa", "use_sliding_window", "sliding_window_size")
     return [INDEXED if i < 2 else name for i, name in enumerate(every(4, count, INDEXED, SLIDING, offset=1))]
 
@@ -28,7 +25,7 @@ def _latent(layer: Config, index: int, window: int | None) -> LatentAttention:
     del index
     if window is None or "per_layer_config" in layer.raw:
         return latent_attention(layer, window=window)
-    # Files without per_layer_config name the dims of sliding layers by swa_*; the others are the class's defaults.
+    # Without per_layer_config the file gives the dims of sliding layers by swa_* keys. These are the class's defaults.
     head_dim = layer.maybe_integer("swa_head_dim") or 256
     nope = layer.maybe_integer("swa_qk_nope_head_dim") or 192
     layer.ignore("swa_num_key_value_heads", "swa_q_lora_rank", "swa_rope_theta")
@@ -51,18 +48,16 @@ def _query_rank(config: Config, layer: Layer) -> int:
 
 def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
     del spec
-    hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
+    hidden = config.integer("hidden_size")
 
     def weigh(key: tuple[Layer, int]) -> Weighed:
         layer, rank = key
         weights: Weighed = ()
         for kind in layer:
+            weights += kind_weights(config, kind, rank)
             if isinstance(kind, LatentAttention):
-                weights += latent_weights(kind, hidden, rank, bias=bias)
                 weights += rms_norm("self_attn.k_rope_only_layernorm", kind.qk_rope_head_dim)
                 weights += linear("self_attn.g_proj", hidden, kind.num_attention_heads)
-            elif isinstance(kind, SparseIndexer):
-                weights += indexer_weights(kind, hidden, rank)
         return weights
 
     ranks = [_query_rank(config.layer(index), layer) for index, layer in enumerate(layers)]
@@ -72,5 +67,5 @@ def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[
 DOTS3_NOTE: Final = Decoder(
     layers=LatentLayers(sparse=True, types=_types, latent=_latent, own_indexers=True).read,
     attentions=_attentions,
-    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), dense=not_sparse(1)),
+    experts=replace(ROUTED, shared=times("n_shared_experts", "shared_experts_intermediate_size"), sparse=sparse_by_types(1)),
 )

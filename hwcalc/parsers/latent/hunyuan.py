@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.formulas import LatentAttention, Layer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, linear, parameter
+from hwcalc.formulas.weights import linear, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks, not_sparse
+from hwcalc.parsers.decoder.build import ROUTED, Decoder, sparse_by_types
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
-from hwcalc.parsers.latent.deepseek import ROUTED
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
-__all__ = ["HY_V4"]
 
-
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """A gate as wide as the values, and a sink for each head."""
-    del spec
-    hidden = config.integer("hidden_size")
-
-    def weigh(layer: Layer) -> Weighed:
-        latent = layer[0]
-        assert isinstance(latent, LatentAttention)
-        heads = latent.num_attention_heads
-        gate = linear("self_attn.gate_proj", hidden, heads * latent.v_head_dim) + parameter("self_attn.sinks", heads)
-        return attention_weights(config, layer) + gate
-
-    return attention_blocks(layers, weigh)
+def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The attention has a gate as wide as the values, and a sink for each head."""
+    hidden, latent = config.integer("hidden_size"), layer[0]
+    assert isinstance(latent, LatentAttention)
+    heads = latent.num_attention_heads
+    gate = linear("self_attn.gate_proj", hidden, heads * latent.v_head_dim) + parameter("self_attn.sinks", heads)
+    return attention_weights(config, spec, layer) + gate
 
 
 def _every_fourth(count: int) -> list[str]:
@@ -40,8 +30,8 @@ def _every_fourth(count: int) -> list[str]:
 
 HY_V4: Final = Decoder(
     layers=LatentLayers(sparse=True, modes=_every_fourth).read,
-    attentions=_attentions,
-    experts=replace(ROUTED, dense=not_sparse(1, None)),
+    attention=_attention,
+    experts=replace(ROUTED, sparse=sparse_by_types(1, None)),
     extra=lambda config, _layer: hyper_connections(config, 2),
     outer=hyper_head,
 )

@@ -1,4 +1,4 @@
-"""Multi-head latent attention and the sparse indexer that may stand beside it: what a layer keeps, and what it weighs."""
+"""Multi-head latent attention (MLA) and the sparse indexer that may stand beside it: what a layer keeps, and its weights."""
 
 from __future__ import annotations
 
@@ -10,19 +10,8 @@ from hwcalc.formulas import weights as formula
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.blocks import Weighed, attention_of
 from hwcalc.parsers.config import Config
+from hwcalc.parsers.decoder.build import Decoder
 from hwcalc.parsers.reading import Reading, read_layer_types
-
-__all__ = [
-    "INDEXED",
-    "SLIDING",
-    "LatentLayers",
-    "attention_weights",
-    "indexer_modes",
-    "indexer_weights",
-    "latent_attention",
-    "latent_weights",
-    "sparse_indexer",
-]
 
 INDEXED: Final = "indexed_attention"
 SLIDING: Final = "sliding_attention"
@@ -30,7 +19,7 @@ _INDEXED_NAMES: Final = frozenset({INDEXED, "deepseek_sparse_attention"})
 
 
 def latent_attention(config: Config, *, window: int | None = None, rope: bool = True) -> LatentAttention:
-    """One MLA layer by the common keys. Key/value heads play no part: the latent is shared by all query heads."""
+    """One MLA layer by the common keys. Key/value heads have no effect: all query heads share the latent."""
     config.ignore("num_key_value_heads", "head_dim", "qk_head_dim", "q_lora_rank")
     heads = config.integer("num_attention_heads")
     v_head_dim = config.maybe_integer("v_head_dim")
@@ -39,7 +28,7 @@ def latent_attention(config: Config, *, window: int | None = None, rope: bool = 
         kv_lora_rank=config.integer("kv_lora_rank"),
         qk_rope_head_dim=config.integer("qk_rope_head_dim", minimum=0) if rope else 0,
         qk_nope_head_dim=config.integer("qk_nope_head_dim", minimum=0),
-        # MiniCPM3 leaves it null: the plain head width then.
+        # MiniCPM3 leaves it null: then it is the width of a head.
         v_head_dim=v_head_dim or max(1, config.integer("hidden_size") // heads),
         window=window,
     )
@@ -85,15 +74,15 @@ class LatentLayers:
     """How the layers of one model type are read."""
 
     sparse: bool = False
-    """Every layer has an indexer unless the file says otherwise."""
+    """Whether every layer has an indexer unless the file says otherwise."""
     types: Callable[[Config, int], list[str]] | None = None
-    """The types that the model's class derives, where they are not all alike."""
+    """The types that the model's class derives, where layers differ."""
     modes: Callable[[int], list[str]] | None = None
-    """Which layers have an indexer of their own where the file does not say, if not by the common schedule."""
+    """Which layers have an indexer of their own where the file does not say, and the common schedule does not fit."""
     latent: Callable[[Config, int, int | None], LatentAttention] = _latent_layer
-    """The latent of one layer, by its config, its number and its window."""
+    """Reads the latent of one layer, by its config, number and window."""
     own_indexers: bool = False
-    """Every indexed layer has an indexer of its own: keys that say otherwise have no effect."""
+    """Whether every indexed layer has an indexer of its own, so that keys that say otherwise have no effect."""
     attentions: int = 1
     """How many attentions run in each layer, each with a latent of its own."""
     count: str = "num_hidden_layers"
@@ -103,7 +92,7 @@ class LatentLayers:
         if config.get("use_mla", default=True) is False:
             return _without_latent(config)
         count = config.number_of_layers(self.count)
-        # Multi-token-prediction layers stand beside the stack; the pattern keys below also describe their indexers.
+        # Layers for multi-token prediction are not part of the stack, though lists of indexers may describe them too.
         config.ignore("index_share_for_mtp_iteration", "first_k_dense_replace", "moe_layer_freq")
         types = self._layer_types(config, count)
         modes = self._indexer_modes(config, count) if INDEXED in types else [""] * count
@@ -124,7 +113,7 @@ class LatentLayers:
         return indexer_modes(config, count, None if self.modes is None else self.modes(count))
 
     def _layer_types(self, config: Config, count: int) -> list[str]:
-        """Types by the file, else by the model's class."""
+        """The types of the layers by the file, else by the model's class."""
         derived = [INDEXED if self.sparse else "full_attention"] * count if self.types is None else self.types(config, count)
         # Early files call indexed layers full_attention or deepseek_sparse_attention.
         indexed = _INDEXED_NAMES | ({"full_attention"} if self.sparse else set())
@@ -136,7 +125,7 @@ class LatentLayers:
 
 
 def _without_latent(config: Config) -> Reading:
-    """DeepSeek-VL2's small models are of a type with latent attention, and have none."""
+    """Plain attention: the small DeepSeek-VL2 models have a model type with latent attention, but no latent attention."""
     config.ignore("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "head_dim")
     heads = config.integer("num_attention_heads")
     head_dim = config.integer("hidden_size") // heads
@@ -145,34 +134,26 @@ def _without_latent(config: Config) -> Reading:
     return Reading(layers=((plain,),) * config.number_of_layers(), config=config)
 
 
-def latent_weights(kind: LatentAttention, hidden_size: int, q_lora_rank: int | None, *, bias: bool = False) -> Weighed:
-    """The weights of latent attention by what it keeps."""
-    return formula.latent_attention(
-        hidden_size,
-        kind.num_attention_heads,
-        kind.kv_lora_rank,
-        kind.qk_nope_head_dim,
-        kind.qk_rope_head_dim,
-        kind.v_head_dim,
-        q_lora_rank,
-        bias=bias,
-    )
-
-
-def indexer_weights(kind: SparseIndexer, hidden_size: int, query_width: int) -> Weighed:
-    """The weights of an indexer, whose queries come from a vector of ``query_width``."""
-    return formula.indexer(hidden_size, query_width, kind.index_n_heads, kind.index_head_dim)
-
-
-def attention_weights(config: Config, layer: Layer) -> Weighed:
-    """The weights of a layer's attentions and indexer, by the common keys."""
+def kind_weights(config: Config, kind: LayerKind, query_rank: int | None) -> Weighed:
+    """The weights of an attention or an indexer, whose queries come from a latent of ``query_rank`` or from the hidden state."""
     hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
-    weights: Weighed = ()
-    for kind in layer:
-        if isinstance(kind, LatentAttention):
-            weights += latent_weights(kind, hidden, config.maybe_integer("q_lora_rank"), bias=bias)
-        elif isinstance(kind, SparseIndexer):
-            weights += indexer_weights(kind, hidden, config.integer("q_lora_rank"))
-        elif isinstance(kind, FullAttention):
-            weights += attention_of(kind, hidden, qkv_bias=bias, o_bias=bias)
-    return weights
+    if isinstance(kind, LatentAttention):
+        return formula.latent_attention(
+            hidden,
+            kind.num_attention_heads,
+            kind.kv_lora_rank,
+            kind.qk_nope_head_dim,
+            kind.qk_rope_head_dim,
+            kind.v_head_dim,
+            query_rank,
+            bias=bias,
+        )
+    if isinstance(kind, SparseIndexer):
+        return formula.indexer(hidden, query_rank or hidden, kind.index_n_heads, kind.index_head_dim)
+    return attention_of(kind, hidden, qkv_bias=bias, o_bias=bias) if isinstance(kind, FullAttention) else ()
+
+
+def attention_weights(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    """The weights of a layer's attentions and indexer, by the common keys."""
+    rank = config.maybe_integer("q_lora_rank")
+    return tuple(weight for kind in layer for weight in kind_weights(config, kind, rank))

@@ -9,14 +9,11 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.weights import Block, WeightRole, experts, gated_mlp, linear
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, mlp_blocks, mlp_weights
-from hwcalc.parsers.latent.deepseek import attentions
-from hwcalc.parsers.latent.layers import LatentLayers
-
-__all__ = ["LONGCAT_FLASH"]
+from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 
 def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    """Idle experts have gate and up all the same in transformers (LongcatFlashExperts), and no token uses them."""
+    """Some experts do nothing. transformers gives them gate and up (LongcatFlashExperts), which no token uses."""
     hidden, number = config.integer("hidden_size"), config.integer("n_routed_experts")
     idle = config.maybe_integer("zero_expert_num", minimum=0) or 0
     width = config.integer("moe_intermediate_size")
@@ -30,5 +27,5 @@ def _mlps(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]
 
 
 LONGCAT_FLASH: Final = Decoder(
-    norms=4, layers=LatentLayers(count="num_layers", attentions=2).read, attentions=attentions, mlps=_mlps
+    norms=4, layers=LatentLayers(count="num_layers", attentions=2).read, attention=attention_weights, mlps=_mlps
 )

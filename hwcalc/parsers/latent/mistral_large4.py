@@ -1,40 +1,44 @@
 """Mistral Large 4: queries without a latent, a learned softmax scale, and layers that read the latent of an earlier one.
 
-Every fourth layer leaves positions out: there the rotary part of the keys comes from the latent like the rest.
+Every fourth layer has no rotary positions: there the rotary part of the keys comes from the latent, as the rest does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.formulas import LatentAttention, Layer, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, layer_norm, parameter
+from hwcalc.formulas.weights import layer_norm, parameter
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.build import Decoder, attention_blocks
+from hwcalc.parsers.decoder.build import Decoder
+from hwcalc.parsers.decoder.layer_types import with_positions
 from hwcalc.parsers.latent.deepseek import SPARSE
-from hwcalc.parsers.latent.layers import indexer_weights, latent_weights
+from hwcalc.parsers.latent.layers import kind_weights
 from hwcalc.parsers.reading import Reading
 
-__all__ = ["MISTRAL_LARGE4"]
 
+def _read(config: Config) -> Reading:
+    """A layer that reads the latent of an earlier one keeps nothing, or the keys of an indexer of its own.
 
-def _stack(config: Config) -> list[Layer]:
-    """The layers, each with its latent; one that reads the latent of an earlier layer has a shared cache before it."""
+    Its weights are those of its attention, with a shared cache before it.
+    """
     layers = SPARSE.read(config).layers
     count = len(layers)
-    spelled = config.integers("no_rope_layers", length=count)
-    period = config.maybe_integer("no_rope_layer_interval") or 4
-    positions = spelled or [(i + 1) % period for i in range(count)]
+    positions = with_positions(config, count)
     sources = config.integers("kv_source_layers", length=count) or range(count)
+    own = [layer if positions[i] else tuple(map(_without_positions, layer)) for i, layer in enumerate(layers)]
+    shares = [source != i for i, source in enumerate(sources)]
+    return Reading(
+        layers=tuple(_without_latent(layer) if share else layer for layer, share in zip(own, shares, strict=True)),
+        config=config,
+        weighed=tuple((SharedCache(), *layer) if share else layer for layer, share in zip(own, shares, strict=True)),
+    )
 
-    def layer(index: int) -> Layer:
-        own = layers[index] if positions[index] else tuple(map(_without_positions, layers[index]))
-        return own if sources[index] == index else (SharedCache(), *own)
 
-    return [layer(index) for index in range(count)]
+def _without_latent(layer: Layer) -> Layer:
+    return (SharedCache(), *(kind for kind in layer if not isinstance(kind, LatentAttention)))
 
 
 def _without_positions(kind: LayerKind) -> LayerKind:
@@ -43,34 +47,19 @@ def _without_positions(kind: LayerKind) -> LayerKind:
     return replace(kind, qk_nope_head_dim=kind.qk_nope_head_dim + kind.qk_rope_head_dim, qk_rope_head_dim=0)
 
 
-def _read(config: Config) -> Reading:
-    """What each layer keeps: one that shares a latent may still have an indexer of its own, and keeps the keys of that."""
-    layers = [
-        tuple(kind for kind in layer if not isinstance(kind, LatentAttention)) if isinstance(layer[0], SharedCache) else layer
-        for layer in _stack(config)
-    ]
-    return Reading(layers=tuple(layers), config=config)
+def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
+    hidden = config.integer("hidden_size")
+    weights: Weighed = ()
+    for kind in layer:
+        own = kind_weights(config, kind, None)
+        if isinstance(kind, LatentAttention):
+            shared = isinstance(layer[0], SharedCache)
+            weights += tuple(weight for weight in own if not (shared and ".kv_a_" in weight.path))
+            weights += parameter("self_attn.softmax_scaling", 2, kind.num_attention_heads)
+        elif isinstance(kind, SparseIndexer):
+            weights += own + layer_norm("self_attn.indexer.q_input_norm", hidden)
+            weights += parameter("self_attn.indexer.softmax_scaling", 2, kind.index_n_heads)
+    return weights
 
 
-def _attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
-    del spec
-    hidden, bias = config.integer("hidden_size"), config.flag("attention_bias")
-
-    def weigh(layer: Layer) -> Weighed:
-        weights: Weighed = ()
-        for kind in layer:
-            if isinstance(kind, LatentAttention):
-                own = latent_weights(kind, hidden, None, bias=bias)
-                shared = isinstance(layer[0], SharedCache)
-                weights += tuple(weight for weight in own if not (shared and ".kv_a_" in weight.path))
-                weights += parameter("self_attn.softmax_scaling", 2, kind.num_attention_heads)
-            elif isinstance(kind, SparseIndexer):
-                weights += indexer_weights(kind, hidden, hidden)
-                weights += layer_norm("self_attn.indexer.q_input_norm", hidden)
-                weights += parameter("self_attn.indexer.softmax_scaling", 2, kind.index_n_heads)
-        return weights
-
-    return attention_blocks(layers, weigh)
-
-
-MISTRAL_LARGE4: Final = replace(SPARSE, layers=_read, weighed=lambda config, _reading: _stack(config), attentions=_attentions)
+MISTRAL_LARGE4: Final = replace(SPARSE, layers=_read, attention=_attention)
