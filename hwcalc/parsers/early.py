@@ -11,7 +11,6 @@ from typing import Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import Layer, NoCache
-from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, embedding, gated_mlp, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.bert import GIT_TEXT, no_cache, shared_heads
@@ -25,29 +24,25 @@ from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patc
 __all__ = ["CPMANT", "GIT", "GPT1", "REFORMER", "XLM", "XLNET"]
 
 
-@frozen
-class _Early:
-    """How one of them is read, and what it weighs. ``body`` is all but the head, which only a class that predicts words has."""
+def _early(
+    layers: Callable[[Config], Reading],
+    body: Callable[[Config, Reading], list[Block] | None],
+    head: str,
+    *,
+    bias: bool = False,
+    may_tie: bool = True,
+) -> Readers:
+    """One of these models. ``body`` weighs all but the head, which only a class that predicts words has."""
 
-    layers: Callable[[Config], Reading]
-    body: Callable[[Config, Reading], list[Block] | None]
-    head: str
-    head_bias: bool = False
-    may_tie: bool = True
-
-    def read(self, config: Config) -> Reading:
-        """The layers."""
-        return self.layers(config)
-
-    def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
-        """All blocks, or ``None`` for a class that neither predicts words nor is bare."""
+    def weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
         headed = predicts_words(config)
-        body = None if headed is None else self.body(config, reading)
-        if body is None or not headed:
-            return body
-        tied = self.may_tie and tied_head(config, top)
+        blocks = None if headed is None else body(config, reading)
+        if blocks is None or not headed:
+            return blocks
         width, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-        return body + output_head(self.head, width, vocab, tied=tied, bias=self.head_bias)
+        return blocks + output_head(head, width, vocab, tied=may_tie and tied_head(config, top), bias=bias)
+
+    return Readers(layers=layers, weights=weigh)
 
 
 def _read(config: Config) -> Reading:
@@ -168,9 +163,9 @@ def _other_memory(what: str) -> Callable[[Config], Reading]:
     return refuse
 
 
-CPMANT: Final = _Early(layers=_read_cpmant, body=_cpmant, head="lm_head", may_tie=False)
-GIT: Final = _Early(layers=_read, body=_git, head="output", head_bias=True)
-GPT1: Final = _Early(layers=_read_gpt1, body=_gpt1, head="lm_head")
+CPMANT: Final = _early(_read_cpmant, _cpmant, "lm_head", may_tie=False)
+GIT: Final = _early(_read, _git, "output", bias=True)
+GPT1: Final = _early(_read_gpt1, _gpt1, "lm_head")
 REFORMER: Final = Readers(layers=_other_memory("hidden states and hash buckets"))
-XLM: Final = _Early(layers=_read_xlm, body=_xlm, head="pred_layer.proj", head_bias=True)
+XLM: Final = _early(_read_xlm, _xlm, "pred_layer.proj", bias=True)
 XLNET: Final = Readers(layers=_other_memory("the hidden states of earlier tokens"))
