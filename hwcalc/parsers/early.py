@@ -5,16 +5,16 @@ Mirrors ``modeling_*.py`` of those names in transformers 5.23. Reformer and XLNe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import Layer, NoCache
+from hwcalc.formulas import NoCache
 from hwcalc.formulas.weights import Block, Part, embedding, gated_mlp, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.bert import GIT_TEXT, no_cache, shared_heads
-from hwcalc.parsers.blocks import Named, repeated, tied_head
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.classes import predicts_words
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.projections import Attends, output_head, own_dims, projections, stack
@@ -95,15 +95,12 @@ def _cpmant(config: Config, reading: Reading) -> list[Block]:
     outside = embedding("input_embedding", rows, width) + embedding("segment_embedding", segments, width)
     outside += parameter("position_bias.relative_attention_bias", buckets, config.integer("num_attention_heads"))
 
-    def layer(kinds: Layer) -> Iterator[Named]:
-        own = projections(path, width, own_dims(kinds, width), names)
-        yield "attention", rms_norm("self_att.layernorm_before_attention", width) + own
-        mlp = gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn")
-        yield "mlp", mlp + rms_norm("ffn.layernorm_before_ffn", width)
-
+    attention = rms_norm("self_att.layernorm_before_attention", width)
+    attention += projections(path, width, own_dims(reading.layers[0], width), names)
+    mlp = gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn") + rms_norm("ffn.layernorm_before_ffn", width)
     return [
         Block(kind="embedding", weights=outside + rms_norm("encoder.output_layernorm", width)),
-        *repeated(reading.layers, layer),
+        *stack(reading.layers, width, attention=attention, mlp=mlp),
     ]
 
 
@@ -119,14 +116,15 @@ def _gpt1(config: Config, reading: Reading) -> list[Block]:
     table = embedding("tokens_embed", config.integer("vocab_size"), width)
     table += embedding("positions_embed", config.integer("max_position_embeddings"), width)
 
-    def layer(kinds: Layer) -> Iterator[Named]:
-        dims = own_dims(kinds, width)
-        rows = (dims.num_attention_heads + 2 * dims.num_key_value_heads) * dims.head_dim
-        yield "attention", linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
-        yield "mlp", plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
-        yield "norm", layer_norm("ln_1", width) + layer_norm("ln_2", width)
-
-    return [Block(kind="embedding", weights=table), *repeated(reading.layers, layer)]
+    dims = own_dims(reading.layers[0], width)
+    rows = (dims.num_attention_heads + 2 * dims.num_key_value_heads) * dims.head_dim
+    attention = linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
+    mlp = plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
+    norms = layer_norm("ln_1", width) + layer_norm("ln_2", width)
+    return [
+        Block(kind="embedding", weights=table),
+        *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms),
+    ]
 
 
 def _read_xlm(config: Config) -> Reading:

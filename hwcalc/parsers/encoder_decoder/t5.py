@@ -171,16 +171,13 @@ def _pix2struct_decoder(reading: Reading, top: Config) -> list[Block]:
     width, vocab = text.integer("hidden_size"), text.integer("vocab_size")
     names = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "attention.output"}
 
-    def layer(kinds: Layer) -> Iterator[Named]:
-        both: Weighed = ()
-        for place, dims in (("self_attention", own_dims(kinds, width)), ("encoder_decoder_attention", cross_dims(kinds, width))):
-            both += projections(place, width, dims, names) + rms_norm(f"{place}.layer_norm", width)
-        yield "attention", both
-        yield "mlp", _gated(width, text.integer("d_ff"), "mlp.DenseReluDense") + rms_norm("mlp.layer_norm", width)
-
+    both: Weighed = ()
+    for place, dims in (("self_attention", own_dims), ("encoder_decoder_attention", cross_dims)):
+        both += projections(place, width, dims(reading.layers[0], width), names) + rms_norm(f"{place}.layer_norm", width)
+    mlp = _gated(width, text.integer("d_ff"), "mlp.DenseReluDense") + rms_norm("mlp.layer_norm", width)
     outside = embedding("decoder.embed_tokens", vocab, width) + rms_norm("decoder.final_layer_norm", width)
     outside += _biases(text, "layer.0.self_attention.attention.relative_attention_bias", text.integer("num_heads"))
-    out = [Block(kind="embedding", weights=outside), *repeated(reading.layers, layer)]
+    out = [Block(kind="embedding", weights=outside), *stack(reading.layers, width, attention=both, mlp=mlp)]
     return out if tied_head(text, top) else out + output_head("decoder.lm_head", width, vocab)
 
 
