@@ -21,8 +21,6 @@ from hwcalc.parsers.projections import Attends, output_head, own_dims, projectio
 from hwcalc.parsers.reading import Readers, Reading
 from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patch_conv
 
-__all__ = ["CPMANT", "GIT", "GPT1", "REFORMER", "XLM", "XLNET"]
-
 
 def _early(
     layers: Callable[[Config], Reading],

@@ -17,8 +17,6 @@ from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
 from hwcalc.parsers.towers.sam import neck, sam_layers
 
-__all__ = ["BLIP", "BLIP_TEXT", "FLORENCE2", "PP_FORMULANET", "PP_FORMULANET_TEXT", "image_tokens", "vit"]
-
 # Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
 _EXTRA_TOKENS: Final = {"beit": 1, "blip_vision_model": 1, "deit": 2, "dinov2": 1, "vit": 1, "vit_mae": 1}
 # Hierarchical encoders halve the grid between stages and have no class token.
@@ -89,12 +87,16 @@ def vit(vision: Config, path: str) -> tuple[Block, ...]:
 def _blip(config: Config, top: Config, reading: Reading, kind: str) -> list[Block]:
     """The captioner of BLIP: BERT's decoder after a vision transformer with fused queries, keys and values."""
     vision, base = needed(config, "vision_config"), "embeddings"
-    names = (f"{base}.class_embedding", f"{base}.position_embedding", f"{base}.patch_embedding", "post_layernorm", "encoder.layers")
+    names = (
+        f"{base}.class_embedding",
+        f"{base}.position_embedding",
+        f"{base}.patch_embedding",
+        "post_layernorm",
+        "encoder.layers",
+    )
     return [
         *_transformer(vision, "vision_model", Style(names=("qkv", "projection")), names),
-        *BLIP_BERT.blocks(
-            reading.config, top, reading.layers, headed=True, cross=True, source=vision.integer("hidden_size")
-        ),
+        *BLIP_BERT.blocks(reading.config, top, reading.layers, headed=True, cross=True, source=vision.integer("hidden_size")),
     ]
 
 

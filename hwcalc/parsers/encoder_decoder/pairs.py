@@ -22,8 +22,6 @@ from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers.build import needed
 
-__all__ = ["PAIR"]
-
 _TYPES: Final = ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
 _DEEPEST: Final = 4
 

@@ -34,11 +34,6 @@ from hwcalc.parsers.projections import Attends, bart_attention, output_head, sta
 from hwcalc.parsers.reading import Reading, attention_dims
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, linears, needed
 
-__all__ = [
-    "CANARY", "COHERE", "DECODER", "DIA", "DIA_DECODER", "MELODY", "MELODY_DECODER", "MOONSHINE", "MUSICGEN", "MUSICGEN_DECODER",
-    "SEAMLESS", "SPEECHT5", "wav2vec2",
-]  # fmt: skip
-
 
 def parakeet(config: Config, path: str) -> tuple[Block, ...]:
     """FastConformer of NVIDIA: convolutions that halve the frames, then conformer layers with relative positions."""

@@ -28,8 +28,6 @@ from hwcalc.parsers.reading import (
 )
 from hwcalc.parsers.towers.build import UnknownTowerError, linears, needed, patch_conv, tower
 
-__all__ = ["LONGT5", "PIX2STRUCT", "PIX2STRUCT_TEXT", "POP2PIANO", "SWITCH", "T5", "T5GEMMA", "T5GEMMA2", "T5GEMMA2_DECODER", "T5GEMMA_MODULE", "UDOP", "UMT5"]
-
 _KEYS: Final = Keys(count=("num_decoder_layers", "num_layers"), heads="num_heads", head_dim="d_kv")
 _QKVO: Final = {letter: letter for letter in "qkvo"}
 

@@ -30,8 +30,6 @@ from hwcalc.parsers.states.mamba import (
     mamba2_kind,
 )
 
-__all__ = ["BAMBA", "FALCON_H1", "GRANITE", "JAMBA", "ZAMBA", "ZAMBA2"]
-
 _HEADS: Final = ("mamba_d_head", "mamba_n_groups", "mamba_n_heads")
 
 
@@ -133,7 +131,10 @@ JAMBA: Final = Interleaved(
     spelled=False,
 )
 BAMBA: Final = Interleaved(
-    types=_bamba_types, readers=hybrid_readers(_mamba2_layer), weights=_bamba, ignored=(*HYBRID_KEYS, *_HEADS, "attn_layer_indices")
+    types=_bamba_types,
+    readers=hybrid_readers(_mamba2_layer),
+    weights=_bamba,
+    ignored=(*HYBRID_KEYS, *_HEADS, "attn_layer_indices"),
 )
 FALCON_H1: Final = Interleaved(
     types=lambda _, count: [HYBRID] * count,

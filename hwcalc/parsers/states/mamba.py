@@ -28,20 +28,6 @@ from hwcalc.parsers.reading import (
 )
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Mixers, mixed_layers, state_dtype
 
-__all__ = [
-    "HYBRID_KEYS",
-    "MAMBA1",
-    "MAMBA2",
-    "NEMOTRON_H",
-    "dims_with",
-    "hybrid_readers",
-    "inner_width",
-    "mamba1_layer",
-    "mamba1_mixer",
-    "mamba2_kind",
-    "time_step_rank",
-]
-
 # Keys of one type of layer, which nobody reads in a stack without that type, and keys that never bear on the cache.
 HYBRID_KEYS: Final = (
     "head_dim", "mamba_chunk_size", "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "num_attention_heads",

@@ -50,9 +50,7 @@ QWEN2_AUDIO: Final = wrapper(audio(matrix("tower", path=f"{PATH}.linear")))
 
 OVIS: Final = wrapper(
     vision(
-        lambda joined: embedding(
-            "visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size")
-        )
+        lambda joined: embedding("visual_embeddings_table", joined.tower.integer("vocab_size"), joined.top.integer("hidden_size"))
     )
 )
 GEMMA3: Final = wrapper(
