@@ -20,25 +20,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.projections import Attends, stack
 from hwcalc.parsers.reading import AttentionDims, Reading
 
-__all__ = [
-    "BERT",
-    "BERT_GENERATION",
-    "BIG_BIRD",
-    "BLIP_TEXT",
-    "ELECTRA",
-    "ERNIE",
-    "GIT_TEXT",
-    "MEGATRON",
-    "PRELAYERNORM",
-    "REMBERT",
-    "ROC_BERT",
-    "ROFORMER",
-    "XMOD",
-    "Bert",
-    "no_cache",
-    "shared_heads",
-]
-
 
 def shared_heads(config: Config) -> AttentionDims:
     """Heads that share the model's width. These classes have no key for fewer key/value heads or for the width of a head."""

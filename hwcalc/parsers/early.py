@@ -5,48 +5,42 @@ Mirrors ``modeling_*.py`` of those names in transformers 5.23. Reformer and XLNe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import Layer, NoCache
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas import NoCache
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, embedding, gated_mlp, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.model import Note
 from hwcalc.parsers.bert import GIT_TEXT, no_cache, shared_heads
-from hwcalc.parsers.blocks import Named, repeated, tied_head
+from hwcalc.parsers.blocks import tied_head
 from hwcalc.parsers.classes import predicts_words
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.projections import Attends, output_head, own_dims, projections, stack
 from hwcalc.parsers.reading import Readers, Reading
 from hwcalc.parsers.towers.build import Style, encoder_layer, grid, needed, patch_conv
 
-__all__ = ["CPMANT", "GIT", "GPT1", "REFORMER", "XLM", "XLNET"]
 
+def _early(
+    layers: Callable[[Config], Reading],
+    body: Callable[[Config, Reading], list[Block] | None],
+    head: str,
+    *,
+    bias: bool = False,
+    may_tie: bool = True,
+) -> Readers:
+    """One of these models. ``body`` weighs all but the head, which only a class that predicts words has."""
 
-@frozen
-class _Early:
-    """How one of them is read, and what it weighs. ``body`` is all but the head, which only a class that predicts words has."""
-
-    layers: Callable[[Config], Reading]
-    body: Callable[[Config, Reading], list[Block] | None]
-    head: str
-    head_bias: bool = False
-    may_tie: bool = True
-
-    def read(self, config: Config) -> Reading:
-        """The layers."""
-        return self.layers(config)
-
-    def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
-        """All blocks, or ``None`` for a class that neither predicts words nor is bare."""
+    def weigh(config: Config, top: Config, reading: Reading) -> list[Block] | None:
         headed = predicts_words(config)
-        body = None if headed is None else self.body(config, reading)
-        if body is None or not headed:
-            return body
-        tied = self.may_tie and tied_head(config, top)
+        blocks = None if headed is None else body(config, reading)
+        if blocks is None or not headed:
+            return blocks
         width, vocab = config.integer("hidden_size"), config.integer("vocab_size")
-        return body + output_head(self.head, width, vocab, tied=tied, bias=self.head_bias)
+        return blocks + output_head(head, width, vocab, tied=may_tie and tied_head(config, top), bias=bias)
+
+    return Readers(layers=layers, weights=weigh)
 
 
 def _read(config: Config) -> Reading:
@@ -99,15 +93,12 @@ def _cpmant(config: Config, reading: Reading) -> list[Block]:
     outside = embedding("input_embedding", rows, width) + embedding("segment_embedding", segments, width)
     outside += parameter("position_bias.relative_attention_bias", buckets, config.integer("num_attention_heads"))
 
-    def layer(kinds: Layer) -> Iterator[Named]:
-        own = projections(path, width, own_dims(kinds, width), names)
-        yield "attention", rms_norm("self_att.layernorm_before_attention", width) + own
-        mlp = gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn")
-        yield "mlp", mlp + rms_norm("ffn.layernorm_before_ffn", width)
-
+    attention = rms_norm("self_att.layernorm_before_attention", width)
+    attention += projections(path, width, own_dims(reading.layers[0], width), names)
+    mlp = gated_mlp(width, config.integer("dim_ff"), path="ffn.ffn") + rms_norm("ffn.layernorm_before_ffn", width)
     return [
         Block(kind="embedding", weights=outside + rms_norm("encoder.output_layernorm", width)),
-        *repeated(reading.layers, layer),
+        *stack(reading.layers, width, attention=attention, mlp=mlp),
     ]
 
 
@@ -123,14 +114,15 @@ def _gpt1(config: Config, reading: Reading) -> list[Block]:
     table = embedding("tokens_embed", config.integer("vocab_size"), width)
     table += embedding("positions_embed", config.integer("max_position_embeddings"), width)
 
-    def layer(kinds: Layer) -> Iterator[Named]:
-        dims = own_dims(kinds, width)
-        rows = (dims.num_attention_heads + 2 * dims.num_key_value_heads) * dims.head_dim
-        yield "attention", linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
-        yield "mlp", plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
-        yield "norm", layer_norm("ln_1", width) + layer_norm("ln_2", width)
-
-    return [Block(kind="embedding", weights=table), *repeated(reading.layers, layer)]
+    dims = own_dims(reading.layers[0], width)
+    rows = (dims.num_attention_heads + 2 * dims.num_key_value_heads) * dims.head_dim
+    attention = linear("attn.c_attn", width, rows, bias=True) + linear("attn.c_proj", width, width, bias=True)
+    mlp = plain_mlp(width, 4 * width, names=("c_fc", "c_proj"))
+    norms = layer_norm("ln_1", width) + layer_norm("ln_2", width)
+    return [
+        Block(kind="embedding", weights=table),
+        *stack(reading.layers, width, attention=attention, mlp=mlp, norm=norms),
+    ]
 
 
 def _read_xlm(config: Config) -> Reading:
@@ -167,9 +159,9 @@ def _other_memory(what: str) -> Callable[[Config], Reading]:
     return refuse
 
 
-CPMANT: Final = _Early(layers=_read_cpmant, body=_cpmant, head="lm_head", may_tie=False)
-GIT: Final = _Early(layers=_read, body=_git, head="output", head_bias=True)
-GPT1: Final = _Early(layers=_read_gpt1, body=_gpt1, head="lm_head")
+CPMANT: Final = _early(_read_cpmant, _cpmant, "lm_head", may_tie=False)
+GIT: Final = _early(_read, _git, "output", bias=True)
+GPT1: Final = _early(_read_gpt1, _gpt1, "lm_head")
 REFORMER: Final = Readers(layers=_other_memory("hidden states and hash buckets"))
-XLM: Final = _Early(layers=_read_xlm, body=_xlm, head="pred_layer.proj", head_bias=True)
+XLM: Final = _early(_read_xlm, _xlm, "pred_layer.proj", bias=True)
 XLNET: Final = Readers(layers=_other_memory("the hidden states of earlier tokens"))

@@ -22,28 +22,6 @@ from hwcalc.parsers.projections import KVQO, Attends, Dims, cross_dims, output_h
 from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.towers.whisper import mel_convolutions
 
-__all__ = [
-    "BART",
-    "BART_KEYS",
-    "BIGBIRD",
-    "BLENDERBOT",
-    "BLENDERBOT_SMALL",
-    "FORMULANET",
-    "FSMT",
-    "LED",
-    "M2M",
-    "MARIAN",
-    "MBART",
-    "MVP",
-    "NLLB_MOE",
-    "PEGASUS_X",
-    "PROPHETNET",
-    "SPEECH2TEXT",
-    "TROCR",
-    "WHISPER",
-    "Bart",
-]
-
 BART_KEYS: Final = Keys(count=("decoder_layers",), heads="decoder_attention_heads")
 
 Tables = Callable[[Config, int, str, bool], list[Block]]

@@ -17,8 +17,6 @@ from hwcalc.parsers.reading import Reading
 from hwcalc.parsers.towers.build import LLAMA_NAMES, Style, conv, encoder_layer, grid, needed, pair, patch_conv
 from hwcalc.parsers.towers.sam import neck, sam_layers
 
-__all__ = ["BLIP", "BLIP_TEXT", "FLORENCE2", "PP_FORMULANET", "PP_FORMULANET_TEXT", "image_tokens", "vit"]
-
 # Vision transformers, and how many tokens they add to the patches: a class token, and DeiT's distillation token.
 _EXTRA_TOKENS: Final = {"beit": 1, "blip_vision_model": 1, "deit": 2, "dinov2": 1, "vit": 1, "vit_mae": 1}
 # Hierarchical encoders halve the grid between stages and have no class token.

@@ -17,12 +17,10 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.encoder_decoder.bart import Bart
 from hwcalc.parsers.encoder_decoder.common import EncoderDecoder
 from hwcalc.parsers.encoder_decoder.images import image_tokens, vit
-from hwcalc.parsers.encoder_decoder.speech import wav2vec2
+from hwcalc.parsers.encoder_decoder.sound import wav2vec2
 from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers.build import needed
-
-__all__ = ["PAIR"]
 
 _TYPES: Final = ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
 _DEEPEST: Final = 4

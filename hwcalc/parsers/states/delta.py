@@ -20,8 +20,6 @@ from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers, every, full_layer
 from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types, state_dtype
 
-__all__ = ["OLMO_HYBRID", "QWEN3_NEXT", "QWEN4"]
-
 _INTERVAL: Final = 4
 """Every fourth layer has attention unless the file says otherwise (transformers 5.23, configuration_qwen3_next.py)."""
 _PROJECTIONS: Final = {"qwen3_next": "fused", "olmo_hybrid": "separate"}

@@ -20,15 +20,16 @@ from hwcalc.parsers.blocks import Named, Weighed, attention_of, ends, gated_expe
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import Reading, every
 from hwcalc.parsers.states import FULL, HYBRID, LINEAR, Interleaved, Mixers, mixed, mixed_layers
-from hwcalc.parsers.states.mamba import dims_with, hybrid_readers, inner_width, mamba1_layer, mamba1_mixer, mamba2_kind
+from hwcalc.parsers.states.mamba import (
+    HYBRID_KEYS,
+    dims_with,
+    hybrid_readers,
+    inner_width,
+    mamba1_layer,
+    mamba1_mixer,
+    mamba2_kind,
+)
 
-__all__ = ["BAMBA", "FALCON_H1", "GRANITE", "JAMBA", "ZAMBA", "ZAMBA2"]
-
-# Keys of one type of layer, which nobody reads in a stack without that type, and keys that never bear on the cache.
-_IGNORED: Final = (
-    "head_dim", "mamba_chunk_size", "mamba_d_conv", "mamba_d_state", "mamba_dt_rank", "mamba_expand", "num_attention_heads",
-    "num_key_value_heads", "use_mamba_kernels",
-)  # fmt: skip
 _HEADS: Final = ("mamba_d_head", "mamba_n_groups", "mamba_n_heads")
 
 
@@ -126,18 +127,21 @@ JAMBA: Final = Interleaved(
     types=_jamba_types,
     readers=hybrid_readers(mamba1_layer),
     weights=_jamba,
-    ignored=(*_IGNORED, "use_mambapy"),
+    ignored=(*HYBRID_KEYS, "use_mambapy"),
     spelled=False,
 )
 BAMBA: Final = Interleaved(
-    types=_bamba_types, readers=hybrid_readers(_mamba2_layer), weights=_bamba, ignored=(*_IGNORED, *_HEADS, "attn_layer_indices")
+    types=_bamba_types,
+    readers=hybrid_readers(_mamba2_layer),
+    weights=_bamba,
+    ignored=(*HYBRID_KEYS, *_HEADS, "attn_layer_indices"),
 )
 FALCON_H1: Final = Interleaved(
     types=lambda _, count: [HYBRID] * count,
     readers=hybrid_readers(_mamba2_layer),
     weights=_bamba,
     ignored=(
-        *_IGNORED, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
+        *HYBRID_KEYS, "layer_types", "layers_block_type", "mamba_use_mlp", "ssm_in_multiplier", "ssm_multipliers",
         "ssm_out_multiplier",
     ),
     spelled=False,
@@ -146,7 +150,7 @@ GRANITE: Final = Interleaved(
     types=lambda _, count: [LINEAR] * count,
     readers=hybrid_readers(_mamba2_layer),
     weights=_granite,
-    ignored=(*_IGNORED, *_HEADS),
+    ignored=(*HYBRID_KEYS, *_HEADS),
 )
 
 
@@ -256,7 +260,7 @@ def _adapter(config: Config, path: str, width: int) -> Weighed:
     return weights
 
 
-_ZAMBA_IGNORED: Final = (*_IGNORED, "attention_head_dim", "attention_hidden_size", "n_mamba_heads")
+_ZAMBA_IGNORED: Final = (*HYBRID_KEYS, "attention_head_dim", "attention_hidden_size", "n_mamba_heads")
 
 # Zamba's heads only split the channels of Mamba-1: n_mamba_heads x (d_inner / n_mamba_heads) x d_state is d_inner x d_state.
 ZAMBA: Final = Interleaved(

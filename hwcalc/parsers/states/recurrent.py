@@ -37,9 +37,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, build_layers, equal_dims, every, full_layer
 from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
 
-__all__ = ["BAILING_MOE_LINEAR", "MINIMAX", "MINIMAX_TEXT", "RECURRENT_GEMMA", "RWKV4", "RWKV5", "RWKV6", "RWKV7", "XLSTM"]
-
-
 # Lightning attention.
 
 

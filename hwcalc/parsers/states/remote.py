@@ -25,8 +25,6 @@ from hwcalc.parsers.reading import Readers, Reading, attention_dims, equal_dims
 from hwcalc.parsers.states import Mixers, mixed_layers
 from hwcalc.parsers.states.mamba import time_step_rank
 
-__all__ = ["PHI4FLASH", "PLAMO2", "PLAMO3"]
-
 
 def _phi4flash(config: Config) -> Reading:
     count = config.number_of_layers()

@@ -22,8 +22,6 @@ from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, windowed_layer
 from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
 
-__all__ = ["INKLING", "INKLING2", "LFM2", "LFM3", "ZAYA"]
-
 _CONV: Final = "conv"
 
 

@@ -1,12 +1,13 @@
-"""What encoders beside a language model are built of: layers, patches, convolutions, and a tower of equal layers.
+"""The pieces of towers: layers, patches, convolutions, and the spec of a tower of equal layers.
 
-Paths begin with the tower's name in the model (``visual.blocks.attn.qkv.weight``, without a layer's number), since
-quantisations leave whole towers alone by that name. Every room mirrors the towers' ``modeling_*.py`` in transformers 5.23.
+Paths begin with the tower's name in the model and have no layer number (``visual.blocks.attn.qkv.weight``), since quantisations
+exclude whole towers by that name. Every room mirrors the towers' ``modeling_*.py`` in transformers 5.23.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen, replace
@@ -22,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 Weigh = Callable[[Config, str, int], Weighed]
-"""Weighs one piece of a tower: its config, its path and its width."""
+"""Weighs one piece of a tower, by the tower's config, its path and its width."""
 
 LLAMA_NAMES: Final = ("q_proj", "k_proj", "v_proj", "o_proj")
 GATED: Final = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
@@ -30,14 +31,14 @@ _MOST_STAGES: Final = 32
 
 
 class UnknownTowerError(Exception):
-    """A tower of a type that nobody weighs, or of a shape that cannot be counted."""
+    """A tower whose type has no weights here, or whose shape cannot be counted."""
 
 
 def tower(config: Config, path: str) -> tuple[Block, ...]:
     """All blocks of one tower, by the model type of its own config.
 
-    Raises :class:`UnknownTowerError` for a type that nobody weighs, and :class:`~hwcalc.errors.ConfigError` if a value makes
-    no sense.
+    Raises :class:`UnknownTowerError` for a type that has no weights here, and :class:`~hwcalc.errors.ConfigError` if a value
+    makes no sense.
     """
     weigh = find_tower(config.model_type)
     if weigh is None:
@@ -47,37 +48,37 @@ def tower(config: Config, path: str) -> tuple[Block, ...]:
 
 @frozen
 class Style:
-    """How a family of encoders builds a layer, and what it calls the tensors."""
+    """How a family of encoders builds a layer, and how it names the tensors."""
 
     attention: str = "self_attn"
     names: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "out_proj")
-    """Query, key, value and output, or the three in one and output."""
+    """Query, key, value and output; or one tensor for the first three, and output."""
     bias: tuple[Switch, ...] = (True, True, True, True)
-    """Of query, key, value and output; of the three in one, the first counts."""
+    """Biases of query, key, value and output. One tensor for the first three has the bias of the query."""
     mlp: tuple[str, ...] = ("mlp.fc1", "mlp.fc2")
     """Up and down, or gate, up and down."""
     mlp_bias: tuple[Switch, Switch] = (True, True)
-    """Of all but the last matrix, and of the last."""
+    """Biases of all matrices but the last, and of the last."""
     norms: tuple[str, ...] = ("layer_norm1", "layer_norm2")
     norm: str = "layer"
     """The kind of norms: ``layer`` or ``rms``."""
     heads: str = ""
-    """``split`` where heads share the width, ``own`` where they have a width of their own (``head_dim``); else nobody asks."""
+    """``split`` if heads share the width, ``own`` if their width is ``head_dim``. Empty if the weights do not depend on it."""
     kv_heads: bool = False
-    """Whether keys and values have heads of their own number."""
+    """Whether keys and values may have fewer heads than queries."""
     qk_norm: str = ""
-    """``head`` (of one head's width), ``full`` (of all heads'), or none."""
+    """Norms of queries and keys: ``head`` (as wide as one head), ``full`` (as wide as all heads), or none."""
     qk_norm_if: Switch = True
     qk_norm_kind: str = "rms"
     scales: tuple[str, ...] = ()
-    """One number per channel, by which a branch is multiplied."""
+    """Vectors of one number for each channel, by which the output of a branch is multiplied."""
 
 
 LLAMA: Final = Style(names=LLAMA_NAMES, norms=("input_layernorm", "post_attention_layernorm"))
 
 
 def split_width(config: Config, width: int, heads: int) -> int:
-    """The width of a head where all heads share the tower's."""
+    """The width of a head if all heads together are as wide as the tower."""
     if heads > width:
         raise config.error("num_attention_heads", heads, f"at most hidden_size ({width})")
     return width // heads
@@ -97,7 +98,7 @@ def _dims(config: Config, style: Style, width: int, heads: int | None) -> tuple[
 
 
 def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width: int, *, heads: int | None = None) -> Weighed:
-    """The tensors of one layer. ``heads`` is for a config that does not call them ``num_attention_heads``.
+    """The tensors of one layer. ``heads`` is for a config that has another key than ``num_attention_heads``.
 
     A layer of width 4 with an MLP of 8 and biases: 4 x (16 + 4) + (32 + 8) + (32 + 4) + 2 x 8 = 172.
     """
@@ -127,7 +128,7 @@ def encoder_layer(config: Config, style: Style, path: str, width: int, mlp_width
 
 @frozen
 class Encoder:
-    """A family of encoders: what comes before equal layers, the layers, and what comes after them. Calling it weighs one."""
+    """A family of encoders: what comes before equal layers, the layers, and what comes after. A call weighs one encoder."""
 
     style: Style = Style()
     stem: Weigh | None = None
@@ -135,11 +136,11 @@ class Encoder:
     width: str = "hidden_size"
     """The key for the tower's width."""
     mlp_width: str | Callable[[Config, int], int] = "intermediate_size"
-    """The key for the MLP's width, or what it is by the config and the tower's width."""
+    """The key for the MLP's width, or a function of the config and the tower's width."""
     norms: tuple[str, ...] = ()
     """Norms before and after the layers."""
     extra: Weigh | None = None
-    """Tensors of the tower that stand elsewhere."""
+    """Further tensors of the tower."""
     joint: Weigh | None = None
     """The tower's own projector."""
     joint_kind: str = "projector"
@@ -148,7 +149,7 @@ class Encoder:
     def __call__(self, config: Config, path: str) -> tuple[Block, ...]:
         """All blocks of one tower."""
         if config.flag("use_swiglu_ffn"):
-            # A gated MLP instead, of a width of its own, that no model in the index has.
+            # Such a tower has a gated MLP of another width. No known model has one.
             raise UnknownTowerError(config.model_type)
         width = config.integer(self.width)
 
@@ -168,19 +169,19 @@ class Encoder:
 
 
 def block(kind: str, weights: Weighed, part: Part = Part.VISION, count: int = 1) -> tuple[Block, ...]:
-    """One block, or none where it would be empty."""
+    """One block, or none if it would be empty."""
     return (Block(kind=kind, weights=weights, part=part, count=count),) if weights and count else ()
 
 
 def copied(weights: Iterable[Weight], count: int) -> Weighed:
-    """``count`` equal ones of each tensor."""
+    """``count`` copies of each tensor."""
     return tuple(replace(weight, copies=count) for weight in weights) if count else ()
 
 
 def conv(path: str, out_channels: int, *shape: int, bias: bool = True, transposed: bool = False) -> Weighed:
-    """A convolution: ``shape`` is the channels that one filter sees, then its extent in each direction.
+    """A convolution. ``shape`` is the number of channels that one filter reads, then its size in each direction.
 
-    A transposed one stores its inputs first, so that ``out_channels`` and the first of ``shape`` change places.
+    A transposed convolution stores its inputs first: ``out_channels`` and the first number of ``shape`` change places.
     """
     weights = parameter(f"{path}.weight", out_channels, *shape, role=WeightRole.CONV)
     width = shape[0] if transposed else out_channels
@@ -206,12 +207,12 @@ def mlp_chain(path: str, sizes: tuple[int, ...], names: tuple[str, ...], *, bias
 
 
 def integers(config: Config, *keys: str) -> tuple[int, ...]:
-    """Whole numbers that must be there, one for each key."""
+    """The whole numbers of keys that must be there."""
     return tuple(config.integer(key) for key in keys)
 
 
 def needed(config: Config, key: str, **set_by_parent: int) -> Config:
-    """A part's config that must be there."""
+    """The config of a part that must be there."""
     part = config.part(key, **set_by_parent)
     if part is None:
         raise config.missing(key)
@@ -219,7 +220,7 @@ def needed(config: Config, key: str, **set_by_parent: int) -> Config:
 
 
 def stages(config: Config, key: str, length: int | None = None, default: tuple[int, ...] = ()) -> list[int]:
-    """Whole numbers, one for each stage of a tower."""
+    """A list of whole numbers, one for each stage of a tower."""
     values = config.integers(key, length=length, minimum=1) or list(default)
     if not values:
         raise config.missing(key)
@@ -240,28 +241,26 @@ def pair(config: Config, key: str) -> tuple[int, int]:
 
 
 def grid(config: Config, extra: int = 0) -> int:
-    """Patches of an image of the trained size, and ``extra`` positions more."""
+    """Patches of an image of the size used in training, and ``extra`` positions more."""
     (height, width), (down, across) = pair(config, "image_size"), pair(config, "patch_size")
     return (height // down) * (width // across) + extra
 
 
-def _channels(config: Config) -> int:
-    """Channels of an image, by either name; three where a class does not ask."""
-    return config.maybe_integer("num_channels") or config.maybe_integer("in_channels") or 3
+def _patch_shape(config: Config, frames: str) -> tuple[int, ...]:
+    """Channels, frames, height and width of a patch. The channels have either of two names, or there are three."""
+    depth = (config.integer(frames),) if frames else ()
+    channels = config.maybe_integer("num_channels") or config.maybe_integer("in_channels") or 3
+    return (channels, *depth, *pair(config, "patch_size"))
 
 
 def patch_conv(config: Config, path: str, width: int, *, bias: bool = True, frames: str = "") -> Weighed:
-    """Patches to vectors by a convolution; ``frames`` is the key for how many images it takes at once."""
-    down, across = pair(config, "patch_size")
-    depth = (config.integer(frames),) if frames else ()
-    return conv(path, width, _channels(config), *depth, down, across, bias=bias)
+    """A convolution from patches to vectors. ``frames`` is the key for the number of images in a patch."""
+    return conv(path, width, *_patch_shape(config, frames), bias=bias)
 
 
 def patch_linear(config: Config, path: str, width: int, *, bias: bool = True, frames: str = "") -> Weighed:
-    """The same by a linear layer."""
-    down, across = pair(config, "patch_size")
-    depth = config.integer(frames) if frames else 1
-    return linear(path, _channels(config) * depth * down * across, width, bias=bias)
+    """A linear layer from patches to vectors."""
+    return linear(path, prod(_patch_shape(config, frames)), width, bias=bias)
 
 
 def patches(
@@ -274,7 +273,10 @@ def patches(
     positions: str | Callable[[Config], int] = "",
     vectors: int = 0,
 ) -> Weigh:
-    """A stem: patches, a table of positions (their number, or the key for it), and learned vectors in front of the patches."""
+    """A stem: patches, a table of positions, and learned vectors before the patches.
+
+    ``positions`` gives the number of positions, or is the key for it.
+    """
 
     def stem(config: Config, path: str, width: int) -> Weighed:
         weights = () if embed is None else embed(config, f"{path}.{name}", width, bias=bias, frames=frames)
@@ -287,7 +289,7 @@ def patches(
 
 
 def ratio_width(config: Config, width: int, key: str = "mlp_ratio") -> int:
-    """A width that is a multiple of another, cut to a whole number."""
+    """A width that is a multiple of another, rounded down."""
     size = int(width * config.number(key, 4.0))
     if size < 1:
         raise config.error(key, config.get(key), "a positive number")

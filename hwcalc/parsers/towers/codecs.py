@@ -25,8 +25,6 @@ from hwcalc.parsers.towers.build import (
     stages,
 )
 
-__all__ = ["bigvgan", "chameleon", "janus", "mimi", "sound", "sound_encoder", "speech_diffusion", "talker"]
-
 _AUDIO: Final = Part.AUDIO
 _MOST_BLOCKS: Final = 1_000
 

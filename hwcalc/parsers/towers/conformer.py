@@ -23,8 +23,6 @@ from hwcalc.parsers.towers.build import (
     norms,
 )
 
-__all__ = ["NEMOTRON_TIMES", "gemma4", "granite", "nemotron", "phi4"]
-
 _AUDIO: Final = Part.AUDIO
 
 

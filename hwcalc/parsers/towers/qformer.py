@@ -8,8 +8,6 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.projections import projections, square
 from hwcalc.parsers.towers.build import block, integers
 
-__all__ = ["instructed", "qformer"]
-
 
 def qformer(config: Config, path: str) -> tuple[Block, ...]:
     """The query transformer of BLIP-2, which reads text if its config says so."""

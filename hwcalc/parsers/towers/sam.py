@@ -20,8 +20,6 @@ from hwcalc.parsers.towers.build import (
     tower,
 )
 
-__all__ = ["downsampled", "encoder", "neck", "sam_layers", "two_in_a_row"]
-
 _STYLE: Final = Style(attention="attn", names=("qkv", "proj"), bias=("qkv_bias", True, True, True), mlp=("mlp.lin1", "mlp.lin2"))
 
 

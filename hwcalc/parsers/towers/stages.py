@@ -22,8 +22,6 @@ from hwcalc.parsers.towers.build import (
     ratio_width,
 )
 
-__all__ = ["dots", "inkling", "inkling_audio", "lfm3", "muse_spark_audio", "nothing"]
-
 
 def dots(config: Config, path: str) -> tuple[Block, ...]:
     """dots3.note: later layers have experts, more of them the deeper."""
