@@ -114,8 +114,13 @@ def calibration_path(gpu: str, kind: str) -> Path | None:
     """The path of this file, whether or not it exists; ``None`` without a home folder. Raises ``ValueError`` for a bad name."""
     if not is_id(gpu) or _KIND.fullmatch(kind) is None:
         raise ValueError(f"no calibration is kept of {gpu[:64]!r}, {kind[:64]!r}")
+    place = _place(gpu, kind)
+    return None if place is None else Path(place)
+
+
+def _place(gpu: str, kind: str) -> str | None:
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return None if base.startswith("~") else Path(base) / "kvplan" / "profiles" / "calibration" / f"{gpu}.{kind}.json"
+    return None if base.startswith("~") else os.path.join(base, "kvplan", "profiles", "calibration", f"{gpu}.{kind}.json")
 
 
 def load_calibration(gpu: str, kind: str) -> Calibration | None:
@@ -125,9 +130,11 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
     """
     if not is_id(gpu):
         return None
-    path = calibration_path(gpu, kind)
-    if path is None or not os.path.lexists(path):
+    place = _place(gpu, kind)
+    # Every plan on a GPU asks, and few users have measured anything.
+    if place is None or not os.path.lexists(place):
         return None
+    path = Path(place)
     try:
         changed = os.stat(path)
     except OSError as error:

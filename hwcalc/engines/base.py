@@ -286,6 +286,16 @@ class Opened:
         return {group.kind: self.engine.tensors(group.kind, self) for group in self.stack.groups}
 
     @cached_property
+    def rank_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
+        """What the fullest rank of a replica stores for one layer of each kind."""
+        parallel = self.request.parallel
+        if parallel.tp == parallel.dp == 1:
+            return self.kind_tensors
+        rules, replica = self.engine.weight_rules(), self.replica
+        sharded = {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups}
+        return {kind: self.engine.tensors(shard, replica) for kind, shard in sharded.items()}
+
+    @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
         """What is stored once beside the layers."""
         return self.engine.extras(self)

@@ -12,7 +12,8 @@ __all__ = ["encoder_length", "has_cross"]
 
 def has_cross(model: ModelSpec) -> bool:
     """Whether any layer looks at an encoder's output."""
-    return any(isinstance(tensor.span, Encoder) for group in model.stack.groups for tensor in group.kind.tensors())
+    tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
+    return model.once("has_cross", lambda: any(isinstance(tensor.span, Encoder) for tensor in tensors))
 
 
 def encoder_length(model: ModelSpec, request: Request) -> Noted[int]:

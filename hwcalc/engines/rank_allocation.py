@@ -25,16 +25,12 @@ def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
     Heads are divided over ``tp``, sequences over ``dp``, the tokens of attention over ``dcp``; what does not divide is rounded up, as
     on the fullest rank. Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
     """
-    engine, parallel, layers = opened.engine, opened.request.parallel, opened.stack.layers
+    parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local, rules = opened.replica, engine.weight_rules()
-    known = {
-        kind: tuple(engine.tensors(rules.shard(opened.model, kind, parallel.tp), local))
-        for kind in dict.fromkeys(kind for layer in layers for kind in layer)
-    }
+    local, known = opened.replica, opened.rank_tensors
     out: list[Allocation] = []
-    for number in rules.spans(len(layers), parallel.pp)[stage]:
+    for number in opened.engine.weight_rules().spans(len(layers), parallel.pp)[stage]:
         names: dict[str, int] = {}
         for kind in layers[number]:
             for tensor in known[kind]:

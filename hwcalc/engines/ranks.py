@@ -22,22 +22,16 @@ def fullest_rank_bytes(opened: Opened) -> int:
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
     """
-    engine, parallel, layers = opened.engine, opened.request.parallel, opened.stack.layers
+    parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local, groups = opened.replica, opened.stack.groups
-    rules = engine.weight_rules()
-    size = {
-        group.kind: sum(
-            _share(tensor, parallel.dcp) for tensor in engine.tensors(rules.shard(opened.model, group.kind, parallel.tp), local)
-        )
-        for group in groups
-    }
+    size = {kind: sum(_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
     if parallel.pp == 1:
-        fullest = sum(group.count * size[group.kind] for group in groups)
+        fullest = sum(group.count * size[group.kind] for group in opened.stack.groups)
     else:
-        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in rules.spans(len(layers), parallel.pp))
-    return fullest + bytes_of(local.extras)
+        stages = opened.engine.weight_rules().spans(len(layers), parallel.pp)
+        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in stages)
+    return fullest + bytes_of(opened.replica.extras)
 
 
 def _stage(layers: Sequence[Layer], size: dict[LayerKind, int]) -> int:

@@ -206,11 +206,7 @@ class Transformers(GeneralEngine):
             return super().needed_bytes(opened)
         from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
 
-        return offloaded_gpu_bytes(opened.model, lambda kind: bytes_of(self._rank_tensors(kind, opened)))
-
-    def _rank_tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        """What the fullest rank of a replica stores for a layer."""
-        return self.tensors(self.weight_rules().shard(opened.model, kind, opened.request.parallel.tp), opened.replica)
+        return offloaded_gpu_bytes(opened.model, lambda kind: bytes_of(opened.rank_tensors[kind]))
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
         if cache_class(opened) == "offloaded":
@@ -231,8 +227,8 @@ class Transformers(GeneralEngine):
             return ()
         sizes = [
             tensor.bytes
-            for group in opened.stack.groups
-            for tensor in self._rank_tensors(group.kind, opened)
+            for tensors in opened.rank_tensors.values()
+            for tensor in tensors
             if tensor.role not in (Role.STATE, Role.CONV)
         ]
         largest = max(sizes, default=0)

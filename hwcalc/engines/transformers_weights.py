@@ -70,6 +70,10 @@ def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
 
 def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> ShardPlan:
     """The plan for a part of a model: its own type's and those of its inner configs; an empty one where there is none."""
+    return model.once(("transformers", "plan", part), lambda: _plan_of(model, part))
+
+
+def _plan_of(model: ModelSpec, part: Part) -> ShardPlan:
     plans = _table()[0]
     inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
     found = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
