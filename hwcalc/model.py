@@ -154,7 +154,6 @@ class ModelSpec:
     model_type: str
     architecture: str | None
     stack: Stack
-    dialect: str
     dtype: str | None = None
     state_dtype: str | None = None
     max_position_embeddings: int | None = None

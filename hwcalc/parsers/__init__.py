@@ -185,7 +185,6 @@ def _spec(
         model_type=top.model_type or language.model_type or "unknown",
         architecture=architecture,
         stack=_stack(reading.layers),
-        dialect=room_of(config.model_type),
         dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
         state_dtype=reading.state_dtype,
         max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE),

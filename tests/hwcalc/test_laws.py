@@ -44,7 +44,6 @@ def model(*layers: LayerKind) -> ModelSpec:
         model_type="law",
         architecture=None,
         stack=Stack(tuple((layer,) for layer in layers)),
-        dialect="law",
         dtype="bf16",
         encoder_tokens=77,
     )

@@ -73,7 +73,6 @@ def test_a_layer_kind(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
             model_type="retnet",
             architecture=None,
             stack=Stack(((layer,),) * 12),
-            dialect="none",
             dtype="bf16",
         )
 
