@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hwcalc.cli.options import OUTPUT, Option, format_help, given_options, plan_options, progress, view_of
+from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, OutputError, View
 from hwcalc.errors import UsageError
-from hwcalc.report.check import FORMATS, check_report
 from hwcalc.text import printable
 
 if TYPE_CHECKING:
@@ -47,7 +46,9 @@ OPTIONS = (
     Option("example", ("--example",), "", "Print a check file to start from.", "flag"),
     *plan_options("check"),
     *(
-        option._replace(help=format_help(FORMATS), complete="check_formats") if option.name == "format_" else option
+        option._replace(help="table, json, markdown, csv, junit, sarif or github. Default: table.", complete="check_formats")
+        if option.name == "format_"
+        else option
         for option in OUTPUT
     ),
 )
@@ -135,6 +136,8 @@ def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> Vi
 
 
 def _format(text: str, option: str) -> str:
+    from hwcalc.report.check import FORMATS
+
     chosen = text.strip().lower()
     if chosen not in FORMATS:
         raise UsageError(f"{option} {printable(text)[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
@@ -143,6 +146,8 @@ def _format(text: str, option: str) -> str:
 
 def _targets(outputs: list[str], view: View) -> dict[str, str]:
     """Path -> format of every ``--output``. A file without a format replaces standard output."""
+    from hwcalc.report.check import FORMATS
+
     targets: dict[str, str] = {}
     for text in outputs:
         before, sign, after = text.partition("=")
@@ -164,6 +169,8 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
 
 
 def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Answer:
+    from hwcalc.report.check import check_report
+
     shown = True
     for path, chosen in targets.items():
         shown = shown and bool(chosen)

@@ -13,7 +13,7 @@ from hwcalc.text import clean
 __all__ = ["check_annotations"]
 
 
-def check_annotations(document: CheckDocument, **_style: object) -> str:
+def check_annotations(document: CheckDocument) -> str:
     """One line for each check that does not plainly hold, errors first, and a notice with the sum."""
     order = {"error": 0, "fail": 1, "warning": 2}
     wrong = sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status])

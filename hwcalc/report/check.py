@@ -1,36 +1,36 @@
-"""The result of a run of checks in each of its formats."""
+"""A run of checks in any of its formats."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from hwcalc.check.result import CheckDocument
 
-from hwcalc.documents import dumps
+__all__ = ["FORMATS", "check_report"]
 
-if TYPE_CHECKING:
-    from hwcalc.check.result import CheckDocument
-
-__all__ = ["FORMATS", "check_json", "check_report"]
-
-FORMATS: Final = {
-    "table": ("hwcalc.report.check_text", "check_table"),
-    "json": ("hwcalc.report.check", "check_json"),
-    "markdown": ("hwcalc.report.check_text", "check_markdown"),
-    "csv": ("hwcalc.report.check_text", "check_csv"),
-    "junit": ("hwcalc.report.junit", "check_junit"),
-    "sarif": ("hwcalc.report.sarif", "check_sarif"),
-    "github": ("hwcalc.report.annotations", "check_annotations"),
-}
-"""Name -> module and function, which is imported when the format is asked for."""
+FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 
 
 def check_report(document: CheckDocument, format_: str, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
-    """The result as text in one of :data:`FORMATS`."""
-    module, function = FORMATS[format_]
-    text: str = getattr(import_module(module), function)(document, color=color, width=width, quiet=quiet)
-    return text
+    """The text of one of :data:`FORMATS`."""
+    if format_ == "json":
+        from hwcalc.documents import dumps
 
+        return dumps(document.to_dict())
+    if format_ == "sarif":
+        from hwcalc.report.sarif import check_sarif
 
-def check_json(document: CheckDocument, **_style: object) -> str:
-    """The JSON document."""
-    return dumps(document.to_dict())
+        return check_sarif(document)
+    if format_ == "junit":
+        from hwcalc.report.junit import check_junit
+
+        return check_junit(document)
+    if format_ == "github":
+        from hwcalc.report.annotations import check_annotations
+
+        return check_annotations(document)
+    from hwcalc.report.check_text import check_csv, check_markdown, check_table
+
+    if format_ == "csv":
+        return check_csv(document)
+    if format_ == "markdown":
+        return check_markdown(document, quiet=quiet)
+    return check_table(document, color=color, width=width, quiet=quiet)

@@ -114,7 +114,7 @@ def _colored(text: str, status: str, *, color: bool) -> str:
     return f"\x1b[{_COLORS[status]}m{text}\x1b[0m" if color else text
 
 
-def check_markdown(document: CheckDocument, *, quiet: bool = False, **_style: object) -> str:
+def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
     """A heading with the sum, a table of the checks, and what fails, with its place."""
     from hwcalc.report.markdown import escaped, markdown_table
 
@@ -155,7 +155,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def check_csv(document: CheckDocument, **_style: object) -> str:
+def check_csv(document: CheckDocument) -> str:
     """One row for each requirement of each check; an error is one row with the requirement ``error``."""
     from hwcalc.report.rows import csv_text
 

@@ -18,7 +18,7 @@ __all__ = ["check_junit"]
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def check_junit(document: CheckDocument, **_style: object) -> str:
+def check_junit(document: CheckDocument) -> str:
     """The whole document, ending in a newline."""
     summary = document.summary
     suites = [_suite(info.path, [check for check in document.checks if check.file == info.path]) for info in document.files]

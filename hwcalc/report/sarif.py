@@ -32,7 +32,7 @@ _OTHER_RULES: Final = {
 _RULES: Final = {**{name: field.help for name, field in REQUIREMENTS.items()}, **_OTHER_RULES}
 
 
-def check_sarif(document: CheckDocument, **_style: object) -> str:
+def check_sarif(document: CheckDocument) -> str:
     """The log as JSON text."""
     results = [result for check in document.checks for result in _results(check, strict=document.summary.strict)]
     used = [name for name in _RULES if any(result["ruleId"] == name for result in results)]

@@ -28,7 +28,6 @@ from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageE
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 from hwcalc.reconcile import core, dialects, reconcile
-from hwcalc.report.check import FORMATS as CHECK_FORMATS
 from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
 from tests.paths import ROOT
@@ -213,29 +212,6 @@ def test_a_report_format(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys
         status, _, err = run(capsys, *words, "--format", "line")
         assert status == 2
         assert "--format 'line' is not known" in err
-
-
-def test_a_check_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    """The format is printed, written to a file beside another one, and completed."""
-    (tmp_path / "statuses.py").write_text(
-        "def check_statuses(document, **_style):\n    return ' '.join(check.status for check in document.checks) + '\\n'\n",
-        encoding="utf-8",
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(CHECK_FORMATS, "statuses", ("statuses", "check_statuses"))
-    file, out = tmp_path / "kvplan.yaml", tmp_path / "out.txt"
-    check = f"model: {QWEN}, seq: 1"
-    # 36 layers x 8 heads x (128 + 128) x 2 bytes
-    file.write_text(
-        f"schema_version: 1\nchecks: [{{{check}, max_cache: 147456}}, {{{check}, max_cache: 147455}}]\n", encoding="utf-8"
-    )
-    try:
-        assert run(capsys, "check", str(file), "--format", "statuses") == (1, "pass fail\n", "")
-        assert run(capsys, "check", str(file), "--json", "--output", f"statuses={out}")[0] == 1
-        assert out.read_text(encoding="utf-8") == "pass fail\n"
-        assert completion.check_formats("st") == ["statuses"]
-    finally:
-        sys.modules.pop("statuses", None)
 
 
 def test_a_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
