@@ -10,28 +10,49 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
+import hwcalc
 import hwcalc.engines
 from hwcalc import ModelSpec, plan
+from hwcalc.check import file as check_file
+from hwcalc.check import judge
+from hwcalc.check.fields import REQUIREMENTS, Field
+from hwcalc.check.schema import check_file_schema
+from hwcalc.cli import completion
+from hwcalc.cli.options import COMMANDS
 from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
+from hwcalc.reconcile import core, dialects, reconcile
+from hwcalc.report.plan import FORMATS
+from tests.hwcalc.command import Capture, run
 from tests.paths import ROOT
 
 Follow = Callable[[str, str], ModuleType]
+QWEN: Final = "Qwen/Qwen3-8B"
+
+
+def sections(folder: str) -> Iterator[tuple[str, list[str]]]:
+    """The sections of a README by their titles, and the numbers of the steps in each."""
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    for section in re.split(r"(?m)^##? ", text)[1:]:
+        yield section.partition("\n")[0], re.findall(r"(?m)^(\d)\. ", section)
 
 
 @pytest.fixture
 def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
-    """Put the module that a README shows into its package, for one test."""
+    """Put the module that the README of a package, or of the one above, shows into the package, for one test."""
     added: list[str] = []
 
     def put(package: str, name: str) -> ModuleType:
-        readme = (ROOT / package / "README.md").read_text(encoding="utf-8")
+        folder = ROOT / package
+        readme = next(path for path in (folder / "README.md", folder.parent / "README.md") if path.exists()).read_text(
+            encoding="utf-8"
+        )
         (code,) = re.findall(r"(?ms)^ +```python\n(.*?)^ +```", readme)
         (tmp_path / f"{name}.py").write_text(textwrap.dedent(code), encoding="utf-8")
         parent = importlib.import_module(package.replace("/", "."))
@@ -44,14 +65,36 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follow]:
         del sys.modules[module]
 
 
-@pytest.mark.parametrize("folder", ["formulas", "hwcalc/parsers", "hwcalc/engines"])
-def test_a_recipe_has_at_most_five_steps(folder: str) -> None:
-    """Numbered from 1 without gaps; the files that it names exist."""
-    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
-    steps = re.findall(r"(?m)^(\d)\. \*\*", text)
+RECIPES: Final = [
+    (folder, title)
+    for folder in (
+        "formulas",
+        "hwcalc/parsers",
+        "hwcalc/engines",
+        "hwcalc/report",
+        "hwcalc/check",
+        "hwcalc/cli",
+        "hwcalc/reconcile",
+        "profiles/gpus",
+    )
+    for title, steps in sections(folder)
+    if steps
+]
+
+
+@pytest.mark.parametrize(("folder", "title"), RECIPES)
+def test_a_recipe_has_at_most_five_steps(folder: str, title: str) -> None:
+    """Numbered from 1 without gaps."""
+    steps = dict(sections(folder))[title]
 
     assert steps == [str(number) for number in range(1, len(steps) + 1)]
     assert 1 < len(steps) <= 5
+
+
+@pytest.mark.parametrize("folder", sorted({folder for folder, _ in RECIPES}))
+def test_the_files_of_a_recipe_exist(folder: str) -> None:
+    """Every path that a README names, from the repository's root."""
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
     for path in re.findall(r"`((?:formulas|hwcalc|tests|scripts)/[\w/.]+)`", text):
         assert (ROOT / path).exists(), path
 
@@ -152,3 +195,92 @@ def test_an_engine(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
         assert "block_size" in caught.value.hint
     finally:
         hwcalc.engines._load.cache_clear()
+
+
+def test_a_report_format(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The format is printed and completed, has the bytes of the JSON, and is unknown to commands that do not plan."""
+    module = follow("hwcalc/report", "line")
+    monkeypatch.setitem(FORMATS, "line", (module.__name__, "plan_line"))
+
+    status, out, _ = run(capsys, QWEN, "--seq", "32k", "--format", "line")
+    # 36 layers x 32,768 tokens x 8 heads x (128 + 128) x 2 bytes
+    assert (status, out) == (0, f"{QWEN}: 4,831,838,208 B, exact: the formulas, nothing that an engine adds\n")
+    assert plan(QWEN, seq="32k").cache.total_bytes == 36 * 32_768 * 8 * (128 + 128) * 2 == 4_831_838_208
+    assert completion.plan_formats("l") == ["line"]
+    for words in (("gpus",), ("explain", QWEN, "--seq", "32k")):
+        status, _, err = run(capsys, *words, "--format", "line")
+        assert status == 2
+        assert "--format 'line' is not known" in err
+
+
+def test_a_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The requirement is read, judged at its limit and beyond it, and part of the schema."""
+    monkeypatch.setitem(REQUIREMENTS, "max_batch", Field(REQUIREMENTS["max_gpus"].read, "Most sequences.", {"type": "integer"}))
+    monkeypatch.setitem(judge._JUDGES, "max_batch", judge._at_most(lambda figures, _: (figures.batch,) * 3, "sequences"))
+    monkeypatch.setattr(check_file, "_KEYS", (*check_file._KEYS, "max_batch"))
+    file = tmp_path / "kvplan.yaml"
+    file.write_text(
+        f"schema_version: 1\nchecks: [{{model: {QWEN}, seq: 1, batch: 4, max_batch: 4}}, {{model: {QWEN}, seq: 1, batch: 5, max_batch: 4}}]\n",
+        encoding="utf-8",
+    )
+    document = hwcalc.check(str(file))
+
+    assert [check.status for check in document.checks] == ["pass", "fail"]
+    assert document.checks[1].requirements[0].message == "5 sequences, at most 4 sequences required"
+    assert "max_batch" in check_file_schema()["properties"]["checks"]["items"]["properties"]
+
+
+def test_a_command(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """The command runs from a simple line and through Typer, and has its help."""
+    monkeypatch.setitem(COMMANDS, "size", follow("hwcalc/cli", "size").__name__)
+    for line in (("size", QWEN, "--seq", "1"), ("--seq=1", "size", QWEN)):
+        # 36 layers x 8 heads x (128 + 128) x 2 bytes
+        assert run(capsys, *line) == (0, f"{36 * 8 * (128 + 128) * 2}\n", "")
+    status, out, _ = run(capsys, "size", "--help")
+    assert status == 0
+    assert "Print the bytes of the cache as a bare number." in out
+    assert run(capsys, "size", "nobody/nothing")[0] == 3
+
+
+def test_a_dialect(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log is recognised by its lines, planned, and compared."""
+    module = follow("hwcalc/reconcile/dialects", "script")
+    dialect = dialects.Dialect(
+        name=module.NAME,
+        title=module.TITLE,
+        engine="reference",
+        sought=module.SOUGHT,
+        parser=module.ScriptParser,
+        inputs=module.plan_inputs,
+        compare=module.compare,
+        overheads=module.overheads,
+        batch_shape=module.batch_shape,
+    )
+    for place in (core, dialects):
+        monkeypatch.setattr(place, "DIALECTS", (*dialects.DIALECTS, dialect))
+    # 1,024 tokens x 144 KiB
+    agrees, differs = (reconcile(QWEN, ["starting", f"cache: {size}.00 MiB"], seq=1024) for size in (144, 150))
+
+    assert (agrees.dialect, agrees.engine, agrees.within, agrees.lines) == ("script", "reference", True, 2)
+    (row,) = differs.rows
+    assert (row.predicted, row.difference, row.within, row.line) == (144 * 2**20, 6 * 2**20, False, 2)
+
+
+def test_an_accelerator_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    """A file of the user is planned with and listed, each plan says so, and a broken file is named with its line and key."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "kvplan/profiles/gpus"
+    folder.mkdir(parents=True)
+    text = "schema_version: 1\nid: my-own-card\nname: My own card\nvendor: me\ntorch_total_mib: 24000\nsource:\n  own: read on my desk\n"
+    (folder / "my-own-card.yaml").write_text(text, encoding="utf-8")
+    planned = plan(QWEN, seq=1024, engine="transformers", gpu="my-own-card")
+
+    assert planned.fit is not None
+    assert planned.fit.budget is not None
+    assert (planned.fit.gpu, planned.fit.verdict, planned.fit.budget.total_bytes) == ("my-own-card", "fits", 24_000 * 2**20)
+    assert [note.code for note in planned.notes].count("user-profile") == 1
+    assert "my-own-card" in run(capsys, "gpus", "my-own-card")[1]
+    (folder / "broken-card.yaml").write_text(text.replace("my-own", "broken").replace("24000", "many"), encoding="utf-8")
+    status, _, err = run(capsys, QWEN, "--gpu", "broken-card")
+    assert status == 3
+    assert f"{folder / 'broken-card.yaml'}, line 5: torch_total_mib:" in err
