@@ -113,6 +113,7 @@ class Config:
         self.parts: list[Config] = []
         self._class = class_defaults(self.model_type)
         self._layers: dict[int, Config] | None = None
+        self._values: dict[str, Any] = {}
 
     @property
     def has_class(self) -> bool:
@@ -139,17 +140,22 @@ class Config:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value unchecked: the file's, else the class's default, else ``default``."""
+        if key not in self._values:
+            self._values[key] = self._look_up(key)
+        value = self._values[key]
+        return default if value is _MISSING else value
+
+    def _look_up(self, key: str) -> Any:
         name = self._key_in_file(key)
         if name is not None:
             return self.raw[name]
-        if self._class is not None:
-            real = self._class.aliases.get(key, key)
-            value = self._class.defaults.get(real, self._class.defaults.get(key, _MISSING))
-            if value is not _MISSING:
-                if value is not None:
-                    self.defaulted[key] = value
-                return value
-        return default
+        if self._class is None:
+            return _MISSING
+        real = self._class.aliases.get(key, key)
+        value = self._class.defaults.get(real, self._class.defaults.get(key, _MISSING))
+        if value is not _MISSING and value is not None:
+            self.defaulted[key] = value
+        return value
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as known and without effect on the cache."""
