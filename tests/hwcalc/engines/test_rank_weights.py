@@ -35,11 +35,11 @@ def test_nothing_is_padded() -> None:
     """OPT-125m has 50,272 rows: 7 ranks have 7,182 of them, the last one less. vLLM would cut 50,304."""
     model = load_model("facebook/opt-125m")
     assert model.counted is not None
-    whole = held("facebook/opt-125m", plain="fp16")
+    whole = held("facebook/opt-125m", weight_dtype="fp16")
 
     assert whole == (2 * model.counted.total,)
     rest = 2 * (model.counted.total - 50_272 * 768)
-    assert held("facebook/opt-125m", plain="fp16", tp=7)[0] >= 2 * 7182 * 768 + rest // 7
+    assert held("facebook/opt-125m", weight_dtype="fp16", tp=7)[0] >= 2 * 7182 * 768 + rest // 7
 
 
 def test_key_value_heads_are_repeated() -> None:
@@ -96,13 +96,13 @@ def test_quantised_matrices_are_cut_with_their_scales() -> None:
     assert held("meta-llama/Llama-3.1-8B", tp=2, scheme=uniform_scheme("fp8")) == (matrices // 2 + 32 * 7 * 4 + half,)
 
 
-@pytest.mark.parametrize("plain", [None, "fp16", "fp32"])
-def test_the_models_own_dtype(plain: str | None) -> None:
+@pytest.mark.parametrize("weight_dtype", [None, "fp16", "fp32"])
+def test_the_models_own_dtype(weight_dtype: str | None) -> None:
     """Without a wish it is the file's: fp32 stays fp32."""
     config = {**load_model("facebook/opt-125m").config, "torch_dtype": "float32"}
-    elements = 4 if plain != "fp16" else 2
+    elements = 4 if weight_dtype != "fp16" else 2
 
-    assert held(config, plain=plain)[0] == elements * held("facebook/opt-125m", plain="fp16")[0] // 2
+    assert held(config, weight_dtype=weight_dtype)[0] == elements * held("facebook/opt-125m", weight_dtype="fp16")[0] // 2
 
 
 def test_uncounted_weights_are_unknown() -> None:
@@ -162,5 +162,5 @@ def test_dealing_experts_out_takes_experts_only(name: str, ep: int) -> None:
     )
     experts = max(weight.copies for block in model.counted.blocks for weight in block.weights)
 
-    gone = held(name, plain="bf16")[0] - held(name, plain="bf16", ep=ep)[0]
+    gone = held(name, weight_dtype="bf16")[0] - held(name, weight_dtype="bf16", ep=ep)[0]
     assert gone == one * (experts - -(-experts // ep))

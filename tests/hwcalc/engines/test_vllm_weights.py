@@ -69,7 +69,9 @@ def test_the_rows_that_are_not_exact() -> None:
     for name in NOT_EXACT:
         options, result = GOLDEN[name]["options"], GOLDEN[name]["result"]
         model = load_model(config(name))
-        ours = param_bytes_rank(model, dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1)))
+        ours = param_bytes_rank(
+            model, weight_dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1))
+        )
         if model.counted is None:
             assert ours is None
         else:
@@ -116,7 +118,7 @@ def test_a_vocabulary_is_padded() -> None:
     model = load_model("facebook/opt-125m")
     assert model.counted is not None
 
-    assert param_bytes_rank(model, dtype="fp16") == (2 * (model.counted.total + 32 * 768),)
+    assert param_bytes_rank(model, weight_dtype="fp16") == (2 * (model.counted.total + 32 * 768),)
 
 
 def test_experts_are_dealt_out_or_cut() -> None:
@@ -151,7 +153,7 @@ def test_fp32_checkpoints_are_loaded_in_16_bits(dtype: str | None) -> None:
     model = load_model({**load_model("facebook/opt-125m").config, "torch_dtype": "float32"})
     assert model.dtype == "fp32"
 
-    small, large = param_bytes_rank(model, dtype=dtype), param_bytes_rank(model, dtype="fp32")
+    small, large = param_bytes_rank(model, weight_dtype=dtype), param_bytes_rank(model, weight_dtype="fp32")
     assert small is not None
     assert large == (2 * small[0],)
 
