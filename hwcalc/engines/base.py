@@ -239,8 +239,8 @@ class Opened:
         """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
         if key not in self.family:
             self.family[key] = make()
-        found: T = self.family[key]
-        return found
+        answer: T = self.family[key]
+        return answer
 
     def checked(self) -> Opened:
         """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""

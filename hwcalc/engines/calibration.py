@@ -62,12 +62,12 @@ def calibrated(
     gpu = request.hardware.gpu
     if gpu is None or not request.hardware.calibrated:
         return Noted(parts)
-    found, notes = measurements(gpu.id, overheads_kind(engine))
-    if found is None:
+    calibration, notes = measurements(gpu.id, overheads_kind(engine))
+    if calibration is None:
         return Noted(parts, notes)
     here, used = conditions(model, request.parallel, tokens=tokens, rows=rows), []
     for value, names in _PARTS.items():
-        reading = found.latest(value, {name: here[name] for name in _DEPENDS[value]})
+        reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
         first = next((part for part in parts if part.name in names), None)
         if reading is None or first is None:
             continue

@@ -107,12 +107,12 @@ class Transformers(GeneralEngine):
 
     def resolve_version(self, requested: str) -> str:
         """Any version from 4.57 to the newest known one. A version between two known ones has the rules of the older one."""
-        wanted = version_numbers(requested) or ()
+        version = version_numbers(requested) or ()
         newest = version_numbers(self.versions[0]) or ()
-        for known in self.versions if wanted else ():
+        for known in self.versions if version else ():
             numbers = version_numbers(known) or ()
             # "5" is the newest 5.x; "5.19" has the rules of 5.18.
-            if wanted == numbers[:1] or (len(wanted) > 1 and numbers <= wanted[:2] <= newest):
+            if version == numbers[:1] or (len(version) > 1 and numbers <= version[:2] <= newest):
                 return known
         raise UnknownNameError(
             f"--engine transformers@{requested[:20]}: no rules for that version.",

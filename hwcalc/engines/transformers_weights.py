@@ -52,7 +52,7 @@ class ShardPlan:
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
-    """The plans by model type, and the model types whose head is cut by outputs (``out``) or inputs (``in``), or whose embedding is ``whole``."""
+    """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
     table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text(encoding="utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:

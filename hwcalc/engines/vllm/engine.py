@@ -80,8 +80,8 @@ class Vllm(Engine):
         }
     )
 
-    def resolve_version(self, wanted: str) -> str:
-        return versions.resolve(wanted)
+    def resolve_version(self, requested: str) -> str:
+        return versions.resolve(requested)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         return draft_named(options.get("speculative"))

@@ -82,7 +82,7 @@ class LayerSpec:
         return self
 
     def widened(self, page: int) -> LayerSpec | None:
-        """The spec with a larger page: with more tokens per block if that divides evenly, or else padded; ``None`` if neither is possible."""
+        """The spec with a larger page: more tokens per block if that divides evenly, or else padding; ``None`` if neither works."""
         ratio, rest = divmod(page, self.page)
         if not rest:
             return replace(self, block_size=self.block_size * ratio, page=page)

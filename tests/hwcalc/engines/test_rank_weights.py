@@ -1,4 +1,4 @@
-"""Weights on a rank by ideal sharding: arithmetic of a few models, and laws for any of them."""
+"""Weights on a rank by ideal sharding: the arithmetic of a few models, and laws for all models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE: Final = 128_256 * 4096 * 2
 
 
 def held(name: str | dict[str, Any], **layout: Any) -> tuple[int, ...]:
-    """Bytes of every stage."""
+    """Bytes on a rank of each stage."""
     ranks = {size: layout.pop(size) for size in ("tp", "pp", "dp", "ep") if size in layout}
     found = rank_weight_bytes(load_model(name), Parallel(**ranks), **layout)
     assert found is not None
@@ -98,7 +98,7 @@ def test_quantised_matrices_are_cut_with_their_scales() -> None:
 
 @pytest.mark.parametrize("weight_dtype", [None, "fp16", "fp32"])
 def test_the_models_own_dtype(weight_dtype: str | None) -> None:
-    """Without a wish it is the file's: fp32 stays fp32."""
+    """The default is the dtype of the config: fp32 stays fp32."""
     config = {**load_model("facebook/opt-125m").config, "torch_dtype": "float32"}
     elements = 4 if weight_dtype != "fp16" else 2
 
@@ -106,7 +106,7 @@ def test_the_models_own_dtype(weight_dtype: str | None) -> None:
 
 
 def test_uncounted_weights_are_unknown() -> None:
-    """No number is better than a wrong one."""
+    """A model whose weights are not counted gives None."""
     model = load_model("meta-llama/Llama-3.1-8B")
     bare = ModelSpec(**{name: getattr(model, name) for name in ModelSpec.__annotations__ if name != "counted"})
 
@@ -151,7 +151,7 @@ def test_laws(name: str, tp: int, dp: int, ep: int, pp: int) -> None:
 @settings(deadline=None, max_examples=40)
 @given(name=st.sampled_from(("Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b")), ep=st.integers(2, 300))
 def test_dealing_experts_out_takes_experts_only(name: str, ep: int) -> None:
-    """What a rank loses is whole experts: ceil(experts / ep) of each layer stay."""
+    """With expert parallelism a rank keeps ceil(experts / ep) whole experts of each layer."""
     model = load_model(name)
     assert model.counted is not None
     one = sum(
