@@ -1,4 +1,4 @@
-"""The engines by name. A new one is one module and one line here."""
+"""The engines by name. A new engine is one module, and one line in :data:`ENGINES`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
 }
-"""Name -> module and class; a module is imported when its engine is asked for."""
+"""Name -> module and class. The module is imported when somebody asks for the engine."""
 
 
 @lru_cache(maxsize=16)
@@ -26,7 +26,7 @@ def _load(name: str) -> Engine:
 
 
 def find_engine(spelling: str) -> tuple[Engine, str | None]:
-    """``transformers`` or ``transformers@5.14`` as the engine and the version asked for."""
+    """The engine that ``transformers`` or ``transformers@5.14`` names, and the requested version."""
     name, at, version = spelling.strip().lower().partition("@")
     if name not in ENGINES:
         raise UnknownNameError(

@@ -1,4 +1,4 @@
-"""One tensor that a rank asks its device for."""
+"""One tensor that a rank allocates on its device."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from hwcalc.formulas.frozen import frozen
 __all__ = ["ITEM_BYTES", "Allocation"]
 
 ITEM_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1, "uint8": 1, "int64": 8}
-"""Formats of one number each, whose tensors have the cache's own shape; every other format is rows of bytes (``uint8``)."""
+"""Bytes of a number in the formats that store each number by itself.
+
+Tensors in these formats have the shape of the cache; in every other format they are rows of bytes (``uint8``).
+"""
 
 
 @frozen
 class Allocation:
-    """One tensor of one rank. ``layer`` is -1 for what the model keeps beside its layers, or what its layers share.
+    """One tensor of one rank. ``layer`` is -1 if the tensor belongs to no layer, or to several.
 
-    ``bytes`` is the product of ``shape`` and the bytes of a ``dtype`` of :data:`ITEM_BYTES`. ``blocks`` is set for a part of a pool,
-    whose first axis it is: fewer blocks are a smaller pool of the same layout.
+    ``bytes`` is the product of ``shape`` and the bytes of a number of ``dtype`` (:data:`ITEM_BYTES`). ``blocks`` is set if the tensor
+    is part of a pool: it is the length of the first axis, and a smaller pool of the same layout has fewer blocks.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""An engine, and a request that it has opened.
+"""The interface of an engine, and a request that an engine has opened.
 
-An :class:`Engine` is rules without state, and asks only the few questions in which engines differ. :meth:`Engine.open` gives an
-:class:`Opened`: one object for a request, which asks each of them once and keeps the answer.
+An :class:`Engine` has no state. Its methods answer the few questions on which engines differ. :meth:`Engine.open` returns an
+:class:`Opened`: one object per request, which asks each question once and keeps the answer.
 """
 
 from __future__ import annotations
@@ -38,46 +38,46 @@ _SIZES = frozenset({"seq", "batch"})
 
 
 class Engine(ABC):
-    """One engine. Frozen rules: no state between calls."""
+    """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     label: ClassVar[str]
-    """What people call it."""
+    """The name that people use for it."""
     has_command: ClassVar[bool] = False
-    """Whether :meth:`command` gives the command line of a plan."""
+    """Whether :meth:`command` can write a plan as the engine's command line."""
     definition: ClassVar[Definition]
-    """What its numbers are: ``exact`` (the formulas) or ``engine`` (that engine's rule)."""
+    """What the numbers are: ``exact`` (the formulas) or ``engine`` (the rules of this engine)."""
     versions: ClassVar[tuple[str, ...]]
-    """Versions whose rules are known, newest first; an empty tuple if there is nothing to choose."""
+    """Versions whose rules are known, newest first; empty if the engine has no versions."""
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({})
     source: ClassVar[str]
     pooled: ClassVar[bool] = False
-    """Whether it allocates a pool at start-up, from which sequences take what they need."""
+    """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
 
-    def version(self, wanted: str | None) -> str:
-        """The known version whose rules hold for ``wanted`` (``5.14`` takes those of 5.14.x)."""
-        if wanted is None:
+    def version(self, requested: str | None) -> str:
+        """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
+        if requested is None:
             return self.versions[0] if self.versions else ""
         if not self.versions:
             raise UnknownNameError(
-                f"--engine {self.name}@{wanted[:20]}: {self.name} has no versions.",
+                f"--engine {self.name}@{requested[:20]}: {self.name} has no versions.",
                 option="engine",
                 hint=f"Use: --engine {self.name}",
             )
-        return self.resolve_version(wanted)
+        return self.resolve_version(requested)
 
-    def resolve_version(self, wanted: str) -> str:
-        """Exact names only, unless an engine knows better."""
-        if wanted in self.versions:
-            return wanted
+    def resolve_version(self, requested: str) -> str:
+        """As :meth:`version`, for an engine with versions. By default only the exact names in :attr:`versions` are accepted."""
+        if requested in self.versions:
+            return requested
         known = ", ".join(self.versions)
         raise UnknownNameError(
-            f"--engine {self.name}@{wanted[:20]}: no rules for that version.", option="engine", hint=f"Known: {known}."
+            f"--engine {self.name}@{requested[:20]}: no rules for that version.", option="engine", hint=f"Known: {known}."
         )
 
     def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
-        """Parsed engine options; an unknown name is an error that lists the known ones."""
+        """Parse the engine options. Raises :class:`~hwcalc.errors.UsageError` for an unknown name or a wrong value."""
         parsed: dict[str, object] = {}
         for name, value in options.items():
             option = self.options.get(name)
@@ -88,11 +88,11 @@ class Engine(ABC):
         return parsed
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
-        """The draft model that its options name, to be loaded as :attr:`Request.option_draft` by whoever may load models."""
+        """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
         return None
 
     def open(self, model: ModelSpec, request: Request, notes: Iterable[Note] = ()) -> Opened:
-        """The request with every default filled in, checked. ``notes`` are what was assumed before it got here.
+        """Fill in every default and check the request. ``notes`` say what the caller has assumed already.
 
         Raises a :class:`~hwcalc.errors.KvplanError` subclass.
         """
@@ -101,102 +101,105 @@ class Engine(ABC):
         return opened.checked()
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
-        """The request before it is checked; an engine with more to keep for a request has a subclass of :class:`Opened`."""
+        """The opened request without the check. An engine that keeps more for a request returns its own subclass of :class:`Opened`."""
         return Opened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
     @abstractmethod
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
-        """The format of every role, by this engine's rules, and what had to be assumed."""
+        """The format of each role by the rules of this engine. Notes say what was assumed."""
 
     def check(self, opened: Opened) -> None:
-        """Raise if the engine refuses this model or this combination as a whole; :meth:`Opened.tell` what is worth knowing."""
+        """Raise an error if the engine refuses the model or the request; add notes with :meth:`Opened.tell`."""
 
     @abstractmethod
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        """What this engine stores for one layer of this kind. A kind without a rule is an error, never a guess."""
+        """The tensors that the engine stores for one layer of this kind. Raises an error for a kind without a rule: it never guesses."""
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
-        """What it stores once for the whole model beside the layers."""
+        """The tensors that the engine stores once for the whole model, beside those of the layers."""
         return ()
 
     @abstractmethod
     def needed_bytes(self, opened: Opened) -> int:
-        """What the cache of the planned sequences takes of the fullest GPU."""
+        """Bytes that the cache of the planned sequences takes on the fullest GPU."""
 
     @abstractmethod
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
-        """The tensors that a rank of pipeline stage ``stage`` asks its device for, in the engine's order; none is empty."""
+        """The tensors that a rank of pipeline stage ``stage`` (from 0) allocates, in the order of the engine; none is empty."""
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
-        """Layers that share a block table; none where every layer has memory of its own."""
+        """The groups of layers that share a block table; empty if each layer has its own memory."""
         return ()
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
-        """What ``budget_bytes`` of cache on each GPU hold, as the engine's own log counts it; ``None`` without a pool."""
+        """The pool that the engine makes of ``budget_bytes`` on each GPU, in the figures of its own log; ``None`` if it has no pool."""
         return Noted(None)
 
     @abstractmethod
     def budget(self, opened: Opened) -> Noted[Budget | None]:
-        """How many bytes each GPU has left for the cache; ``None`` without a GPU of known memory, or if the weights are unknown."""
+        """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
 
     @abstractmethod
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
-        """What the model's weights take of the fullest GPU, whatever the length and the batch; ``None`` where that is not known."""
+        """The bytes of weights on the fullest GPU, which do not depend on length and batch; ``None`` if they are unknown."""
 
     @abstractmethod
     def weight_rules(self) -> Rules:
-        """How it cuts a model's weights over ranks."""
+        """The rules by which the engine divides the weights of a model over ranks."""
 
     @abstractmethod
-    def plain_dtype(self, opened: Opened) -> str:
-        """The dtype in which weights without a format of their own are kept."""
+    def weight_dtype(self, opened: Opened) -> str:
+        """The dtype of the weights that are not quantised."""
 
     @abstractmethod
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
-        """Tokens that one forward pass of a replica takes at once: low, expected and high."""
+        """How many tokens one forward pass of a replica processes: low, expected and high."""
 
     def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
-        """What the engine needs for a while beside one forward pass, such as copies while a cache grows."""
+        """Memory that the engine needs during a forward pass beside the activations, such as copies while a cache grows."""
         return ()
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
-        """Whether ``budget_bytes`` of cache on each GPU hold the planned sequences."""
+        """Whether the planned sequences fit into ``budget_bytes`` of cache on each GPU."""
         pool = self.pool(opened, max(0, budget_bytes)).value
         if pool is None:
             return opened.needed_bytes <= budget_bytes
         return budget_bytes >= 0 and pool.holds(opened.request.replica_batch)
 
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
-        """How many sequences the engine runs at once whatever the memory, and the name of what says so; ``None`` is any number."""
+        """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
         return None
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
-        """The most tokens up to ``bound`` that each planned sequence may have, where the engine's plan knows without trying."""
+        """The most tokens, up to ``bound``, that each planned sequence can have.
+
+        ``None`` if the engine has no direct answer; the caller then searches by trying lengths.
+        """
         return None
 
     def periods(self, opened: Opened) -> frozenset[int]:
-        """Lengths after which what waits in a buffer falls back to nothing; empty where a longer sequence never takes less."""
+        """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()
 
     def expands_latents(self, opened: Opened) -> bool:
-        """Whether latent attention is kept as keys and values of every head."""
+        """Whether the engine stores latent attention as keys and values of every head."""
         return False
 
     def command(self, planned: CommandInput) -> list[str]:
-        """The words of the engine's own command line for a plan; only where :attr:`has_command` says that it has one."""
+        """The words of the engine's command line for a plan. Raises an error unless :attr:`has_command`."""
         raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
 
     def flag(self, name: str, value: object) -> str:
-        """An option of kvplan in the engine's own words: ``--seq 4096`` unless it has its own."""
+        """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
         return f"--{name.replace('_', '-')} {value}"
 
 
 @frozen
 class Opened:
-    """One request to one engine about one model, with everything that is constant for it.
+    """One request to one engine about one model. It keeps every answer of the engine.
 
-    Requests that differ in length and batch alone are a family: they share what does not depend on these. What had to be assumed
-    on the way is collected in :attr:`notes`.
+    Requests that differ only in length and batch are a family: they share the answers that do not depend on length and batch.
+    :attr:`notes` collects what the engine assumed.
     """
 
     engine: Engine
@@ -204,7 +207,7 @@ class Opened:
     request: Request
     version: str
     family: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What requests that differ in length and batch alone have worked out together."""
+    """The shared answers of the family, by key (:meth:`shared`)."""
     collected: list[Note] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -214,12 +217,12 @@ class Opened:
 
     @property
     def batch(self) -> int:
-        """Sequences."""
+        """How many sequences are planned."""
         return self.request.batch
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a reader should know of the answers so far, in the order in which they were asked for."""
+        """The notes on all answers so far, each once, in the order of the questions."""
         return tuple(dict.fromkeys(self.collected))
 
     def tell(self, *notes: Note) -> None:
@@ -227,47 +230,47 @@ class Opened:
         self.collected.extend(notes)
 
     def told(self, noted: Noted[T]) -> T:
-        """The value alone; its notes are collected."""
+        """Return the value of an answer, and add the notes of the answer to :attr:`notes`."""
         self.collected.extend(noted.notes)
         return noted.value
 
     def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` gives, made once for all requests of the family; it may not depend on their lengths and batches."""
+        """Call ``make`` once for the whole family and return the result. It must not depend on length or batch."""
         if key not in self.family:
             self.family[key] = make()
-        found: T = self.family[key]
-        return found
+        answer: T = self.family[key]
+        return answer
 
     def checked(self) -> Opened:
-        """This request, once its defaults are filled in and the engine takes it."""
-        self.dtypes  # noqa: B018 - what is assumed first is told first
+        """This request, after the engine has filled in the defaults and accepted it. Raises the error of the engine."""
+        self.dtypes  # noqa: B018 - so that the notes on defaults come first
         self.encoder_tokens  # noqa: B018
         self.engine.check(self)
         return self
 
     def sized(self, *, seq: int | None = None, batch: int | None = None) -> Opened:
-        """The same with another length or number of sequences, of the same family, and not checked."""
+        """The request with another length or batch, in the same family. It is not checked again."""
         seq, batch = self.request.seq if seq is None else seq, self.request.batch if batch is None else batch
         if (seq, batch) == (self.request.seq, self.request.batch):
             return self
-        made = replace(self, request=replace(self.request, seq=seq, batch=batch))
-        vars(made)["family"] = self.family
-        return made
+        other = replace(self, request=replace(self.request, seq=seq, batch=batch))
+        vars(other)["family"] = self.family
+        return other
 
     def changed(self, **change: Any) -> Opened:
-        """The same model with another request, checked anew. Raises what the engine refuses it with."""
+        """The request with some values changed, checked again. Raises the error of the engine if it refuses the change."""
         if change.keys() <= _SIZES:
             return self.sized(**change).checked()
         return self.engine.open(self.model, self.request.changed(**change))
 
     @property
     def replica(self) -> Opened:
-        """The sequences of the data-parallel replica that has most."""
+        """The same request with only the sequences of the fullest data-parallel replica."""
         return self.sized(batch=self.request.replica_batch)
 
     @property
     def stack(self) -> Stack:
-        """The layers as the engine reads the file."""
+        """The layers of the model as this engine reads the config."""
         return self.model.stack_for(self.engine.name)
 
     @cached_property
@@ -277,12 +280,12 @@ class Opened:
 
     @cached_property
     def encoder_tokens(self) -> int:
-        """Tokens of the encoder's output."""
+        """Tokens of the encoder's output; 0 if the model has no cross attention."""
         return self.told(encoder_length(self.model, self.request))
 
     @cached_property
     def kind_tensors(self) -> dict[LayerKind, tuple[StoredTensor, ...]]:
-        """What is stored for one layer of each kind."""
+        """The tensors of one layer of each kind."""
         return {group.kind: self.engine.tensors(group.kind, self) for group in self.stack.groups}
 
     @cached_property
@@ -297,51 +300,54 @@ class Opened:
 
     @cached_property
     def extras(self) -> tuple[StoredTensor, ...]:
-        """What is stored once beside the layers."""
+        """The tensors that are stored once, beside those of the layers."""
         return self.engine.extras(self)
 
     @cached_property
     def stored_bytes(self) -> int:
-        """Everything that the engine stores for the batch, on all GPUs together."""
+        """Bytes of cache that the engine stores for the batch, on all GPUs together."""
         layers = sum(group.count * bytes_of(self.kind_tensors[group.kind]) for group in self.stack.groups)
         return layers + bytes_of(self.extras)
 
     @cached_property
     def needed_bytes(self) -> int:
-        """What the cache of the planned sequences takes of the fullest GPU."""
+        """Bytes that the cache of the planned sequences takes on the fullest GPU."""
         return self.engine.needed_bytes(self)
 
     @cached_property
     def groups(self) -> tuple[PoolGroup, ...]:
-        """Layers that share a block table."""
+        """The groups of layers that share a block table."""
         return self.engine.groups(self)
 
     @cached_property
     def weights(self) -> Noted[tuple[BudgetPart, ...] | None]:
-        """What the model's weights take of the fullest GPU; ``None``, with a note, where that is not known."""
+        """The bytes of weights on the fullest GPU; ``None``, with a note, if they are unknown."""
         return self.shared("weights", lambda: self.engine.weights(self))
 
     @cached_property
     def budget(self) -> Budget | None:
-        """How many bytes each GPU has left for the cache; ``None`` where that is not known."""
+        """The bytes that each GPU has left for the cache; ``None`` if that is unknown."""
         return self.told(self.engine.budget(self))
 
     def pool(self, budget_bytes: int) -> PoolInfo | None:
-        """What so many bytes of cache on each GPU hold; ``None`` for an engine without a pool."""
+        """The pool that the engine makes of ``budget_bytes`` on each GPU; ``None`` if it has no pool."""
         return self.told(self.engine.pool(self, budget_bytes))
 
     def allocation(self, stage: int) -> tuple[Allocation, ...]:
-        """What a rank of a pipeline stage asks its device for."""
+        """The tensors that a rank of a pipeline stage allocates."""
         return self.engine.allocation(self, stage)
 
     @cached_property
     def fullest_stage(self) -> int:
-        """The pipeline stage whose ranks hold most; the first of several."""
+        """The pipeline stage whose ranks hold most; the first one if several hold as much."""
         sizes = [sum(one.bytes for one in self.allocation(stage)) for stage in range(self.request.parallel.pp)]
         return sizes.index(max(sizes))
 
     def store(self, tensor: CacheTensor, *, dtype: DType | None = None, positions: int | None = None) -> StoredTensor:
-        """A tensor stored plainly: once per sequence, rows padded to whole blocks of its dtype, positions by its span."""
+        """Store a tensor by the general rule: once per sequence, rows padded to whole blocks of the dtype, positions by the span.
+
+        ``dtype`` and ``positions`` override the dtype of the role and the positions of the span.
+        """
         chosen = dtype or self.dtypes.roles[tensor.role]
         kept = tensor.span.positions(self.tokens, self.encoder_tokens) if positions is None else positions
         return StoredTensor(
@@ -356,5 +362,5 @@ class Opened:
         )
 
     def store_all(self, tensors: Iterable[CacheTensor]) -> tuple[StoredTensor, ...]:
-        """Several tensors, each stored plainly."""
+        """Store several tensors by the general rule."""
         return tuple(self.store(tensor) for tensor in tensors)

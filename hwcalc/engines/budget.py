@@ -1,4 +1,4 @@
-"""The memory equation's terms, and what they leave for the cache."""
+"""The terms of the memory equation, and the bytes that they leave for the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Budget", "BudgetPart", "Section"]
 
 
 class Section(enum.StrEnum):
-    """Which line of the whole equation a part belongs to."""
+    """The line of the memory equation that a part belongs to."""
 
     WEIGHTS = "weights"
     ACTIVATIONS = "activations"
@@ -27,7 +27,7 @@ class Section(enum.StrEnum):
 
 @frozen
 class BudgetPart:
-    """One term of the memory equation, in bytes per GPU: low, expected, high, and where it comes from.
+    """One term of the memory equation: low, expected and high in bytes per GPU, and the source.
 
     ``definition`` is ``exact``, ``estimate`` or ``measured``.
     """
@@ -43,10 +43,10 @@ class BudgetPart:
 
 @frozen
 class Budget:
-    """What is left for the cache on the GPU that has least: the bytes that may be used minus the parts.
+    """The bytes left for the cache on the GPU that has least left: the bytes that may be used, minus the parts.
 
-    ``total_bytes`` is what programs see of the GPU, ``requested_bytes`` what of it may be used, ``margin_bytes`` what is left alone on
-    purpose. ``low`` takes every part at its high end.
+    ``total_bytes`` is the memory that programs see, ``requested_bytes`` the share that the engine may use and ``margin_bytes`` the
+    share that stays free on purpose. ``low`` assumes the high end of every part, and ``high`` the low end.
     """
 
     total_bytes: int
@@ -59,9 +59,9 @@ class Budget:
 
     @classmethod
     def of(cls, memory: VisibleMemory, share: float, margin: Fraction, parts: tuple[BudgetPart, ...]) -> Budget:
-        """The difference, at both ends and in between. ``share`` and ``margin`` are of the memory that programs see."""
+        """Subtract the parts from the memory. ``share`` and ``margin`` are shares of the memory that programs see."""
         sizes = (memory.low_bytes, memory.expected_bytes, memory.high_bytes)
-        # In floating point, as engines reckon their share; the margin is exact, and may be more than that share.
+        # Engines compute their share in floating point. The margin is exact; it can exceed the share.
         low, expected, high = (max(0, ceil(size * share) - ceil(size * margin)) for size in sizes)
         return cls(
             total_bytes=memory.expected_bytes,

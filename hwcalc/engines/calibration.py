@@ -1,4 +1,4 @@
-"""What the user measured on an accelerator, in place of the estimates of the memory equation."""
+"""Measurements of the user's own accelerator, which replace estimates in the memory equation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["ACTIVATION", "CONTEXT", "GRAPHS", "NON_TORCH", "calibrated", "conditions", "measurements"]
 
 NON_TORCH: Final = ("non-torch", "communication", "expert exchange")
-"""Parts of an equation that an engine counts as memory outside of torch."""
+"""Parts that an engine counts as memory outside torch."""
 ACTIVATION: Final = ("activations", "encoder profile", "workspaces")
-"""Parts that are in the peak of torch's allocator: cuBLAS takes its workspaces from there."""
+"""Parts that are in the peak of torch's allocator, which also serves the workspaces of cuBLAS."""
 GRAPHS: Final = ("CUDA graphs",)
 CONTEXT: Final = ("context",)
 _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -33,11 +33,11 @@ _DEPENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "graphs_bytes": ("model", "tp", "pp", "ep", "rows"),
     "context_bytes": (),
 }
-"""What must be the same for a measurement to hold again."""
+"""The conditions under which a measurement holds for another plan: these values must be equal."""
 
 
 def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dict[str, int | str]:
-    """What overheads depend on: the model, its ranks, and the largest forward pass."""
+    """The values on which overheads depend: the model, the ranks, and the largest forward pass."""
     return {
         "model": model,
         "tp": parallel.tp,
@@ -51,23 +51,23 @@ def conditions(model: str, parallel: Parallel, *, tokens: int, rows: int) -> dic
 def calibrated(
     engine: str, model: str, request: Request, parts: tuple[BudgetPart, ...], *, tokens: int, rows: int
 ) -> Noted[tuple[BudgetPart, ...]]:
-    """The parts of a memory equation, with what was measured of them on this accelerator in the place of the estimates.
+    """Replace estimated parts of a memory equation by what was measured on this accelerator.
 
-    A measurement stands in where it was taken under the same conditions: a peak of activations for the same model, ranks and
-    batch, memory outside of torch for the same ranks. ``tokens`` are those of one forward pass, ``rows`` the sequences whose
-    logits it makes. A note says what was taken.
+    A measurement replaces an estimate if it was taken under the same conditions: activations for the same model, ranks and batch,
+    memory outside torch for the same ranks. ``tokens`` is the size of one forward pass, ``rows`` the number of sequences whose logits
+    it computes. A note names the replaced parts.
     """
     from hwcalc.profiles.calibration import overheads_kind
 
     gpu = request.hardware.gpu
     if gpu is None or not request.hardware.calibrated:
         return Noted(parts)
-    found, notes = measurements(gpu.id, overheads_kind(engine))
-    if found is None:
+    calibration, notes = measurements(gpu.id, overheads_kind(engine))
+    if calibration is None:
         return Noted(parts, notes)
     here, used = conditions(model, request.parallel, tokens=tokens, rows=rows), []
     for value, names in _PARTS.items():
-        reading = found.latest(value, {name: here[name] for name in _DEPENDS[value]})
+        reading = calibration.latest(value, {name: here[name] for name in _DEPENDS[value]})
         first = next((part for part in parts if part.name in names), None)
         if reading is None or first is None:
             continue
@@ -90,7 +90,7 @@ def calibrated(
 
 
 def measurements(gpu: str, kind: str) -> Noted[Calibration | None]:
-    """The user's file of this kind, unless it is switched off, which a note says.
+    """The user's measurements of this kind. If calibration is switched off, ``None`` with a note.
 
     Raises :class:`~hwcalc.errors.ConfigError` if the file is broken.
     """

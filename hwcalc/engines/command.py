@@ -1,4 +1,4 @@
-"""What the command line of an engine is written from."""
+"""The values from which an engine writes its command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CommandInput"]
 
 @frozen
 class CommandInput:
-    """A planned request in the spelling of a plan. ``requires`` is what must be set besides for the engine to start."""
+    """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start."""
 
     model: str
     revision: str | None

@@ -1,6 +1,6 @@
 """Terms of the memory equation that engines share: what a process, its libraries and a forward pass take on a GPU.
 
-The constants are in ``profiles/engines/runtime.yaml``. Every term is low, expected and high.
+Every term has a low, an expected and a high value. The constants are in ``profiles/engines/runtime.yaml``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = [
 ]
 
 _CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
-"""Vendors whose contexts have been read, by their entry in the profile."""
+"""Vendor -> the profile's entry for its context, where one was measured."""
 _UNCOUNTED_WIDTH: Final = 12
-"""Hidden widths in the widest layer of a model whose weights are not counted: a gated MLP of four times the hidden width."""
+"""Width of the widest layer in hidden widths, if the weights are not counted: a gated MLP with an inner width of four."""
 
 
 def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -> BudgetPart:
-    """An estimate of the profile, or a multiple of it."""
+    """A term that is an estimate from the profile, or a multiple of one."""
     return BudgetPart(
         name=name,
         section=section,
@@ -52,17 +52,17 @@ def estimated(name: str, section: Section, estimate: Estimate, times: int = 1) -
 
 
 def exact(name: str, section: Section, size: int, source: str) -> BudgetPart:
-    """A term that is known."""
+    """A term that is known exactly."""
     return BudgetPart(name=name, section=section, low=size, expected=size, high=size, source=source, definition=Definition.EXACT)
 
 
-def ranked(name: str, section: Section, found: RankBytes) -> BudgetPart:
-    """What a rank holds, as a term."""
-    return BudgetPart(name=name, section=section, **vars(found))
+def ranked(name: str, section: Section, size: RankBytes) -> BudgetPart:
+    """A term from the bytes of a rank."""
+    return BudgetPart(name=name, section=section, **vars(size))
 
 
 def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
-    """What programs see of the GPU; a note says how that was estimated, where it is not a reading."""
+    """The memory of the GPU that programs see. If nobody has read it, a note says how it was estimated."""
     from hwcalc.profiles.gpus import visible_memory
 
     memory = visible_memory(gpu)
@@ -80,23 +80,22 @@ def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
 
 
 def device_context(gpu: Gpu) -> BudgetPart:
-    """What the driver keeps for the process, and what lazily loaded kernels add to it."""
+    """Memory that the driver keeps for the process, and the kernels that are loaded into it later."""
     profile = runtime_profile()
-    own = profile.estimate(f"context.{_CONTEXTS.get(gpu.vendor.lower(), 'other')}")
-    more = profile.estimate("kernels")
-    low, expected, high = (int(a + b) for a, b in ((own.low, more.low), (own.expected, more.expected), (own.high, more.high)))
+    context = profile.estimate(f"context.{_CONTEXTS.get(gpu.vendor.lower(), 'other')}")
+    kernels = profile.estimate("kernels")
     return BudgetPart(
         name="context",
         section=Section.OVERHEAD,
-        low=low,
-        expected=expected,
-        high=high,
-        source=f"{own.source}; {more.source}",
+        low=int(context.low + kernels.low),
+        expected=int(context.expected + kernels.expected),
+        high=int(context.high + kernels.high),
+        source=f"{context.source}; {kernels.source}",
     )
 
 
 def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
-    """Workspaces of cuBLAS, or of hipBLAS; none where there is neither."""
+    """Workspaces of cuBLAS or hipBLAS; none on accelerators that have neither."""
     if gpu.vendor.lower() not in _CONTEXTS:
         return ()
     name = "sm_90" if gpu.architecture == "sm_90" else "other"
@@ -104,7 +103,7 @@ def workspaces(gpu: Gpu) -> tuple[BudgetPart, ...]:
 
 
 def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
-    """Buffers for talking to the other GPUs; none on one."""
+    """Buffers for communication between GPUs; none for a single GPU."""
     parts, profile = [], runtime_profile()
     if parallel.tp * parallel.pp > 1:
         kind = "nvlink" if "nvlink" in str(gpu.interconnect.get("kind") or "").lower() else "pcie"
@@ -115,7 +114,7 @@ def communication(parallel: Parallel, gpu: Gpu) -> tuple[BudgetPart, ...]:
 
 
 def chunk_tokens(opened: Opened) -> tuple[int, int, int]:
-    """Tokens of one forward pass of a replica, where prompts go in pieces: never more than there are."""
+    """Tokens of one forward pass of a replica if prompts are processed in chunks; at most all planned tokens."""
     chunk = runtime_profile().estimate("activation.chunk_tokens")
     batch = opened.request.replica_batch
     low, expected, high = (min(batch * opened.tokens, max(batch, int(size))) for size in (chunk.low, chunk.expected, chunk.high))
@@ -123,38 +122,38 @@ def chunk_tokens(opened: Opened) -> tuple[int, int, int]:
 
 
 def model_width(rules: Rules, model: ModelSpec, parallel: Parallel) -> int:
-    """Numbers per token that the widest layer holds inside on one rank; estimated from the hidden width if weights are not counted."""
+    """Numbers per token that the widest layer holds on one rank; estimated from the hidden width if the weights are not counted."""
     key = (rules.engine, "layer width", parallel.tp, parallel.dp, parallel.ep)
     width = model.once(key, lambda: layer_width(model, rules.rank(model, parallel)))
     return _UNCOUNTED_WIDTH * (model.hidden_size or 0) // parallel.tp if width is None else width
 
 
-def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, plain: str | None = None) -> BudgetPart:
-    """One forward pass of so many tokens, and the logits of ``rows`` sequences.
+def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, dtype: str | None = None) -> BudgetPart:
+    """Activations of one forward pass of ``tokens`` tokens, with the logits of ``rows`` sequences.
 
-    The hidden vector of every token a few times over, what the widest layer holds inside once, and the vocabulary for each
-    sequence's next token: 4 tokens of hidden width 8 in 16 bits, 3 copies and an inside of 40, are 4 x 2 x (3 x 8 + 40) = 512 bytes.
-    ``plain`` is the dtype that the model runs in; its own where it is not given.
+    Each token needs a few copies of its hidden vector and once the inner width of the widest layer; each sequence needs the logits of
+    its next token. 4 tokens of hidden width 8 in 16 bits, with 3 copies and an inner width of 40, take 4 x 2 x (3 x 8 + 40) = 512
+    bytes. ``dtype`` is the dtype that the model runs in; by default the model's own.
     """
     model, parallel, rules, profile = opened.model, opened.request.parallel, opened.engine.weight_rules(), runtime_profile()
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    width, element_bytes = model_width(rules, model, parallel), rules.plain(model, plain).bits // 8
+    width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
     logits = rows * -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
     low, expected, high = (
-        int(element_bytes * count * (many * (model.hidden_size or 0) + width) + logits * each)
-        for count, many, each in zip(
+        int(element_bytes * count * (hidden_copies * (model.hidden_size or 0) + width) + logits * logit_bytes)
+        for count, hidden_copies, logit_bytes in zip(
             tokens,
             (copies.low, copies.expected, copies.high),
             (logit.low, logit.expected, logit.high),
             strict=True,
         )
     )
-    said = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
+    token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
     return BudgetPart(
         name="activations",
         section=Section.ACTIVATIONS,
         low=low,
         expected=expected,
         high=high,
-        source=f"{said} tokens at once, {rows:,} rows of logits; {copies.source}",
+        source=f"{token_range} tokens at once, {rows:,} rows of logits; {copies.source}",
     )

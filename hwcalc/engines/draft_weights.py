@@ -1,9 +1,9 @@
-"""What speculative decoding puts beside the weights: a draft model, or the model's own layers that predict further tokens.
+"""The weights that speculative decoding adds: a draft model, or the model's own layers of multi-token prediction.
 
-The rules are vLLM 0.33's, the engine that says most about them: a draft runs with the target's tensor-parallel size
-(``config/speculative.py`` draft_tensor_parallel_size: that or 1, and for draft models that alone) in one pipeline stage, on the last rank
-(``v1/worker/gpu_model_runner.py``). EAGLE heads and multi-token prediction take the target's embedding and head where they can
-(``v1/spec_decode/llm_base_proposer.py`` _maybe_share_embeddings, _maybe_share_lm_head).
+The rules are those of vLLM 0.33, the engine that documents them best. A draft runs with the tensor-parallel size of the target
+(``config/speculative.py`` draft_tensor_parallel_size, which also allows 1, but not for draft models) in one pipeline stage, on the last
+rank (``v1/worker/gpu_model_runner.py``). EAGLE heads and multi-token prediction share the embedding and head of the target where
+they can (``v1/spec_decode/llm_base_proposer.py`` _maybe_share_embeddings, _maybe_share_lm_head).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def draft_bytes_rank(
     draft: ModelSpec,
     parallel: Parallel = ALONE,
     *,
-    plain: str | None = None,
+    weight_dtype: str | None = None,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> RankBytes | None:
     """Bytes of a whole draft model on the fullest rank of the last stage; ``None`` if its weights are not counted.
 
-    ``parallel`` is the target's, of which the draft has ``tp`` alone; ``scheme`` is the draft's own quantisation.
+    ``parallel`` is the target's layout, of which the draft uses only ``tp``. ``scheme`` is the quantisation of the draft.
     """
-    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), plain=plain, scheme=scheme, rules=rules)
+    stages = rank_weight_bytes(draft, Parallel(tp=parallel.tp), weight_dtype=weight_dtype, scheme=scheme, rules=rules)
     source = f"weights of the draft {draft.id} on {parallel.tp:,} ranks, one stage; vLLM 0.33 config/speculative.py"
     return None if stages is None else RankBytes(low=stages[0], expected=stages[0], high=stages[0], source=source)
 
@@ -43,18 +43,18 @@ def eagle_bytes_rank(
     target: ModelSpec,
     parallel: Parallel = ALONE,
     *,
-    plain: str | None = None,
+    weight_dtype: str | None = None,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> RankBytes | None:
     """Bytes of an EAGLE head on the fullest rank of the last stage; ``None`` if its weights are not counted.
 
-    Its embedding is the target's where the checkpoint has none of its own or an equal one, in one stage and of one width; its head
-    likewise, where the vocabularies are equal. Low shares both, high shares neither: only the files tell.
+    The head shares the target's embedding if its checkpoint has none or an equal one, the widths are equal and there is one stage. It
+    shares the target's output head if the vocabularies are equal as well. Only the files tell: low shares both, high shares neither.
     """
-    blocks = _own(draft)
+    blocks = _without_mtp(draft)
     parts = [
-        _bytes(draft, _picked(blocks, role), Parallel(tp=parallel.tp), plain=plain, scheme=scheme, rules=rules)
+        _bytes(draft, _with_role(blocks, role), Parallel(tp=parallel.tp), weight_dtype=weight_dtype, scheme=scheme, rules=rules)
         for role in (None, WeightRole.EMBEDDING, WeightRole.HEAD)
     ]
     rest, embedding, head = (part or 0 for part in parts)
@@ -71,20 +71,21 @@ def mtp_bytes_rank(
     model: ModelSpec,
     parallel: Parallel = ALONE,
     *,
-    plain: str | None = None,
+    weight_dtype: str | None = None,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> RankBytes | None:
     """Bytes of a model's own layers of multi-token prediction on the fullest rank of the last stage.
 
-    However many tokens are drafted, the layers are loaded once. Their copies of embedding and head give way to the target's; with several
-    stages the embedding stays, since the target's is on another. ``None`` if the weights are not counted or the model has none.
+    The layers are loaded once, however many tokens are drafted. They share the model's embedding and head instead of their own copies;
+    with several stages they keep their embedding, since the model's is on another stage. ``None`` if the weights are not counted or
+    the model has no such layers.
     """
     blocks = [] if model.counted is None else [block for block in model.counted.blocks if block.part is Part.MTP]
     if not blocks:
         return None
     rest, embedding = (
-        _bytes(model, _picked(blocks, role), parallel, plain=plain, scheme=scheme, rules=rules) or 0
+        _bytes(model, _with_role(blocks, role), parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules) or 0
         for role in (None, WeightRole.EMBEDDING)
     )
     size = rest + (embedding if parallel.pp > 1 else 0)
@@ -92,26 +93,26 @@ def mtp_bytes_rank(
     return RankBytes(low=size, expected=size, high=rest + embedding, source=source)
 
 
-def _own(draft: ModelSpec) -> list[Block]:
+def _without_mtp(draft: ModelSpec) -> list[Block]:
     return [] if draft.counted is None else [block for block in draft.counted.blocks if block.part is not Part.MTP]
 
 
-def _picked(blocks: list[Block], role: WeightRole | None) -> list[Block]:
-    """The blocks with the tables of one role alone, or with everything but tables."""
+def _with_role(blocks: list[Block], role: WeightRole | None) -> list[Block]:
+    """The blocks with only the tables of one role; for ``None`` with everything except tables."""
     tables = {WeightRole.EMBEDDING, WeightRole.HEAD}
 
-    def is_wanted(weight: Weight) -> bool:
+    def has_role(weight: Weight) -> bool:
         return weight.role is role if role is not None else weight.role not in tables
 
     return [
         Block(kind=block.kind, part=block.part, count=block.count, layers=block.layers, weights=kept)
         for block in blocks
-        if (kept := tuple(weight for weight in block.weights if is_wanted(weight)))
+        if (kept := tuple(weight for weight in block.weights if has_role(weight)))
     ]
 
 
 def _head_rows(model: ModelSpec) -> int | None:
-    """Rows of the head, which an EAGLE-3 checkpoint may have fewer of than its vocabulary."""
+    """Rows of the output head. An EAGLE-3 checkpoint may have fewer than its vocabulary."""
     rows = [
         weight.shape[0]
         for block in (model.counted.blocks if model.counted else ())
@@ -127,12 +128,12 @@ def _bytes(
     blocks: list[Block],
     parallel: Parallel,
     *,
-    plain: str | None,
+    weight_dtype: str | None,
     scheme: Scheme | None,
     rules: Rules,
 ) -> int | None:
     if model.counted is None:
         return None
-    form = rules.plain(model, plain)
+    unquantized = rules.weight_format(model, weight_dtype)
     cut = cut_blocks(model, blocks, rules.rank(model, parallel), rules)
-    return sum(block_bytes(model, block, rules, scheme, form) for block in cut)
+    return sum(block_bytes(model, block, rules, scheme, unquantized) for block in cut)

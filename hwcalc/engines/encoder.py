@@ -1,4 +1,4 @@
-"""How long the encoder's output is that a decoder looks at."""
+"""The length of the encoder's output, to which a decoder's cross attention attends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["encoder_length", "has_cross"]
 
 
 def has_cross(model: ModelSpec) -> bool:
-    """Whether any layer looks at an encoder's output."""
+    """Whether any layer attends to the output of an encoder."""
     tensors = (tensor for group in model.stack.groups for tensor in group.kind.tensors())
     return model.once("has_cross", lambda: any(isinstance(tensor.span, Encoder) for tensor in tensors))
 
 
 def encoder_length(model: ModelSpec, request: Request) -> Noted[int]:
-    """Tokens of the encoder's output; a note says where that is a default."""
+    """Tokens of the encoder's output. A note says so if the length is a default."""
     if not has_cross(model):
         if request.encoder_seq is None:
             return Noted(0)
@@ -25,7 +25,7 @@ def encoder_length(model: ModelSpec, request: Request) -> Noted[int]:
     if request.encoder_seq is not None:
         return Noted(request.encoder_seq)
     if model.encoder_tokens == 0:
-        # An image model without an image: its dialect has said so.
+        # A model of images without an image; the parser has added a note.
         return Noted(0)
     if model.encoder_tokens is not None:
         length, why = model.encoder_tokens, "the model's own"

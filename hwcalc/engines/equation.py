@@ -1,7 +1,7 @@
-"""The whole equation of one GPU, for an engine without an equation of its own.
+"""The memory equation of one GPU, for engines that have no equation of their own.
 
-``usable = visible memory x utilisation - margin``, and of that ``weights + adapters + activations + overhead`` are not cache. The GPU
-that has least left decides: its stage's weights are the heaviest.
+The usable memory is ``visible memory x utilisation - margin``. The cache gets what ``weights + adapters + activations + overhead``
+leave of it. The GPU with the least left decides: the one whose pipeline stage has the heaviest weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["plan_equation", "rank_weights_part"]
 
 
 def plan_equation(opened: Opened) -> Noted[Budget | None]:
-    """What each GPU has left for the cache. ``None`` without a GPU of known memory, or if the model's weights are unknown."""
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown."""
     from hwcalc.quantization.planned import format_name
 
     engine, request, hardware = opened.engine, opened.request, opened.request.hardware
@@ -39,14 +39,14 @@ def plan_equation(opened: Opened) -> Noted[Budget | None]:
     notes += weights.notes
     if memory is None or weights.value is None:
         return Noted(None, notes)
-    wanted = format_name(request.weights)
+    weight_format = format_name(request.weights)
     tokens, rows = engine.forward_tokens(opened), request.replica_batch
     extra = beside(opened)
     margin = _margin(hardware)
     parts = (
         *weights.value,
         *extra.value,
-        forward(opened, tokens, rows, plain=wanted if wanted in FLOATS else None),
+        forward(opened, tokens, rows, dtype=weight_format if weight_format in FLOATS else None),
         *engine.working(opened),
         device_context(hardware.gpu),
         *workspaces(hardware.gpu),
@@ -59,7 +59,10 @@ def plan_equation(opened: Opened) -> Noted[Budget | None]:
 
 
 def _margin(hardware: Hardware) -> Noted[Fraction]:
-    """The share that is left alone: what the user says, else the profile's, with a note; none beside a share of the user's own."""
+    """The share of the GPU that stays free: the user's, or by default the profile's, with a note.
+
+    If the user gives the share that the engine may use, the default is no margin.
+    """
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or Fraction(0))
     margin = runtime_profile().margin
@@ -68,25 +71,25 @@ def _margin(hardware: Hardware) -> Noted[Fraction]:
 
 
 def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
-    """Weights of the stage that holds most.
+    """Weights on the GPU of the pipeline stage that holds most. ``None``, with a note, if they are unknown.
 
-    Parameters in their format where they are counted; else, or where the files are larger, the files' own size shared out the
-    same way. ``None``, with a note, where neither is known.
+    If the size of the published files is known and the user asks for no other format, that size is divided over the ranks in the
+    proportion of the counted parameters, or evenly if they are not counted. Otherwise the parameters are counted in their format.
     """
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     model, parallel = opened.model, opened.request.parallel
-    wanted = format_name(opened.request.weights)
-    plain = wanted if wanted in FLOATS else None
-    scheme, known = planned_scheme(model, wanted)
+    weight_format = format_name(opened.request.weights)
+    weight_dtype = weight_format if weight_format in FLOATS else None
+    scheme, known = planned_scheme(model, weight_format)
     rules = opened.engine.weight_rules()
 
     def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
-        key = (rules.engine, "weights", wanted, scheme is None, parallel)
-        return model.once(key, lambda: rank_weight_bytes(model, parallel, plain=plain, scheme=scheme, rules=rules))
+        key = (rules.engine, "weights", weight_format, scheme is None, parallel)
+        return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
 
     stages = on_ranks(scheme if known else None, parallel)
-    if model.weights is not None and wanted is None:
+    if model.weights is not None and weight_format is None:
         published = model.weights.total_bytes
         if stages is not None:
             alone = sum(on_ranks(scheme if known else None, ALONE) or ())
@@ -101,5 +104,5 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     if stages is None or not known:
         message = f"Weights of {model.id} are not known: no verdict. Give a format with --weights, or a budget with --kv-memory."
         return Noted(None, (Note(code="weights-unknown", message=message),))
-    format_ = (plain or model.dtype or "bf16") if scheme is None else scheme.name
-    return Noted((exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {format_}"),))
+    name = (weight_dtype or model.dtype or "bf16") if scheme is None else scheme.name
+    return Noted((exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}"),))

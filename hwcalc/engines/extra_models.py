@@ -1,4 +1,4 @@
-"""What is loaded beside the planned model: LoRA adapters, and the draft whose guesses it checks."""
+"""Memory for what is loaded beside the planned model: LoRA adapters and a draft model."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["beside"]
 
 
 def beside(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
-    """Adapters, and the draft with its cache: it sees every token that the planned model sees."""
+    """The adapters, and the draft with its cache. The draft caches every token that the planned model caches."""
     adapters, draft = _adapters(opened), _draft(opened)
     return Noted((*adapters.value, *draft.value), (*adapters.notes, *draft.notes))
 
 
 def _adapters(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
-    """Adapters of ``--lora`` on the fullest rank; none without, and none where nobody counts the layers that they stand beside."""
+    """Adapters of ``--lora`` on the fullest rank. If the layers of the model are not counted, a note says that adapters are missing."""
     model, lora = opened.model, opened.request.lora
     if lora is None:
         return Noted(())
-    found = lora_bytes_rank(model, lora, opened.request.parallel, rules=opened.engine.weight_rules())
-    if found is None:
+    size = lora_bytes_rank(model, lora, opened.request.parallel, rules=opened.engine.weight_rules())
+    if size is None:
         message = f"--lora is not counted: the layers of {model.id} are not known."
         return Noted((), (Note(code="lora-unknown", message=message),))
-    return Noted((ranked("adapters", Section.WEIGHTS, found),))
+    return Noted((ranked("adapters", Section.WEIGHTS, size),))
 
 
 def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
@@ -41,7 +41,7 @@ def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
     scheme, known = planned_scheme(draft, None)
     rules = engine.weight_rules()
     weights = draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=rules) if known else None
-    own = request.changed(
+    draft_request = request.changed(
         parallel=Parallel(**{**vars(request.parallel), "pp": 1, "ep": 1}),
         draft=None,
         lora=None,
@@ -49,8 +49,8 @@ def _draft(opened: Opened) -> Noted[tuple[BudgetPart, ...]]:
         weights=None,
         options={},
     )
-    local = engine.unchecked(draft, own)
-    cache = exact("draft cache", Section.OVERHEAD, local.needed_bytes, f"the cache of {draft.id} by {engine.name}'s rule")
+    opened_draft = engine.unchecked(draft, draft_request)
+    cache = exact("draft cache", Section.OVERHEAD, opened_draft.needed_bytes, f"the cache of {draft.id} by {engine.name}'s rule")
     if weights is None:
         message = f"The weights of the draft {draft.id} are not known, and not counted."
         return Noted((cache,), (Note(code="draft-unknown", message=message),))

@@ -1,7 +1,7 @@
-"""An engine that follows the general rules wherever it does not say otherwise.
+"""The general rules, which an engine follows unless it overrides them.
 
-Each layer has tensors of its own; heads are divided over ``tp`` and a latent is not, layers over ``pp``, sequences over ``dp``, and
-the tokens of attention over ``dcp``. What a GPU has left for the cache follows from the equation of :mod:`hwcalc.engines.equation`.
+Each layer has its own tensors. ``tp`` divides heads, but not a latent; ``pp`` divides layers, ``dp`` sequences, and ``dcp`` the tokens
+of attention. The memory left for the cache follows from the equation in :mod:`hwcalc.engines.equation`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["GeneralEngine"]
 
 
 class GeneralEngine(Engine):
-    """The general rules. An engine has at least a name, its :meth:`dtypes` and its :meth:`tensors` of its own."""
+    """The general rules. A subclass needs at least a name, :meth:`dtypes` and :meth:`tensors`."""
 
     def needed_bytes(self, opened: Opened) -> int:
         if opened.request.gpus == opened.request.parallel.dcp == 1:
@@ -45,16 +45,16 @@ class GeneralEngine(Engine):
         return rank_weights_part(opened)
 
     def weight_rules(self) -> Rules:
-        """Evenly."""
+        """By default every matrix is divided evenly."""
         from hwcalc.engines.rank_weights import REFERENCE
 
         return REFERENCE
 
-    def plain_dtype(self, opened: Opened) -> str:
-        return self.weight_rules().plain(opened.model, None).name
+    def weight_dtype(self, opened: Opened) -> str:
+        return self.weight_rules().weight_format(opened.model, None).name
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
-        """Prompts go in pieces."""
+        """By default prompts are processed in chunks."""
         from hwcalc.engines.costs import chunk_tokens
 
         return chunk_tokens(opened)

@@ -1,4 +1,4 @@
-"""``--lora``: how many low-rank adapters are on the GPU at once, and of which rank."""
+"""The value of ``--lora``: how many low-rank adapters are on the GPU at once, and their rank."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ALLOWED: Final = (
 
 @frozen
 class Lora:
-    """Adapters that are on the GPU at once: ``count`` of them, each of ``rank``, beside the linear layers that ``targets`` names."""
+    """``count`` adapters of rank ``rank`` on the GPU at once, attached to the linear layers that ``targets`` names."""
 
     rank: int
     count: int = 1
     targets: str = "all"
-    """``all``, ``attention`` (and other mixers of tokens, such as Mamba's) or ``mlp`` (experts too)."""
+    """``all``, ``attention`` (which includes other token mixers, such as Mamba) or ``mlp`` (which includes experts)."""
     dtype: str = "bf16"
 
     def __str__(self) -> str:
@@ -35,32 +35,32 @@ class Lora:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one number."""
+        """Bytes of one number of an adapter."""
         return FLOATS[self.dtype].number_bytes
 
 
 def parse_lora(text: str) -> Lora:
-    """``rank=16,count=8,targets=attention,dtype=bf16``; only ``rank`` must be there.
+    """Parse ``rank=16,count=8,targets=attention,dtype=bf16``. Only ``rank`` is required.
 
     >>> parse_lora("rank=16,count=8").count
     8
 
-    Raises :class:`~hwcalc.errors.UsageError` for another key, a key twice, or a value out of range.
+    Raises :class:`~hwcalc.errors.UsageError` for an unknown or repeated key, or a wrong value.
     """
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for item in text.split(","):
         key, sign, value = (part.strip().lower() for part in item.partition("="))
-        if not sign or key not in {"rank", "count", "targets", "dtype"} or key in given:
-            reason = "twice" if key in given else "not known"
+        if not sign or key not in {"rank", "count", "targets", "dtype"} or key in values:
+            reason = "twice" if key in values else "not known"
             raise UsageError(f"--lora {text[:60]!r}: {(key or item)[:20]!r} is {reason}.", hint=f"Allowed: {_ALLOWED}.")
-        given[key] = value
-    if "rank" not in given:
+        values[key] = value
+    if "rank" not in values:
         raise UsageError(f"--lora {text[:60]!r} names no rank.", hint=f"Allowed: {_ALLOWED}.")
     return Lora(
-        rank=_number(text, "rank", given["rank"], _LARGEST_RANK),
-        count=_number(text, "count", given.get("count", "1"), _LARGEST_COUNT),
-        targets=_word(text, "targets", given.get("targets", "all"), _TARGETS),
-        dtype=_word(text, "dtype", given.get("dtype", "bf16"), _DTYPES),
+        rank=_number(text, "rank", values["rank"], _LARGEST_RANK),
+        count=_number(text, "count", values.get("count", "1"), _LARGEST_COUNT),
+        targets=_word(text, "targets", values.get("targets", "all"), _TARGETS),
+        dtype=_word(text, "dtype", values.get("dtype", "bf16"), _DTYPES),
     )
 
 

@@ -1,8 +1,8 @@
-"""Low-rank adapters beside the weights: what they add on a rank.
+"""The bytes of low-rank adapters on a rank.
 
-An adapter of rank r puts two matrices beside a linear layer of out x in: A of r x in and B of out x r (Hu et al. 2021,
-arXiv:2106.09685, section 4.1). On a tensor-parallel rank they are cut as the layer is: where it is cut by outputs A is whole and B is
-cut, where it is cut by inputs A is cut and B is whole; an expert that is dealt out takes its adapters along.
+An adapter of rank r adds two matrices to a linear layer of shape out x in: A of r x in and B of out x r (Hu et al. 2021,
+arXiv:2106.09685, section 4.1). Tensor parallelism cuts them together with the layer. If the layer is cut by outputs, A is whole and
+B is cut; if it is cut by inputs, A is cut and B is whole. With expert parallelism the adapters of an expert go to its rank.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _MLP_PARTS: Final = frozenset({"mlp", "experts", "feed_forward", "block_sparse_m
 def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *, rules: Rules = REFERENCE) -> RankBytes | None:
     """Bytes of adapters on the fullest rank; ``None`` if the model's weights are not counted.
 
-    A layer of 4,096 x 4,096 with rank 16 in bf16 takes (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes an adapter. Low is without
-    routed experts, which many adapters leave alone. High is what PEFT 0.21's ``all-linear`` makes of a model of transformers 5:
-    routers too, and twice the rank beside gate and up where they are one tensor, so that both have rows of their own.
+    One adapter of rank 16 in bf16 for a layer of 4,096 x 4,096 takes (16 x 4,096 + 4,096 x 16) x 2 = 262,144 bytes. Low leaves out
+    routed experts, as many adapters do. High is ``all-linear`` of PEFT 0.21 for a model of transformers 5: it includes routers, and
+    has twice the rank for gate and up where they are one tensor, so that each has its own rows.
     """
     if model.counted is None:
         return None
-    blocks = cut_blocks(model, rules.held(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
+    blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
 
     def beside(numbers: Callable[[Block, Weight, Lora], int]) -> int:
         def beside_one(block: Block, weight: Weight) -> int:
@@ -47,7 +47,7 @@ def lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE, *,
 def most_on_a_stage(
     model: ModelSpec, blocks: tuple[Block, ...], pp: int, rules: Rules, numbers: Callable[[Block, Weight], int]
 ) -> int:
-    """The most that a pipeline stage holds, where ``numbers`` says how many one layer keeps beside a tensor."""
+    """The most adapter numbers on any pipeline stage. ``numbers`` returns those of one layer for one of its tensors."""
     return max(
         sum(block.count * numbers(block, weight) for block in stage for weight in block.weights)
         for stage in on_stages(model, blocks, pp, rules)
@@ -55,13 +55,13 @@ def most_on_a_stage(
 
 
 def adapter_numbers(rank: int, weight: Weight) -> int:
-    """Numbers of A and B beside all copies of a matrix that is cut already."""
+    """Numbers in A and B for all copies of a matrix that has been cut already."""
     rows, columns = weight.shape
     return weight.copies * rank * (rows + columns)
 
 
 def adapted(block: Block, weight: Weight, lora: Lora) -> bool:
-    """Whether a tensor is a linear layer of the language model that the adapters stand beside."""
+    """Whether a tensor is a linear layer of the language model that the adapters target."""
     if block.part not in {Part.LANGUAGE, Part.ENCODER} or len(weight.shape) != 2:
         return False
     if weight.role not in {WeightRole.LINEAR, WeightRole.EXPERT}:
@@ -85,6 +85,6 @@ def _as_peft(block: Block, weight: Weight, lora: Lora) -> int:
         return adapter_numbers(lora.rank, weight)
     numbers = _each(block, weight, lora)
     if numbers and weight.role is WeightRole.EXPERT and module_of(weight) in {"gate_proj", "up_proj"}:
-        # B has rows for both, and columns for twice the rank.
+        # B has the rows of gate and up, and columns for twice the rank.
         numbers += weight.copies * lora.rank * weight.shape[0]
     return numbers

@@ -1,4 +1,4 @@
-"""A value together with what a reader should know about it."""
+"""A value together with notes about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Noted(NamedTuple, Generic[T]):
-    """A value and its notes, in the order in which they came up."""
+    """A value, and the notes on how it was obtained, in order."""
 
     value: T
     notes: tuple[Note, ...] = ()

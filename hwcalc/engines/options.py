@@ -1,4 +1,4 @@
-"""Values as people spell them: an engine's own knobs, and the format of a cache."""
+"""Parsers for engine options and for the value of ``--dtype``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["EngineOption", "choice_option", "integer_option", "number_option", "
 
 @frozen
 class EngineOption:
-    """An engine's own knob: its name, what it does, its default, and how its value is read."""
+    """One option of an engine, under the engine's own name. ``check`` parses a value; it is called with the name and the text."""
 
     name: str
     help: str
@@ -23,7 +23,7 @@ class EngineOption:
 
 
 def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], int]:
-    """A reader of whole numbers in range, ``32k`` included."""
+    """A parser of whole numbers in a range. It accepts ``32k``."""
     from hwcalc.units import parse_tokens
 
     def check(name: str, value: str) -> int:
@@ -36,7 +36,7 @@ def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], i
 
 
 def number_option(maximum: int) -> Callable[[str, str], float]:
-    """A reader of numbers from 0 on, with or without a point."""
+    """A parser of numbers from 0 to ``maximum``, with or without a decimal point."""
 
     def check(name: str, value: str) -> float:
         whole, _, part = value.partition(".")
@@ -53,7 +53,7 @@ def number_option(maximum: int) -> Callable[[str, str], float]:
 
 
 def choice_option(*choices: str) -> Callable[[str, str], str]:
-    """A reader of one of a few words."""
+    """A parser that accepts only the given words."""
 
     def check(name: str, value: str) -> str:
         if value not in choices:
@@ -64,20 +64,23 @@ def choice_option(*choices: str) -> Callable[[str, str], str]:
 
 
 def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
-    """``fp8`` or ``q8_0:q4_0`` as the formats of keys and values; a packed layout's name is given back as it is."""
+    """Parse ``fp8`` or ``q8_0:q4_0`` into the formats of keys and values. The name of a packed layout is returned as it is.
+
+    Raises :class:`~hwcalc.errors.UnknownNameError` for an unknown dtype.
+    """
     text = spelling.strip().lower()
     if find_packed(text) is not None:
         return text
     halves = text.split(":")
-    found = [find_dtype(half) for half in halves]
-    if len(halves) > 2 or None in found:
+    dtypes = [find_dtype(half) for half in halves]
+    if len(halves) > 2 or None in dtypes:
         known = ", ".join((*dtype_names(), *packed_names()))
         raise UnknownNameError(
             f"--dtype {spelling[:40]!r} is not a known dtype.",
             option="dtype",
             hint=f"Known: {known}; K:V for two. See: kvplan dtypes",
         )
-    key, value = found[0], found[-1]
+    key, value = dtypes[0], dtypes[-1]
     assert key is not None
     assert value is not None
     return key, value

@@ -1,4 +1,4 @@
-"""What a rank asks its device for, tensor by tensor in the order in which the engine does: the general rule, layer after layer."""
+"""The tensors that a rank allocates, by the general rule: layer after layer."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = ["layer_allocations"]
 
-_SAME: Final = {"fp8": "fp8_e4m3"}
+_TORCH_NAMES: Final = {"fp8": "fp8_e4m3"}
 _PER_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX})
 
 
 def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
-    """A tensor for each that the engine stores, of the layers of pipeline stage ``stage`` (from 0) on one tensor-parallel rank.
+    """The stored tensors of one tensor-parallel rank of pipeline stage ``stage`` (from 0).
 
-    Heads are divided over ``tp``, sequences over ``dp``, the tokens of attention over ``dcp``; what does not divide is rounded up, as
-    on the fullest rank. Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
+    ``tp`` divides heads, ``dp`` sequences, and ``dcp`` the tokens of attention. What does not divide evenly is rounded up, as on the
+    fullest rank. Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
     """
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local, known = opened.replica, opened.rank_tensors
+    local, kind_tensors = opened.replica, opened.rank_tensors
     out: list[Allocation] = []
     for number in opened.engine.weight_rules().spans(len(layers), parallel.pp)[stage]:
         names: dict[str, int] = {}
         for kind in layers[number]:
-            for tensor in known[kind]:
+            for tensor in kind_tensors[kind]:
                 names[tensor.name] = names.get(tensor.name, 0) + 1
-                again = "" if names[tensor.name] == 1 else f".{names[tensor.name]}"
-                out += _allocated(f"layers.{number}.{tensor.name}{again}", number, tensor, local)
+                suffix = "" if names[tensor.name] == 1 else f".{names[tensor.name]}"
+                out += _allocations(f"layers.{number}.{tensor.name}{suffix}", number, tensor, local)
     for tensor in local.extras:
-        out += _allocated(tensor.name, -1, tensor, local)
+        out += _allocations(tensor.name, -1, tensor, local)
     return tuple(out)
 
 
-def _allocated(name: str, layer: int, tensor: StoredTensor, opened: Opened) -> Iterable[Allocation]:
+def _allocations(name: str, layer: int, tensor: StoredTensor, opened: Opened) -> Iterable[Allocation]:
     size, positions, dcp = tensor.bytes, tensor.positions, opened.request.parallel.dcp
     if dcp > 1 and tensor.role in _PER_TOKEN - {Role.INDEX} and positions:
-        # Of seven tokens over two ranks the fullest has four.
+        # With seven tokens on two ranks, the fullest rank has four.
         kept = -(-positions // dcp)
         size, positions = size // positions * kept, kept
     if size:
@@ -54,8 +54,8 @@ def _allocated(name: str, layer: int, tensor: StoredTensor, opened: Opened) -> I
 
 
 def _shape(tensor: StoredTensor, size: int, positions: int, batch: int) -> tuple[str, tuple[int, ...]]:
-    """``[batch, heads, tokens, head_dim]`` where that many numbers make up the bytes; else rows of bytes, else bytes."""
-    dtype = _SAME.get(tensor.dtype, tensor.dtype)
+    """Dtype and shape: ``[batch, heads, tokens, head_dim]`` if that gives ``size`` bytes, or the same in rows of bytes, or flat."""
+    dtype = _TORCH_NAMES.get(tensor.dtype, tensor.dtype)
     item = ITEM_BYTES.get(dtype)
     if item is not None:
         shape = _axes(tensor, positions, batch, tensor.shape[-1])

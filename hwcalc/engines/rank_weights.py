@@ -1,8 +1,8 @@
-"""What one rank holds of a model's weights: the counted tensors, cut the way an engine cuts them.
+"""The weights that one rank holds: the counted tensors, cut as an engine cuts them.
 
-:data:`REFERENCE` is ideal sharding: every matrix divided, nothing padded, nothing repeated but what all heads share. An engine's
-own habits are a subclass of :class:`Rules`. Weights of multi-token prediction are loaded for speculative decoding only and are
-counted by :mod:`hwcalc.engines.draft_weights`.
+:data:`REFERENCE` is ideal sharding: it divides every matrix, pads nothing, and repeats only what all heads share. An engine that
+shards differently has a subclass of :class:`Rules`. Weights of multi-token prediction are loaded only for speculative decoding;
+:mod:`hwcalc.engines.draft_weights` counts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["REFERENCE", "RankBytes", "Rules", "block_bytes", "cut_blocks", "on_s
 
 @frozen
 class RankBytes:
-    """Bytes on the rank that holds most: low, expected, high, and where they come from in words."""
+    """Bytes on the fullest rank: low, expected and high, and their source in words."""
 
     low: int
     expected: int
@@ -36,37 +36,37 @@ class RankBytes:
 
 
 class Rules:
-    """How an engine builds a model on several ranks. No state; a subclass overrides what it does otherwise."""
+    """How an engine divides a model over ranks. A subclass overrides what its engine does differently. There is no state."""
 
     engine: ClassVar[str] = "reference"
-    """Whose reading of the file decides how many layers there are."""
+    """The engine whose reading of the config decides the number of layers (:meth:`ModelSpec.stack_for`)."""
     rank: ClassVar[type[Rank]] = Rank
     tables: ClassVar[Tables] = Tables()
     gathers_logits: ClassVar[bool] = False
-    """Whether every rank gets the logits of the whole vocabulary, not of its own rows alone."""
+    """Whether every rank gets the logits of the whole vocabulary, and not only those of its own rows."""
 
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
-        """The layers of each pipeline stage."""
+        """The range of layers of each pipeline stage."""
         return pipeline_stages(layers, pp)
 
-    def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
-        """The format of what is not quantised: ``wanted``, else the model's own, else bf16."""
-        return FLOATS.get(wanted or model.dtype or "", BF16)
+    def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
+        """The format of weights that are not quantised: ``weight_dtype``, or else the dtype of the model, or else bf16."""
+        return FLOATS.get(weight_dtype or model.dtype or "", BF16)
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
-        """A layer's cache as the fullest tensor-parallel rank keeps it."""
+        """The part of a layer's cache that the fullest tensor-parallel rank keeps."""
         return kind.shard(tp)
 
-    def held(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
-        """The blocks that are loaded: no multi-token prediction, and a second table where a tied one cannot be shared."""
+    def loaded_blocks(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
+        """The blocks that are loaded: without multi-token prediction, and with a head of its own where a tied one cannot be shared."""
         blocks = [block for block in weights.blocks if block.part is not Part.MTP]
         yield from blocks
-        head = self.own_head(model, blocks, pp)
+        head = self.untied_head(model, blocks, pp)
         if head is not None:
             yield head
 
-    def own_head(self, model: ModelSpec, blocks: Iterable[Block], pp: int) -> Block | None:
-        """The head of a tied model on a last stage without an embedding: a stage cannot share a table with another one."""
+    def untied_head(self, model: ModelSpec, blocks: Iterable[Block], pp: int) -> Block | None:
+        """The separate head of a tied model, if :meth:`unties`; ``None`` if the head is shared, or in the blocks already."""
         rank = self.rank(model)
         tables = [weight for block in blocks for weight in block.weights if rank.is_vocabulary(weight)]
         embedded = [weight for weight in tables if weight.role is WeightRole.EMBEDDING and "per_layer" not in weight.path]
@@ -77,15 +77,15 @@ class Rules:
         return Block(kind="head", weights=(head,))
 
     def unties(self, model: ModelSpec, pp: int) -> bool:
-        """Whether a tied head is a table of its own."""
+        """Whether a tied head becomes a separate table. It does on a last stage without an embedding: stages cannot share a table."""
         return pp > 1 and len(model.stack) > 0 and not self.tables.has_embedding_at_the_end(model)
 
     def as_built(self, model: ModelSpec, block: Block) -> Iterable[Weight]:
-        """The weights of one layer as the engine's classes build them, which may be a few more or fewer."""
+        """The weights of one layer as the engine's model classes build them; these may add or leave out a few."""
         return block.weights
 
     def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
-        """Whether a parameter stays in 32 bits whatever the model's dtype."""
+        """Whether a parameter is kept in 32 bits whatever the dtype of the model."""
         return False
 
 
@@ -96,15 +96,15 @@ def rank_weight_bytes(
     model: ModelSpec,
     parallel: Parallel = ALONE,
     *,
-    plain: str | None = None,
+    weight_dtype: str | None = None,
     scheme: Scheme | None = None,
     rules: Rules = REFERENCE,
 ) -> tuple[int, ...] | None:
     """Bytes of weights on the fullest rank of each pipeline stage; ``None`` if the model's weights are not counted.
 
-    ``plain`` is the dtype of what is not quantised and ``scheme`` the quantisation. With ``ep`` above 1 whole experts are dealt out over
-    that many ranks; otherwise all ranks of ``tp`` and ``dp`` share each expert's matrices. Llama-3.1-8B on two ranks holds half of
-    its matrices and all of its 65 norms:
+    ``scheme`` is the quantisation, and ``weight_dtype`` the dtype of weights that are not quantised. With ``ep`` above 1 whole experts
+    are distributed over that many ranks; otherwise all ranks of ``tp`` and ``dp`` divide the matrices of each expert. On two ranks,
+    each holds half of the matrices of Llama-3.1-8B and all of its 65 norms:
 
     >>> from hwcalc import load_model
     >>> rank_weight_bytes(load_model("meta-llama/Llama-3.1-8B"), Parallel(tp=2))
@@ -114,23 +114,23 @@ def rank_weight_bytes(
     """
     if model.counted is None:
         return None
-    form = rules.plain(model, plain)
-    blocks = cut_blocks(model, rules.held(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
+    unquantized = rules.weight_format(model, weight_dtype)
+    blocks = cut_blocks(model, rules.loaded_blocks(model, model.counted, parallel.pp), rules.rank(model, parallel), rules)
     return tuple(
-        sum(block_bytes(model, block, rules, scheme, form) for block in stage)
+        sum(block_bytes(model, block, rules, scheme, unquantized) for block in stage)
         for stage in on_stages(model, blocks, parallel.pp, rules)
     )
 
 
 def cut_blocks(model: ModelSpec, blocks: Iterable[Block], rank: Rank, rules: Rules) -> tuple[Block, ...]:
-    """The blocks as the engine builds them, with what the fullest rank holds of every tensor."""
+    """The blocks as the engine builds them, with each tensor cut to the part on the fullest rank."""
     return tuple(
         replace(block, weights=tuple(rank.cut(block, weight) for weight in rules.as_built(model, block))) for block in blocks
     )
 
 
 def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) -> Iterator[tuple[Block, ...]]:
-    """The blocks of each pipeline stage, with the layers that it has of them."""
+    """The blocks of each pipeline stage, with only the layers of that stage."""
     spans = rules.spans(len(model.stack_for(rules.engine)), pp)
     for stage, span in enumerate(spans):
         counts = [count_on_stage(model, block, stage, spans, rules.tables) for block in blocks]
@@ -141,12 +141,12 @@ def on_stages(model: ModelSpec, blocks: Sequence[Block], pp: int, rules: Rules) 
         )
 
 
-def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | None, plain: WeightFormat) -> int:
-    """Bytes of a block whose weights are cut already, in all of its layers."""
+def block_bytes(model: ModelSpec, block: Block, rules: Rules, scheme: Scheme | None, unquantized: WeightFormat) -> int:
+    """Bytes of all layers of a block whose weights are cut already."""
     size = 0
     for weight in block.weights:
         if rules.is_fp32(model, weight):
             size += block.count * FP32.bytes(weight)
         else:
-            size += block.count * plain.bytes(weight) if scheme is None else scheme.bytes(block, weight, plain)
+            size += block.count * unquantized.bytes(weight) if scheme is None else scheme.bytes(block, weight, unquantized)
     return size

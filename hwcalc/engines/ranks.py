@@ -1,4 +1,4 @@
-"""The cache on one GPU by the general rule, for engines that keep each layer's tensors by themselves."""
+"""The bytes of cache on the fullest GPU, by the general rule: each layer has its own tensors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hwcalc.formulas import Layer, LayerKind, Role
 __all__ = ["fullest_rank_bytes"]
 
 _BY_TOKEN = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
-"""What decode context parallelism divides: entries of tokens, which every rank has some of. States and indexers are whole."""
+"""Roles whose tokens decode context parallelism divides over ranks. States and indexer keys are whole on every rank."""
 
 
 def fullest_rank_bytes(opened: Opened) -> int:
-    """What the fullest GPU holds: a shard of each layer of its stage, for the sequences of its replica.
+    """Bytes of cache on the fullest GPU: its shard of each layer of its stage, for the sequences of its replica.
 
     Llama-3.1-8B, four tokens in bf16, tp 2 and pp 2: 16 layers x 4 tokens x 4 heads x 256 x 2 bytes = 131,072, a quarter of all.
 
@@ -39,7 +39,7 @@ def _stage(layers: Sequence[Layer], size: dict[LayerKind, int]) -> int:
 
 
 def _share(tensor: StoredTensor, dcp: int) -> int:
-    """The bytes of a tensor on the rank that has most of its tokens: of seven tokens over two ranks, four."""
+    """Bytes of a tensor on the rank with most of its tokens: with seven tokens on two ranks, that is four tokens."""
     if dcp == 1 or tensor.role not in _BY_TOKEN or not tensor.positions:
         return tensor.bytes
     return tensor.bytes // tensor.positions * -(-tensor.positions // dcp)

@@ -1,4 +1,4 @@
-"""The formulas themselves: what must be kept, without any engine's pages, padding or habits."""
+"""The reference engine: the formulas alone, without the pages and padding of any real engine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from hwcalc.formulas import DType, LayerKind, Role
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.dtypes import find_dtype, find_packed
 
-__all__ = ["Reference", "model_dtype"]
+__all__ = ["Reference", "known_dtype", "model_dtype"]
 
 _DEFAULT_MODEL_DTYPE = "bf16"
 _DEFAULT_STATE_DTYPE = "fp32"
 _INDEX_DTYPE = "fp8_scaled_128"
 
 
-def named(name: str) -> DType:
-    """A format that is known to exist."""
+def known_dtype(name: str) -> DType:
+    """The format of this name. Raises :class:`KeyError` if there is none, which is a mistake in this program."""
     dtype = find_dtype(name)
     if dtype is None:
         raise KeyError(name)
@@ -31,16 +31,16 @@ def named(name: str) -> DType:
 
 
 def model_dtype(model: ModelSpec) -> Noted[DType]:
-    """The dtype that the config names, bf16 where it names none; a note says which it was."""
+    """The dtype that the config names, or bf16 if it names none. A note says which."""
     if model.dtype is None:
         message = f"KV dtype {_DEFAULT_MODEL_DTYPE}: assumed, since the config names none that a cache has. Set it with --dtype."
     else:
         message = f"KV dtype {model.dtype}: the model's own. Set it with --dtype."
-    return Noted(named(model.dtype or _DEFAULT_MODEL_DTYPE), (Note(code="default-dtype", message=message),))
+    return Noted(known_dtype(model.dtype or _DEFAULT_MODEL_DTYPE), (Note(code="default-dtype", message=message),))
 
 
 class Reference(GeneralEngine):
-    """The pure sum over layers."""
+    """The sum of the formulas over the layers."""
 
     name: ClassVar[str] = "reference"
     title: ClassVar[str] = "the formulas: what must be kept, nothing an engine adds"
@@ -51,13 +51,13 @@ class Reference(GeneralEngine):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         model, request = opened.model, opened.request
-        own, notes = model_dtype(model)
-        spelled = own.name if request.dtype is None else request.dtype
+        default, notes = model_dtype(model)
+        spelled = default.name if request.dtype is None else request.dtype
         parsed = parse_kv_dtype(spelled)
         roles = {
-            Role.INDEX: named(_INDEX_DTYPE),
-            Role.STATE: named(model.state_dtype or _DEFAULT_STATE_DTYPE),
-            Role.CONV: own,
+            Role.INDEX: known_dtype(_INDEX_DTYPE),
+            Role.STATE: known_dtype(model.state_dtype or _DEFAULT_STATE_DTYPE),
+            Role.CONV: default,
         }
         if isinstance(parsed, str):
             packed = find_packed(parsed)

@@ -1,4 +1,4 @@
-"""What is asked of an engine: one frozen request."""
+"""The request to an engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_RANKS: Final = 4096
 
 @frozen
 class Parallel:
-    """How many GPUs share the work, and how."""
+    """The sizes of tensor, pipeline, data, decode-context and expert parallelism, each from 1 to 4,096."""
 
     tp: int = 1
     pp: int = 1
@@ -38,32 +38,32 @@ class Parallel:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all: dcp and ep reuse those of tp and dp."""
+        """The number of GPUs. dcp and ep reuse the GPUs of tp and dp."""
         return self.tp * self.pp * self.dp
 
 
 ALONE: Final = Parallel()
-"""One GPU by itself."""
+"""A single GPU."""
 
 
 @frozen
 class Hardware:
-    """What the work runs on, and how much of its memory may be used."""
+    """The accelerator, and how much of its memory may be used. ``None`` means that the user does not say."""
 
     gpu: Gpu | None = None
     memory_utilization: float | None = None
-    """Share of each GPU that the engine may use, where the user says so."""
+    """The share of each GPU that the engine may use."""
     kv_memory: int | None = None
-    """Bytes that each GPU gives to the cache, where the user says so."""
+    """Bytes of each GPU for the cache."""
     margin: Fraction | None = None
-    """Share of each GPU that is left alone, where the user says so."""
+    """The share of each GPU that stays free."""
     calibrated: bool = True
-    """Whether what the user measured stands in for estimates."""
+    """Whether measurements of the user replace estimates."""
 
 
 @frozen
 class Request:
-    """What the user asked for, parsed. ``dtype`` is the spelling of ``--dtype`` or ``None`` for the engine's default."""
+    """A parsed request. ``dtype`` is the text of ``--dtype``, or ``None`` for the default of the engine."""
 
     seq: int
     batch: int = 1
@@ -75,27 +75,27 @@ class Request:
     weights: str | None = None
     lora: Lora | None = None
     draft: ModelSpec | None = None
-    """The model of ``--draft``: small, loaded beside the planned one, which checks its guesses."""
+    """The model of ``--draft``: a small model that proposes tokens, which the planned model verifies."""
     option_draft: ModelSpec | None = None
-    """The model that an engine option names as the draft, loaded."""
+    """The draft model that an engine option names (:meth:`Engine.draft_named`)."""
     options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """The number of GPUs."""
         return self.parallel.gpus
 
     @property
     def replica_batch(self) -> int:
-        """Sequences of the data-parallel replica that has most."""
+        """The number of sequences of the fullest data-parallel replica."""
         return -(-self.batch // self.parallel.dp)
 
     def flat(self) -> dict[str, Any]:
-        """Every value by its own name, those of :class:`Parallel` and :class:`Hardware` among the others."""
+        """All values by name, with those of :class:`Parallel` and :class:`Hardware` on the same level."""
         return {**vars(self), **vars(self.parallel), **vars(self.hardware)}
 
     def changed(self, **change: Any) -> Request:
-        """The same with other values; those of :class:`Parallel` and :class:`Hardware` go by their own names.
+        """A copy with other values. Fields of :class:`Parallel` and :class:`Hardware` are given by their own names.
 
         >>> Request(seq=8).changed(batch=2, tp=4).parallel.tp
         4

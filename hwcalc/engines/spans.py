@@ -1,4 +1,4 @@
-"""How many positions an engine keeps by a rule that is its own."""
+"""A span for rules that only one engine has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["OwnRule"]
 
 
 class OwnRule(Span):
-    """An engine's own rule, which is known by its words and by the count that it gives."""
+    """A number of positions that an engine computes by its own rule, with the rule in words."""
 
     __slots__ = ("words",)
 

@@ -1,7 +1,7 @@
-"""Which layers, tables and towers a pipeline stage has.
+"""The layers, tables and towers of a pipeline stage.
 
-A stage has its own layers, the first one the embedding and the towers, the last one the last norm and the head. Engines whose
-model classes build tables on other stages too say for which families in :class:`Tables`.
+Each stage has its range of layers. The first stage also has the embedding and the towers, the last stage the last norm and the head.
+Some engines build tables on other stages too; :class:`Tables` lists the families for which they do.
 """
 
 from __future__ import annotations
@@ -17,25 +17,27 @@ __all__ = ["Tables", "count_on_stage", "layers_on_stage"]
 
 _FIRST: Final = frozenset({Part.VISION, Part.AUDIO, Part.PROJECTOR, Part.ENCODER})
 _RUN_BY_LAYERS: Final = frozenset({"attention", "mlp", "moe"})
-"""Kinds of blocks that layers run. One without layer numbers is shared by many layers (Zamba): every stage has it."""
+"""Kinds of blocks inside layers. A block of such a kind without layer numbers is shared by many layers (Zamba): every stage has it."""
 
 
 @frozen
 class Tables:
-    """Families by what an engine builds of them on every stage, used or not."""
+    """Model types for which an engine builds tables on every stage, whether the stage uses them or not."""
 
     all: frozenset[str] = frozenset()
-    """Embedding, last norm and head."""
+    """Embedding, last norm and head are on every stage."""
     but_no_norm: frozenset[str] = frozenset()
+    """Embedding and head are on every stage."""
     embedding: frozenset[str] = frozenset()
+    """Only the embedding is on every stage."""
 
     def has_embedding_at_the_end(self, model: ModelSpec) -> bool:
-        """Whether the last stage has an embedding that a tied head can share."""
+        """Whether the last stage has an embedding, which a tied head can share."""
         return model.model_type in self.all | self.but_no_norm | self.embedding
 
 
 def count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[range], tables: Tables) -> int:
-    """How many layers of this block a pipeline stage has. ``spans`` are the layers of each stage, in order."""
+    """How many layers of a block a pipeline stage has. ``spans`` are the layer ranges of the stages, in order."""
     if len(spans) == 1:
         return block.count
     first, last = stage == 0, stage == len(spans) - 1
@@ -49,9 +51,9 @@ def count_on_stage(model: ModelSpec, block: Block, stage: int, spans: Sequence[r
 
 
 def layers_on_stage(block: Block, count: int, span: range) -> tuple[int, ...] | None:
-    """The numbers of the ``count`` layers of a block that a stage has: all of a tower's, else those in the stage's ``span``.
+    """The numbers of the ``count`` layers of a block on a stage; ``None`` for a block without layer numbers.
 
-    ``None`` for a block that is in no layer.
+    If the stage has all layers of the block, as of a tower, these are all numbers; otherwise those within ``span``.
     """
     if block.layers is None or count == block.count:
         return block.layers
@@ -59,7 +61,7 @@ def layers_on_stage(block: Block, count: int, span: range) -> tuple[int, ...] | 
 
 
 def _once(model: ModelSpec, block: Block, tables: Tables, *, first: bool, last: bool) -> int:
-    """A block that the model has once: the embedding is on the first stage, everything else on the last one."""
+    """How often a stage has a block that the model has once: the embedding is on the first stage, other blocks on the last one."""
     family = model.model_type
     everywhere = family in tables.all
     if block.kind == "embedding":

@@ -1,4 +1,4 @@
-"""What an engine keeps for a request: its tensors and their formats."""
+"""The tensors that an engine stores for a request, and their formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Dtypes", "StoredTensor", "bytes_of"]
 
 @frozen
 class Dtypes:
-    """The format of each role, and how the pair of key and value formats is spelled."""
+    """The format of each role. ``kv`` spells the formats of keys and values as in ``--dtype``."""
 
     kv: str
     roles: Mapping[Role, DType]
@@ -28,9 +28,9 @@ class Dtypes:
 class StoredTensor:
     """One tensor of one layer as the engine stores it for the whole batch.
 
-    ``shape`` counts elements per position and ``positions`` how many are kept for one sequence; ``bytes`` is exact and
-    holds for ``batch`` sequences, padding and scales included. A tensor that exists once, not once per sequence, is not
-    multiplied. ``rule`` says in words and numbers how the bytes come about where they are not shape times positions.
+    ``shape`` is the shape of one position, and ``positions`` how many one sequence keeps. ``bytes`` is exact for all sequences of the
+    batch, with padding and scales; a tensor that exists only once is counted once. ``rule`` explains the bytes in words and numbers
+    if they are not the product of shape and positions.
     """
 
     name: str
@@ -45,5 +45,5 @@ class StoredTensor:
 
 
 def bytes_of(tensors: Iterable[StoredTensor]) -> int:
-    """Sum of bytes."""
+    """The bytes of all tensors."""
     return sum(tensor.bytes for tensor in tensors)

@@ -1,6 +1,6 @@
-"""Hugging Face transformers: DynamicCache, StaticCache, QuantizedCache and the offloaded forms.
+"""Hugging Face transformers: DynamicCache, StaticCache, QuantizedCache and offloaded caches.
 
-Rules of 5.23.0 as ``transformers/cache_utils.py`` has them, with what changed before:
+The rules are those of 5.23.0 (``transformers/cache_utils.py``). Older versions differ:
 
 ==========================================  =====================================  =====================================
 behaviour                                   older                                  since
@@ -21,10 +21,10 @@ from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, parse_kv_dtype
-from hwcalc.engines.reference import model_dtype, named
+from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
-from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, numbers
+from hwcalc.engines.transformers_layers import LATENT_SINCE, RULES, cache_class, counter, version_numbers
 from hwcalc.engines.transformers_quantized import quantization, residual_note
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import (
@@ -51,17 +51,17 @@ _FP32_STATES_SINCE: Final = (5, 14)
 _FP8_SINCE: Final = (5, 22)
 _FLOATS: Final = ("fp32", "fp16", "bf16")
 
-# Model classes whose caches are kept in another dtype than their kind's usual one.
+# Model types whose recurrent states are in the model dtype.
 _MODEL_DTYPE_STATES: Final = frozenset({"minimax", "xlstm"})
-# Those that keep token positions for their indexers and token ids for their n-grams in the cache.
-_TOKEN_KEEPERS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
+# Model types whose cache also keeps the position ids of tokens for indexers, and token ids for n-grams.
+_CACHED_TOKEN_IDS: Final = frozenset({"qwen4_exp", "qwen4_exp_text"})
 _DEFAULT_NGRAM: Final = 3
 _FP32_CONVS: Final = frozenset({"inkling_mm_model", "inkling_text", "inkling2", "inkling2_text"})
 _FP32_INDEXERS: Final = frozenset({"dots3_note", "dots3_note_text"})
 
 
 class Transformers(GeneralEngine):
-    """The cache objects of the transformers library, logical bytes."""
+    """The caches of the transformers library. Bytes are those of the tensors, without what the allocator adds."""
 
     name: ClassVar[str] = "transformers"
     title: ClassVar[str] = "Hugging Face transformers, DynamicCache and its kin"
@@ -105,22 +105,23 @@ class Transformers(GeneralEngine):
         }
     )
 
-    def resolve_version(self, wanted: str) -> str:
-        """Any version from 4.57 to the newest known; the nearest known at or below it decides."""
-        asked = numbers(wanted)
-        for known in self.versions if asked is not None else ():
-            own = numbers(known) or ()
-            # "5" is the newest 5.x, "5.19" has the rules of the nearest one before it.
-            if asked == own[:1] or (len(asked or ()) > 1 and own <= (asked or ())[:2] <= (numbers(self.versions[0]) or ())):
+    def resolve_version(self, requested: str) -> str:
+        """Any version from 4.57 to the newest known one. A version between two known ones has the rules of the older one."""
+        version = version_numbers(requested) or ()
+        newest = version_numbers(self.versions[0]) or ()
+        for known in self.versions if version else ():
+            numbers = version_numbers(known) or ()
+            # "5" is the newest 5.x; "5.19" has the rules of 5.18.
+            if version == numbers[:1] or (len(version) > 1 and numbers <= version[:2] <= newest):
                 return known
         raise UnknownNameError(
-            f"--engine transformers@{wanted[:20]}: no rules for that version.",
+            f"--engine transformers@{requested[:20]}: no rules for that version.",
             option="engine",
             hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
         )
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
-        """The cache has no dtype of its own: ``--dtype`` is the dtype that the model runs in."""
+        """The cache has the dtype that the model runs in, so ``--dtype`` sets that dtype."""
         model, request = opened.model, opened.request
         own, notes = model_dtype(model)
         if request.dtype is not None:
@@ -133,14 +134,14 @@ class Transformers(GeneralEngine):
                     "--engine-option quant_backend=quanto|hqq|fp8",
                 )
             own, notes = parsed[0], ()
-        old = (numbers(opened.version) or ()) < _FP32_STATES_SINCE
-        state = own if old or model.model_type in _MODEL_DTYPE_STATES else named("fp32")
+        old = (version_numbers(opened.version) or ()) < _FP32_STATES_SINCE
+        state = own if old or model.model_type in _MODEL_DTYPE_STATES else known_dtype("fp32")
         roles = dict.fromkeys(Role, own)
         roles[Role.STATE] = state
         if model.model_type in _FP32_CONVS:
-            roles[Role.CONV] = named("fp32")
+            roles[Role.CONV] = known_dtype("fp32")
         if model.model_type in _FP32_INDEXERS:
-            roles[Role.INDEX] = named("fp32")
+            roles[Role.INDEX] = known_dtype("fp32")
         return Noted(Dtypes(kv=own.name, roles=MappingProxyType(roles)), notes)
 
     def check(self, opened: Opened) -> None:
@@ -189,9 +190,9 @@ class Transformers(GeneralEngine):
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         if any(isinstance(group.kind, MatrixLSTM) for group in opened.model.stack.groups):
-            # xLSTMCache counts the tokens seen in one int64.
+            # xLSTMCache counts its tokens in one int64.
             return (counter("seqlen_offset"),)
-        if opened.model.model_type in _TOKEN_KEEPERS:
+        if opened.model.model_type in _CACHED_TOKEN_IDS:
             return _token_records(opened)
         return ()
 
@@ -201,7 +202,7 @@ class Transformers(GeneralEngine):
         return TRANSFORMERS
 
     def needed_bytes(self, opened: Opened) -> int:
-        """An offloaded cache has two layers on the GPU at a time."""
+        """As the general rule, but an offloaded cache has only two layers on the GPU at a time."""
         if cache_class(opened) != "offloaded":
             return super().needed_bytes(opened)
         from hwcalc.engines.transformers_offload import offloaded_gpu_bytes
@@ -217,12 +218,12 @@ class Transformers(GeneralEngine):
         return super().allocation(opened, stage)
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
-        """``generate`` takes every prompt in one pass; a prompt may be all of a sequence but its last token."""
-        every = opened.request.replica_batch * opened.tokens
-        return every, every, every
+        """``generate`` processes each prompt in one pass, and a prompt may be the whole sequence except its last token."""
+        tokens = opened.request.replica_batch * opened.tokens
+        return tokens, tokens, tokens
 
     def working(self, opened: Opened) -> tuple[BudgetPart, ...]:
-        """A dynamic layer grows by concatenation: old and new keys stand side by side for a moment, then old and new values."""
+        """A dynamic layer grows by concatenation: for a moment the old and the new tensor of keys, or of values, exist together."""
         if cache_class(opened) == "static":
             return ()
         sizes = [
@@ -238,16 +239,16 @@ class Transformers(GeneralEngine):
         )
 
     def expands_latents(self, opened: Opened) -> bool:
-        return (numbers(opened.version) or ()) < LATENT_SINCE
+        return (version_numbers(opened.version) or ()) < LATENT_SINCE
 
     def periods(self, opened: Opened) -> frozenset[int]:
-        """Compressed attention empties its buffers whenever a group is full."""
+        """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
         kinds = (group.kind for group in opened.model.stack.groups)
         return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
 
 
 def _check_options(options: Mapping[str, str], cache: str) -> None:
-    """Options of one cache class say nothing about another."""
+    """Refuse options of another cache class than the requested one."""
     for name in ("nbits", "q_group_size", "residual_length", "quant_backend"):
         if name in options and cache != "quantized":
             raise UsageError(f"engine option {name} belongs to cache=quantized.", hint="Add: --engine-option cache=quantized")
@@ -263,13 +264,13 @@ def _check_quantized(opened: Opened, kinds: set[type[LayerKind]]) -> None:
             + ".",
             hint="Use: --engine-option cache=dynamic",
         )
-    knobs = quantization(opened)
-    if knobs.backend == "fp8" and (numbers(opened.version) or ()) < _FP8_SINCE:
+    options = quantization(opened)
+    if options.backend == "fp8" and (version_numbers(opened.version) or ()) < _FP8_SINCE:
         raise UsageError(f"transformers {opened.version} has no fp8 backend.", hint="Use: --engine transformers@5.22 or newer")
 
 
 def _token_records(opened: Opened) -> tuple[StoredTensor, ...]:
-    """Qwen4's int64 records: three position ids of every token for its indexers, the last token ids for its n-grams."""
+    """Qwen4's int64 records: three position ids per token for the indexers, and the last token ids for the n-grams."""
     context_tokens = (opened.model.facts.ngram_size or _DEFAULT_NGRAM) - 1
     counts = {type(group.kind): group.count for group in opened.model.stack_for("transformers").groups}
     records = {

@@ -1,4 +1,4 @@
-"""What transformers stores for one layer of each kind: a rule a kind."""
+"""What transformers stores for one layer: a rule for each kind of layer."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ from hwcalc.formulas.attention import key_value_tensors
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.tensor import Once
 
-__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "numbers"]
+__all__ = ["LATENT_SINCE", "RULES", "cache_class", "counter", "version_numbers"]
 
 LATENT_SINCE: Final = (5, 15)
-# Model classes that size the buffers of their short convolutions themselves: only the columns that are needed.
+# Model types whose short convolutions keep only the columns that they need.
 _OWN_CONV_SIZES: Final = frozenset({"qwen4_exp", "qwen4_exp_text", "zaya"})
-# Static sparse layers that keep their length as a tensor.
+# Model types whose static indexer layers keep their length in a tensor.
 _COUNTED_INDEXERS: Final = frozenset({"minimax_m3_vl", "minimax_m3_vl_text"})
 
 
-def numbers(version: str) -> tuple[int, ...] | None:
-    """``5.14.1`` as numbers; ``None`` for anything else."""
+def version_numbers(version: str) -> tuple[int, ...] | None:
+    """(5, 14, 1) for ``5.14.1``; ``None`` if the text is not a version."""
     parts = version.split(".")
     return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() and len(part) < 6 for part in parts[:3]) else None
 
 
 def cache_class(opened: Opened) -> str:
-    """The class of cache that is planned."""
+    """The requested cache class: dynamic, static, quantized or offloaded."""
     return opened.request.options.get("cache", "dynamic")
 
 
 def _static_length(opened: Opened) -> int:
-    """StaticCache preallocates this many positions whatever is fed."""
+    """The positions that StaticCache preallocates."""
     value = opened.request.options.get("max_cache_len")
     if value is None:
         return opened.tokens
@@ -79,7 +79,7 @@ def _static_length(opened: Opened) -> int:
 
 
 def counter(name: str) -> StoredTensor:
-    """One int64, whatever the batch."""
+    """A tensor of one int64, which exists once for the whole batch."""
     return StoredTensor(name=name, role=Role.STATE, axes=("1",), shape=(1,), dtype="int64", positions=1, span=Once(), bytes=8)
 
 
@@ -91,10 +91,10 @@ def _plain(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
 
 
 def _growing(tensors: tuple[CacheTensor, ...], opened: Opened, window: int | None = None) -> tuple[StoredTensor, ...]:
-    """Tensors with one entry a token.
+    """Store tensors with one entry per token.
 
-    A dynamic sliding layer keeps ``window`` - 1: of ABCD with window 3 it keeps [CD], since the next token brings the
-    third. A static one preallocates min(window, max_cache_len).
+    A dynamic sliding layer keeps ``window`` - 1 entries: with window 3 it keeps [CD] of ABCD, and the next token is the third. A static
+    layer preallocates min(window, max_cache_len) entries.
     """
     span: Span
     if cache_class(opened) == "static":
@@ -126,7 +126,7 @@ def _sink(kind: SinkAttention, opened: Opened) -> tuple[StoredTensor, ...]:
 
 
 def _latent(kind: LatentAttention, opened: Opened) -> tuple[StoredTensor, ...]:
-    latent = (numbers(opened.version) or ()) >= LATENT_SINCE
+    latent = (version_numbers(opened.version) or ()) >= LATENT_SINCE
     return _growing(kind.tensors() if latent else kind.expanded().tensors(), opened, kind.window)
 
 
@@ -142,7 +142,7 @@ def _indexer(kind: SparseIndexer, opened: Opened) -> tuple[StoredTensor, ...]:
 
 
 def _whole_kernel(kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-    """LinearAttentionLayer keeps ``kernel`` columns of the convolution, one more than it needs."""
+    """LinearAttentionLayer keeps as many columns as the convolution's kernel has, one more than it needs."""
     return tuple(
         opened.store(tensor, positions=tensor.span.positions(opened.tokens) + 1)
         if tensor.role is Role.CONV
@@ -158,29 +158,29 @@ def _short_convolution(kind: ShortConvolution, opened: Opened) -> tuple[StoredTe
 
 
 def _compressed(kind: CompressedAttention, opened: Opened) -> tuple[StoredTensor, ...]:
-    """DeepSeek-V4: key and value are one tensor on compressed layers, two on pure sliding ones."""
-    own = opened.dtypes.roles[Role.LATENT]
+    """DeepSeek-V4: compressed layers keep key and value as one tensor, layers with only a window as two."""
+    dtype = opened.dtypes.roles[Role.LATENT]
     if kind.compress_ratio is None:
         tensors = key_value_tensors(1, kind.head_dim, kind.head_dim, kind.tensors()[0].span)
         return _growing(tensors, opened, kind.window)
     window, compressed = kind.tensors()[:2]
     out = [
-        opened.store(window, dtype=own, positions=min(opened.tokens, kind.window - 1)),
-        opened.store(compressed, dtype=own),
+        opened.store(window, dtype=dtype, positions=min(opened.tokens, kind.window - 1)),
+        opened.store(compressed, dtype=dtype),
     ]
     halves = 2 if kind.overlap else 1
     widths = {"compressor": kind.head_dim}
     if kind.index_head_dim is not None:
         widths["indexer"] = kind.index_head_dim
-        out.append(opened.store(kind.tensors()[4], dtype=own))
+        out.append(opened.store(kind.tensors()[4], dtype=dtype))
     rest = Remainder(kind.compress_ratio).positions(opened.tokens)
-    # Ratio 4 with overlap, six tokens: [EF] wait in the buffers, [ABCD] stays as the overlap of the next entry.
-    groups = kind.compress_ratio if kind.overlap and opened.tokens >= kind.compress_ratio else 0
+    # With ratio 4, overlap and tokens ABCDEF: [EF] wait in the buffers, and [ABCD] stay as the overlap of the next entry.
+    overlap = kind.compress_ratio if kind.overlap and opened.tokens >= kind.compress_ratio else 0
     for name, width in widths.items():
         for part in ("value", "gate"):
-            out.append(_slots(f"{name}_{part}", halves * width, rest, own, opened))
+            out.append(_slots(f"{name}_{part}", halves * width, rest, dtype, opened))
             if kind.overlap:
-                out.append(_slots(f"{name}_overlap_{part}", width, groups, own, opened))
+                out.append(_slots(f"{name}_overlap_{part}", width, overlap, dtype, opened))
     return tuple(out)
 
 

@@ -1,9 +1,9 @@
-"""What stays on the GPU of a cache that transformers keeps in host memory (``cache=offloaded``).
+"""The part on the GPU of a cache that transformers keeps in host memory (``cache=offloaded``).
 
-A layer's keys and values come back before they are used and leave after: the GPU holds the layer in use and the next one, which is
-fetched meanwhile, the first one again after the last. Windowed layers leave too unless they are asked to stay; states of linear layers
-never leave, since only what goes through ``update`` does. Source: transformers 5.23, ``cache_utils.py`` Cache.update, prefetch and offload;
-``generation/utils.py`` makes DynamicCache(offloading=True).
+The keys and values of a layer are on the GPU only while they are used. The GPU holds the layer in use and the next one, which is fetched
+at the same time; the first layer follows the last. Windowed layers are offloaded too by default. States of linear layers stay on the
+GPU, since only what goes through ``update`` is offloaded. Source: transformers 5.23, ``cache_utils.py`` Cache.update, prefetch and
+offload; ``generation/utils.py`` makes DynamicCache(offloading=True).
 """
 
 from __future__ import annotations
@@ -16,27 +16,28 @@ from hwcalc.model import ModelSpec
 
 __all__ = ["offloaded_gpu_bytes"]
 
-_MOVING = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
+_OFFLOADED = (AttentionKind, LatentAttention, ExpandedLatentAttention, CompressedAttention)
 
 
 def offloaded_gpu_bytes(model: ModelSpec, layer_bytes: Callable[[LayerKind], int]) -> int:
-    """Bytes of cache on the GPU: all that never leaves, and the two neighbours that hold most.
+    """Bytes of cache on the GPU: everything that is never offloaded, and the two neighbouring layers that hold most.
 
-    ``layer_bytes`` says what one layer keeps of a kind, for the whole batch. Of 32 equal layers two are there:
+    ``layer_bytes`` returns the bytes of one layer of a kind, for the whole batch. Of 32 equal layers, two are on the GPU:
 
     >>> from hwcalc import load_model
     >>> offloaded_gpu_bytes(load_model("meta-llama/Llama-3.1-8B"), lambda kind: 1000)
     2000
 
-    The layer that is fetched gets its newest token a moment later, and while the one in use grows, its old tensors are there besides.
+    This is approximate for a moment: the fetched layer still lacks its newest token, and the layer in use keeps its old tensors while it
+    grows.
     """
-    stays, moving = 0, []
+    resident, offloaded = 0, []
     for layer in model.stack_for("transformers"):
         size = sum(layer_bytes(kind) for kind in layer)
-        if any(isinstance(kind, _MOVING) for kind in layer):
-            moving.append(size)
+        if any(isinstance(kind, _OFFLOADED) for kind in layer):
+            offloaded.append(size)
         else:
-            stays += size
-    if len(moving) < 2:
-        return stays + sum(moving)
-    return stays + max(used + fetched for used, fetched in zip(moving, (*moving[1:], moving[0]), strict=True))
+            resident += size
+    if len(offloaded) < 2:
+        return resident + sum(offloaded)
+    return resident + max(used + fetched for used, fetched in zip(offloaded, (*offloaded[1:], offloaded[0]), strict=True))

@@ -1,7 +1,7 @@
-"""transformers' QuantizedCache: what its three backends make of a prefill.
+"""The QuantizedCache of transformers, with its three backends.
 
-The first update quantises the whole prefill. Each later token waits in the model dtype; when ``residual_length`` of them are
-there, everything is quantised anew. A plan is of the moment after prefill; a note says what may wait on top of it.
+The first update quantises the whole prefill. Later tokens wait in the model dtype until there are ``residual_length`` of them; then
+everything is quantised again. A plan shows the cache after the prefill; a note says how much may wait on top of that.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hwcalc.units import human_bytes
 __all__ = ["CacheQuantization", "quantization", "quantized_tensors"]
 
 BACKENDS: Final = {"quanto": (2, 4), "hqq": (1, 2, 3, 4, 8), "fp8": (8,)}
-"""Backend -> the bit widths it packs."""
+"""Backend -> the bit widths that it supports."""
 
 
 @frozen
 class CacheQuantization:
-    """The knobs of a quantized cache, checked."""
+    """The checked options of a quantized cache."""
 
     backend: str
     nbits: int
@@ -37,9 +37,8 @@ class CacheQuantization:
     def data_bytes(self, elements: int) -> int:
         """Bytes of the packed numbers, without scales.
 
-        Numbers are laid out as a matrix of groups. quanto packs several groups into one row of bytes: three groups of 4
-        bits take two rows. hqq packs within a group, 8 / nbits to a byte, and ten 3-bit numbers to an int32: a group of 64
-        takes seven.
+        The numbers form a matrix of groups. quanto packs several groups into one row of bytes: three groups of 4 bits take two rows.
+        hqq packs within a group: 8 / nbits numbers into a byte, or ten 3-bit numbers into an int32, so a group of 64 takes seven int32.
         """
         groups = elements // self.q_group_size
         if self.backend == "quanto":
@@ -49,7 +48,7 @@ class CacheQuantization:
         return -(-self.q_group_size * self.nbits // 8) * groups
 
     def data_rule(self, elements: int) -> str:
-        """The same in words and numbers."""
+        """The computation of :meth:`data_bytes` in words and numbers."""
         groups = elements // self.q_group_size
         if self.backend == "quanto":
             return f"{self.q_group_size:,} a group x ceil({groups:,} groups x {self.nbits} bits / 8) B"
@@ -57,7 +56,7 @@ class CacheQuantization:
 
 
 def quantization(opened: Opened) -> CacheQuantization:
-    """The options of ``cache=quantized`` with their defaults; a combination that no backend has is an error."""
+    """The options of ``cache=quantized`` with defaults. Raises :class:`~hwcalc.errors.UsageError` if the backend lacks the bit width."""
     options = opened.request.options
     backend = options.get("quant_backend", "quanto")
     nbits = int(options.get("nbits", "8" if backend == "fp8" else "4"))
@@ -72,31 +71,34 @@ def quantization(opened: Opened) -> CacheQuantization:
     )
 
 
-def quantized_tensors(kind: AttentionKind, opened: Opened, own: DType) -> tuple[StoredTensor, ...]:
-    """Packed keys and values of one layer after a prefill of ``seq`` tokens, each with its scales and zero points."""
-    knobs = quantization(opened)
+def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tuple[StoredTensor, ...]:
+    """Packed keys and values of one layer after a prefill of ``seq`` tokens, with their scales and zero points.
+
+    ``dtype`` is the model dtype. Raises :class:`~hwcalc.errors.UnsupportedError` for lengths that the backend refuses.
+    """
+    options = quantization(opened)
     out: list[StoredTensor] = []
     for tensor in kind.tensors():
         elements = opened.batch * opened.tokens * prod(tensor.shape)
         parts: list[tuple[str, str, int, str | None]]
-        if knobs.backend == "fp8":
-            # One fp32 scale for the whole tensor, frozen at the first update.
+        if options.backend == "fp8":
+            # One fp32 scale for the whole tensor, set by the first update.
             parts = [("", "fp8_e4m3", elements, None), ("_scale", "fp32", 4, "one scale x 4 B")]
         else:
-            if elements % knobs.q_group_size:
+            if elements % options.q_group_size:
                 raise UnsupportedError(
-                    f"{elements:,} cached numbers are no multiple of q_group_size={knobs.q_group_size}: "
-                    f"{knobs.backend} refuses them.",
+                    f"{elements:,} cached numbers are no multiple of q_group_size={options.q_group_size}: "
+                    f"{options.backend} refuses them.",
                     hint="Choose another q_group_size or length.",
                 )
-            groups = elements // knobs.q_group_size
-            scales = own.block_bytes * groups
-            scales_rule = f"{groups:,} groups of {knobs.q_group_size:,} x {own.block_bytes} B"
-            zero = "_shift" if knobs.backend == "quanto" else "_zero"
+            groups = elements // options.q_group_size
+            scales = dtype.block_bytes * groups
+            scales_rule = f"{groups:,} groups of {options.q_group_size:,} x {dtype.block_bytes} B"
+            zero = "_shift" if options.backend == "quanto" else "_zero"
             parts = [
-                ("", f"int{knobs.nbits}", knobs.data_bytes(elements), knobs.data_rule(elements)),
-                ("_scale", own.name, scales, scales_rule),
-                (zero, own.name, scales, scales_rule),
+                ("", f"int{options.nbits}", options.data_bytes(elements), options.data_rule(elements)),
+                ("_scale", dtype.name, scales, scales_rule),
+                (zero, dtype.name, scales, scales_rule),
             ]
         out += [
             StoredTensor(
@@ -104,29 +106,29 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, own: DType) -> tuple[
                 role=tensor.role,
                 axes=tensor.axes,
                 shape=tensor.shape,
-                dtype=dtype,
+                dtype=name,
                 positions=opened.tokens,
                 span=tensor.span,
                 bytes=size,
                 rule=rule,
             )
-            for suffix, dtype, size, rule in parts
+            for suffix, name, size, rule in parts
         ]
     return tuple(out)
 
 
-def residual_note(opened: Opened, own: DType) -> Note | None:
-    """How much may wait unquantised beside the plan: ``residual_length`` - 1 tokens in the model dtype."""
-    knobs = quantization(opened)
-    if knobs.backend == "fp8":
+def residual_note(opened: Opened, dtype: DType) -> Note | None:
+    """A note on the unquantised tokens that may come on top of the plan: ``residual_length`` - 1, in the model dtype."""
+    options = quantization(opened)
+    if options.backend == "fp8":
         return None
-    waiting = knobs.residual_length - 1
+    waiting = options.residual_length - 1
     per_token = sum(
-        group.count * tensor.bytes_per_position(own) for group in opened.model.stack.groups for tensor in group.kind.tensors()
+        group.count * tensor.bytes_per_position(dtype) for group in opened.model.stack.groups for tensor in group.kind.tensors()
     )
     size = opened.batch * waiting * per_token
     return Note(
         code="residual",
-        message=f"The plan is of the moment after prefill. Up to {waiting:,} newer tokens wait in {own.name}: "
+        message=f"The plan is of the moment after prefill. Up to {waiting:,} newer tokens wait in {dtype.name}: "
         f"{human_bytes(size)} ({size:,} bytes) on top.",
     )

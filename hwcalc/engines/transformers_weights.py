@@ -1,11 +1,11 @@
-"""What one rank of transformers holds of a model's weights: its own plans, module by module.
+"""The weights that one rank of transformers holds, by the library's own tensor-parallel plans.
 
-A plan names the modules that are cut; what it does not name is whole on every rank, and so are attention in families whose plan
-cuts experts alone (DeepSeek-V3) and everything but the head in those without a plan (gpt-oss). The plans are transformers'
-own (``transformers_plans.json``, written by ``scripts/transformers_plans.py``), with what 5.23 adds to them: an embedding
-named ``embed_tokens`` is cut by rows (``distributed/mixin.py`` init_parallel_plans). A dimension that does not divide leaves the last
-rank a shorter slice (``distributed/tensor_parallel.py``), and a key or value head is never repeated: a model with fewer of them than
-ranks loads and then fails in its first forward pass.
+A plan names the modules that are cut. Every other module is whole on every rank: for example attention where the plan cuts only
+experts (DeepSeek-V3), and everything except the head where there is no plan (gpt-oss). ``transformers_plans.json`` has the plans of the
+library (``scripts/transformers_plans.py`` writes it). 5.23 adds one rule: it cuts an embedding named ``embed_tokens`` by rows
+(``distributed/mixin.py`` init_parallel_plans). If a dimension does not divide evenly, the last rank gets a shorter slice
+(``distributed/tensor_parallel.py``). Key and value heads are never repeated: a model with fewer heads than ranks loads, and then fails
+in its first forward pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
-from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, dealt, module_of
+from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, distribute_experts, module_of
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
@@ -33,26 +33,26 @@ _INNER: Final = ("text", "vision", "audio")
 
 @frozen
 class ShardPlan:
-    """The modules that a model type cuts, by the ends of their paths; ``None`` for a type that transformers has no plan for."""
+    """The modules that are cut for a model type, by the ends of their paths."""
 
     outputs: frozenset[str] = frozenset()
     inputs: frozenset[str] = frozenset()
     experts: bool = False
     """Whether each expert's matrices are cut."""
     dealt: bool = False
-    """Whether whole experts can be dealt out."""
+    """Whether whole experts can be distributed over ranks."""
     heads: bool = False
-    """Whether keys stay on the rank that made them, so that a head cannot be in two halves."""
+    """Whether keys and values stay on the rank that computes them, so that a head cannot be split."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether tensor parallelism cuts nothing that it names."""
+        """Whether tensor parallelism cuts nothing by this plan."""
         return not (self.outputs or self.inputs or self.experts)
 
 
 @lru_cache(maxsize=1)
 def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
-    """Plans by model type; and the types whose head is cut ``out`` or ``in``, or whose embedding stays ``whole``."""
+    """Plans by model type, and sets of model types: whose head is cut ``out`` (by outputs) or ``in``, whose embedding is ``whole``."""
     table: Mapping[str, Any] = json.loads(Path(__file__).with_name("transformers_plans.json").read_text(encoding="utf-8"))
     plans: dict[str, ShardPlan] = {}
     for entry in table["plans"]:
@@ -69,28 +69,28 @@ def _table() -> tuple[Mapping[str, ShardPlan], Mapping[str, frozenset[str]]]:
 
 
 def plan_of(model: ModelSpec, part: Part = Part.LANGUAGE) -> ShardPlan:
-    """The plan for a part of a model: its own type's and those of its inner configs; an empty one where there is none."""
+    """The plan for a part of a model, from its model type and the types of its inner configs; empty if there is none."""
     return model.once(("transformers", "plan", part), lambda: _plan_of(model, part))
 
 
 def _plan_of(model: ModelSpec, part: Part) -> ShardPlan:
     plans = _table()[0]
     inner = _INNER[:1] if part is Part.LANGUAGE else _INNER[1:]
-    found = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
-    own = plans.get(model.model_type)
-    if own is not None and (part is not Part.LANGUAGE or not found):
-        found.append(own)
+    matching = [plans[name] for name in (model.facts.part_types.get(key, "") for key in inner) if name in plans]
+    outer = plans.get(model.model_type)
+    if outer is not None and (part is not Part.LANGUAGE or not matching):
+        matching.append(outer)
     return ShardPlan(
-        outputs=frozenset().union(*(plan.outputs for plan in found)),
-        inputs=frozenset().union(*(plan.inputs for plan in found)),
-        experts=any(plan.experts for plan in found),
-        dealt=any(plan.dealt for plan in found),
-        heads=any(plan.heads for plan in found),
+        outputs=frozenset().union(*(plan.outputs for plan in matching)),
+        inputs=frozenset().union(*(plan.inputs for plan in matching)),
+        experts=any(plan.experts for plan in matching),
+        dealt=any(plan.dealt for plan in matching),
+        heads=any(plan.heads for plan in matching),
     )
 
 
 def check_layout(model: ModelSpec, parallel: Parallel) -> None:
-    """Raise :class:`~hwcalc.errors.UnsupportedError` for a layout that transformers 5.23 refuses or cannot run."""
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for parallel sizes that transformers 5.23 refuses or cannot run."""
     plan = plan_of(model)
     listed, tp, ep = _table()[1], parallel.tp, parallel.ep
     if tp > 1 and plan.is_empty and model.model_type not in listed["out"] | listed["in"]:
@@ -115,7 +115,7 @@ def check_layout(model: ModelSpec, parallel: Parallel) -> None:
 
 
 class TransformersRank(Rank):
-    """What the fullest rank of transformers holds of a tensor, by the plan of its model type."""
+    """Cuts a tensor by the plan of its model type, to the part on the fullest rank."""
 
     def __init__(self, model: ModelSpec, parallel: Parallel = ALONE) -> None:
         super().__init__(model, parallel)
@@ -147,7 +147,7 @@ class TransformersRank(Rank):
 
     def _expert(self, plan: ShardPlan, weight: Weight) -> Weight:
         if self.ep > 1 and plan.dealt:
-            return dealt(weight, self.ep)
+            return distribute_experts(weight, self.ep)
         if self.tp == 1 or not plan.experts or weight.role is WeightRole.BIAS:
             return weight
         return cut_inputs(weight, self.tp) if module_of(weight) in ROW_PARALLEL else cut_outputs(weight, self.tp)
@@ -158,16 +158,18 @@ def _ends_in(module: str, endings: frozenset[str]) -> bool:
 
 
 class TransformersRules(Rules):
-    """transformers 5.23: its plans, and pipeline stages whose last one takes what does not divide."""
+    """The rules of transformers 5.23: its plans, and pipeline stages of which the last takes the remainder."""
 
     engine: ClassVar[str] = "transformers"
     rank: ClassVar[type[Rank]] = TransformersRank
     gathers_logits: ClassVar[bool] = True
-    """Model classes plan ``lm_head`` as ``colwise_gather_output``."""
+    """The plans cut ``lm_head`` as ``colwise_gather_output``, which gathers the logits on every rank."""
 
     def shard(self, model: ModelSpec, kind: LayerKind, tp: int) -> LayerKind:
-        """Keys and values are divided where the projection leaves them on the rank that made them; where it gathers them (Phi-3,
-        OLMo-2), or is whole itself (gpt-oss), every rank keeps all heads. So it does with states: Qwen3-Next's projections gather.
+        """Keys and values are divided only if their projection leaves them on the rank that computes them.
+
+        If the projection gathers them (Phi-3, OLMo-2) or is whole (gpt-oss), every rank keeps all heads. Recurrent states are whole
+        as well: the projections of Qwen3-Next gather.
         """
         plan = plan_of(model)
         if isinstance(kind, AttentionKind) and plan.heads:
@@ -177,7 +179,7 @@ class TransformersRules(Rules):
         return kind
 
     def spans(self, layers: int, pp: int) -> tuple[range, ...]:
-        """``distributed/pipeline_parallel.py``: 32 layers on three ranks are 10, 10 and 12."""
+        """The last stage takes the remainder (``distributed/pipeline_parallel.py``): 32 layers on three stages are 10, 10 and 12."""
         each = layers // pp
         return tuple(range(stage * each, layers if stage == pp - 1 else (stage + 1) * each) for stage in range(pp))
 

@@ -1,4 +1,4 @@
-"""How wide a layer is on one rank: what its projections give and take for each token, which a forward pass holds at once."""
+"""The width of a layer on one rank: how many numbers per token its forward pass holds at once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _MATRICES: Final = frozenset({WeightRole.LINEAR, WeightRole.EXPERT})
 
 
 def layer_width(model: ModelSpec, rank: Rank) -> int | None:
-    """Numbers per token that the widest layer of the decoder holds inside on one rank; ``None`` if weights are not counted.
+    """Numbers per token that the widest layer of the decoder holds on one rank; ``None`` if the weights are not counted.
 
-    What its projections give and what the last of them takes: a gated MLP of 14,336 holds 3 x 14,336.
+    These are the outputs of the projections and the input of the last one: a gated MLP of 14,336 holds 3 x 14,336.
     """
     return _widest(model, {Part.LANGUAGE}, rank)
 
 
 def encoder_width(model: ModelSpec, rank: Rank) -> int | None:
-    """The same of a patch in the towers, with four copies of its hidden vector; zero for a model without any."""
+    """Numbers per patch in the widest layer of the towers, with four copies of the hidden vector; 0 for a model without towers."""
     return _widest(model, {Part.VISION, Part.AUDIO, Part.ENCODER}, rank, hidden_copies=4)
 
 
@@ -36,24 +36,26 @@ def _widest(model: ModelSpec, parts: AbstractSet[Part], rank: Rank, *, hidden_co
             continue
         matrices = [weight for weight in block.weights if weight.role in _MATRICES and len(weight.shape) == 2]
         hidden = max((weight.shape[0 if module_of(weight) in ROW_PARALLEL else 1] for weight in matrices), default=0)
-        # A block may be a whole layer: its attention is done before the rest begins.
-        for attends in (True, False):
+        # A block may be a whole layer. Its attention ends before its MLP begins, so the two are counted separately.
+        for is_attention in (True, False):
             inside = _inside(
-                rank, block, [weight for weight in matrices if ("attn" in weight.path or "attention" in weight.path) is attends]
+                rank,
+                block,
+                [weight for weight in matrices if ("attn" in weight.path or "attention" in weight.path) is is_attention],
             )
             widest = max(widest, inside + hidden_copies * hidden)
     return widest
 
 
 def _inside(rank: Rank, block: Block, weights: list[Weight]) -> int:
-    """What the first projections give and the last one takes, per token; chosen experts add what they give, if that is more."""
+    """The outputs of the first projections and the input of the last, per token; for experts their outputs, if these are more."""
     width = inside = outside = 0
     for weight in weights:
         local = rank.cut(block, weight)
         copies = min(local.copies, weight.active or local.copies)
         last = module_of(weight) in ROW_PARALLEL
         if weight.copies > 1 and last:
-            # What experts give shares memory with what their first projections give.
+            # The outputs of experts reuse the memory of the outputs of their first projections.
             outside += copies * local.shape[0]
             width += copies * local.shape[1]
         elif weight.copies > 1:

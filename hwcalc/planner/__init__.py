@@ -1,1 +1,1 @@
-"""From a model and a request to a :class:`~hwcalc.planner.result.Plan`."""
+"""Turns a model and a request into a :class:`~hwcalc.planner.result.Plan`."""

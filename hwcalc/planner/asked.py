@@ -1,4 +1,4 @@
-"""What was asked for: the options of a plan as they were read, before any model or GPU is looked up."""
+"""The options that the user gave for a plan, parsed, before any model or GPU is looked up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Access", "Asked", "read_options", "take_options"]
 
 @frozen
 class Access:
-    """How models are fetched: from this machine alone or from the Hub, with which token and from which address."""
+    """How models are fetched: only from this machine or also from the Hub, with which token and from which address."""
 
     offline: bool = False
     token: str | None = field(default=None, repr=False)
@@ -29,9 +29,10 @@ class Access:
 
 @frozen
 class Asked:
-    """The options of a plan as they were read: numbers are numbers, but no name of a model or a GPU has been looked up yet.
+    """The parsed options of a plan. Numbers are parsed, but the names of models and GPUs have not been looked up.
 
-    ``given`` names the options that were given; every other field is its default. ``assume`` and ``revision`` say how the model is read.
+    ``given`` has the names of the options that the user gave; every other field has its default. ``assume`` and ``revision`` say how
+    the model is read.
     """
 
     given: frozenset[str] = frozenset()
@@ -60,7 +61,7 @@ class Asked:
     access: Access = Access()
 
     def keywords(self) -> dict[str, Any]:
-        """What was given of the request itself, by name; the draft is a model that is still to be loaded, and left out."""
+        """The given options about the request, by name. The draft is left out: it is a model that has not been loaded yet."""
         return {
             row.name: getattr(self, row.name)
             for row in OPTIONS
@@ -69,9 +70,9 @@ class Asked:
 
 
 def read_options(given: Mapping[str, Any]) -> Asked:
-    """Read options from text or from Python values; ``None`` is not given where there is no default that it could hide.
+    """Parse options from text or Python values. ``None`` counts as not given, unless the option has a default.
 
-    Raises :class:`~hwcalc.errors.UsageError` for the first value, in the order of the table, that its option does not take.
+    Raises :class:`~hwcalc.errors.UsageError` for the first wrong value, in the order of :data:`OPTIONS`.
     """
     values = {
         row.name: row.read(given[row.name])
@@ -83,13 +84,14 @@ def read_options(given: Mapping[str, Any]) -> Asked:
 
 
 def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:
-    """Of the options of which ``command`` takes one value: those of the plans as they were given, and all of them read.
+    """Check and parse the options of ``command`` that take one value.
 
-    Raises :class:`~hwcalc.errors.UsageError` for a name that it does not take, and for a value that is wrong by itself.
+    Returns the given options about the request, unparsed, and all options, parsed. Raises :class:`~hwcalc.errors.UsageError` for an
+    unknown name or a wrong value.
     """
     known = {row.name: row for row in options_of(command) if command not in row.lists}
-    strange = sorted(set(given) - set(known))
-    if strange:
-        raise UsageError(f"{command} takes no {strange[0][:40]!r}.", hint=f"Known: {', '.join(sorted(known))}.")
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise UsageError(f"{command} takes no {unknown[0][:40]!r}.", hint=f"Known: {', '.join(sorted(known))}.")
     asked = read_options(given)
     return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

@@ -1,4 +1,4 @@
-"""A request with every default filled in, checked: what each question to an engine is asked with."""
+"""Opens a request: fills in every default, checks it, and hands it to its engine."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ FIXED_ROLES = (Role.STATE, Role.CONV)
 _LONGEST = 2**40
 
 
-def parallel_sizes(gpus: int | None, given: Parallel, *, default: bool = False) -> Parallel:
-    """``gpus`` alone is tensor parallel; beside other sizes it must be their product, or no less if it is a ``default``."""
-    ranks = given.tp * given.pp * given.dp
+def parallel_sizes(gpus: int | None, sizes: Parallel, *, default: bool = False) -> Parallel:
+    """The parallel sizes for ``gpus`` GPUs. Without other sizes, ``gpus`` is the tensor parallel size.
+
+    Otherwise it must equal tp x pp x dp. If it is a ``default``, it may also be more. Raises :class:`~hwcalc.errors.UsageError`.
+    """
+    ranks = sizes.tp * sizes.pp * sizes.dp
     if gpus is None or gpus == ranks or (default and 1 < ranks < gpus):
-        return _checked(given)
+        return _checked(sizes)
     if ranks == 1:
-        return _checked(replace(given, tp=gpus))
+        return _checked(replace(sizes, tp=gpus))
     if default:
         raise UsageError(
-            f"tp {given.tp} x pp {given.pp} x dp {given.dp} = {ranks:,}, but the instance gives {gpus:,} GPUs.",
+            f"tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}, but the instance gives {gpus:,} GPUs.",
             hint="Use no more than it has.",
         )
     raise UsageError(
-        f"gpus is {gpus:,}, but tp {given.tp} x pp {given.pp} x dp {given.dp} = {ranks:,}.",
+        f"gpus is {gpus:,}, but tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}.",
         hint="Leave out --gpus, or make them equal.",
     )
 
 
 def _checked(sizes: Parallel) -> Parallel:
-    """Sizes that other ranks are named by must be made of those ranks: nothing is dealt out over GPUs that are not there."""
+    """Check that dcp divides tp, and ep divides tp x dp: both reuse ranks that must exist."""
     if sizes.tp % sizes.dcp:
         raise UsageError(f"dcp {sizes.dcp} does not divide tp {sizes.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
     ranks = sizes.tp * sizes.dp
@@ -56,7 +59,7 @@ def _checked(sizes: Parallel) -> Parallel:
 
 
 def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
-    """Whether the model has what these ranks are to share: experts for ``ep``, and copies of a key/value head for ``dcp``."""
+    """Check that the model has experts for ``ep``, and that each key/value head has ``dcp`` ranks."""
     if sizes.ep > 1 and model.counted is not None:
         language = [block for block in model.counted.blocks if block.part is Part.LANGUAGE]
         if not any(weight.copies > 1 for block in language for weight in block.weights):
@@ -74,13 +77,13 @@ def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
 
 
 def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **options: Any) -> Opened:
-    """The request with every default filled in and checked by its engine; :attr:`Opened.notes` say what was filled in.
+    """Fill in every default and let the engine check the request. :attr:`Opened.notes` say which defaults were filled in.
 
-    ``options`` are fields of :class:`~hwcalc.planner.asked.Asked`, read already; ``draft`` is a loaded model here, and ``option_draft``
-    the one that an option of the engine names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
+    ``options`` are parsed fields of :class:`~hwcalc.planner.asked.Asked`, where ``draft`` is a loaded model. ``option_draft`` is the
+    loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     asked = Asked(**options)
-    rules, version = find_engine(asked.engine)
+    engine, version = find_engine(asked.engine)
     _check_shares(asked)
     (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
     sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
@@ -88,12 +91,12 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     _check_divides(model, parallel)
     seq = asked.seq
     if seq is None:
-        seq, more = _default_seq(model)
-        notes += more
+        seq, seq_notes = _default_seq(model)
+        notes += seq_notes
     if not 1 <= seq <= _LONGEST or not 1 <= asked.batch <= _LONGEST:
         raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {asked.batch:,}).")
-    resolved = rules.version(version)
-    rules.check_options(asked.engine_options)
+    resolved = engine.version(version)
+    engine.check_options(asked.engine_options)
     request = Request(
         seq=seq,
         batch=asked.batch,
@@ -108,7 +111,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         option_draft=option_draft,
         options=dict(asked.engine_options),
     )
-    return rules.open(model, request, notes)
+    return engine.open(model, request, notes)
 
 
 def _check_shares(asked: Asked) -> None:
@@ -119,7 +122,7 @@ def _check_shares(asked: Asked) -> None:
 
 
 def _accelerator(gpu: str | None, gpus: int | None, instance: str | None) -> Noted[tuple[Gpu | None, int | None]]:
-    """The accelerator and how many; an instance has both."""
+    """The accelerator and the number of them, from ``gpu`` and ``gpus`` or from the instance."""
     if instance is not None and gpu is not None:
         raise UsageError("--instance and --gpu both name the accelerator.", hint="Give one of them.")
     notes: list[Note] = []
@@ -138,7 +141,7 @@ def _accelerator(gpu: str | None, gpus: int | None, instance: str | None) -> Not
 
 
 def _default_seq(model: ModelSpec) -> Noted[int]:
-    """The model's own maximum; one token where every layer keeps the same at any length."""
+    """The default length: the maximum of the model, or one token if the cache has the same size at every length."""
     longest = model.max_position_embeddings
     if longest is not None:
         message = f"Planned for the model's own maximum of {longest:,} tokens. Set it with --seq."

@@ -1,4 +1,4 @@
-"""What changed between two models: the keys that bear on memory, and the bytes that follow from them."""
+"""Compares two models: the config keys that affect memory, and the bytes that follow from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ABSENT = object()
 
 
 def compare(model_a: ModelSpec, model_b: ModelSpec, plan_a: Plan, plan_b: Plan) -> Difference:
-    """Keys that were read for either model and differ, and every headline figure."""
+    """Compare the config keys that were read for either model, and the main figures of both plans."""
     return Difference(
         schema_version=SCHEMA_VERSION,
         a=model_a.id if model_a.revision is None else f"{model_a.id}@{model_a.revision}",
@@ -62,7 +62,7 @@ def compare(model_a: ModelSpec, model_b: ModelSpec, plan_a: Plan, plan_b: Plan) 
 
 
 def key_changes(model_a: ModelSpec, model_b: ModelSpec) -> tuple[KeyChange, ...]:
-    """Keys that cache and weights of either model were read from and that are not the same, in alphabetical order."""
+    """The keys from which the cache or weights of either model were read, and which differ, in alphabetical order."""
     keys = []
     for key in sorted({*model_a.bearing, *model_b.bearing}):
         a, b = model_a.bearing.get(key, _ABSENT), model_b.bearing.get(key, _ABSENT)

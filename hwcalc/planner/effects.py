@@ -1,4 +1,4 @@
-"""Options that were given and change nothing: a plan says so."""
+"""Notes on given options that have no effect on a plan."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hwcalc.planner.options import OPTIONS
 __all__ = ["common_notes", "no_encoder", "without_effect"]
 
 _CODES: Final = ("no-gpu", "kv-memory", "no-encoder")
-"""Codes of the notes on options that change nothing."""
+"""Codes of the notes on options without effect."""
 
 
 def without_effect(keywords: Mapping[str, Any]) -> list[Note]:
-    """Notes on what says something about a GPU's memory where no GPU is named, or where ``kv_memory`` gives the cache its bytes.
+    """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``.
 
-    ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` was not given.
+    ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` counts as not given.
     """
     given = {name for name, value in keywords.items() if value is not None}
     engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
@@ -42,13 +42,13 @@ def without_effect(keywords: Mapping[str, Any]) -> list[Note]:
 
 
 def common_notes(plans: Iterable[Iterable[Note]]) -> tuple[Note, ...]:
-    """Of the notes of several plans, those on options that change nothing in any of them."""
-    every = [[note for note in notes if note.code in _CODES] for notes in plans]
-    return tuple(note for note in every[0] if all(note in notes for notes in every)) if every else ()
+    """The notes on options that have no effect in any of several plans."""
+    per_plan = [[note for note in notes if note.code in _CODES] for notes in plans]
+    return tuple(note for note in per_plan[0] if all(note in notes for notes in per_plan)) if per_plan else ()
 
 
 def no_encoder(models: Iterable[ModelSpec], encoder_seq: int | None) -> tuple[Note, ...]:
-    """A note on ``encoder_seq`` where none of the models looks at an encoder's output."""
+    """A note on ``encoder_seq`` if none of the models has cross attention."""
     if encoder_seq is None or any(has_cross(model) for model in models):
         return ()
     return (Note(code="no-encoder", message="No model has cross attention: --encoder-seq has no effect."),)

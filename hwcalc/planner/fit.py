@@ -1,4 +1,4 @@
-"""The verdict: does it fit, what binds, how much more would fit, and which change would help, each tried before it is named."""
+"""The verdict: whether the plan fits, what limits it, how much more would fit, and which changes would help."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]
 
-_LESS = ("auto", "bf16", "fp16")
+_FP8_IS_SMALLER = ("auto", "bf16", "fp16")
 _MEMORY = ("cache", "weights", "activations", "state slots", None)
 
 
 def plan_fit(opened: Opened, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
-    """The pool, where the engine has one, and the verdict; nothing where neither a GPU nor a budget is named or known.
+    """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 
-    ``rank_bytes`` is what the planned cache takes of the fullest GPU.
+    ``rank_bytes`` is the size of the planned cache on the fullest GPU.
     """
     hardware = opened.request.hardware
     budget = opened.budget if hardware.gpu is not None and hardware.kv_memory is None else None
@@ -64,21 +64,21 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
 
 
 def _fewest(opened: Opened, *, fits: bool) -> tuple[int, int, int] | None:
-    """The layout with fewest GPUs of this kind; a budget given by hand says nothing about other numbers of them."""
+    """tp, pp and dp of the fewest GPUs of this kind that fit; ``None`` if the user gives the budget, which holds for one layout only."""
     request = opened.request
     if request.hardware.gpu is None or request.hardware.kv_memory is not None:
         return None
     if fits and request.gpus == 1:
         return 1, 1, 1
     most = request.gpus if fits or (request.hardware.gpu.whole_machine and request.gpus == 1) else solve.MOST_GPUS
-    found = solve.fewest_gpus(opened, most_gpus=most)
+    fewest = solve.fewest_gpus(opened, most_gpus=most)
     parallel = request.parallel
-    # Numbers that are neither within a node nor whole nodes are not searched, but may have been asked for.
-    return (parallel.tp, parallel.pp, parallel.dp) if found is None and fits else found
+    # The search skips numbers beyond a node that are not whole nodes, but the user may have requested one.
+    return (parallel.tp, parallel.pp, parallel.dp) if fewest is None and fits else fewest
 
 
 def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
-    """Why not: in the engine's own words, where it has some."""
+    """Why the plan does not fit, in the words of the engine if it has a message; empty if it fits."""
     if pool is not None and pool.message:
         return pool.message
     if fits:
@@ -110,7 +110,7 @@ def _suggestions(
     *,
     fits: bool,
 ) -> tuple[Try, ...]:
-    """Changes that make it fit, each planned anew with that one change; of one that starts, what it needs beside."""
+    """Changes that make the plan fit, each verified by planning again; for a plan that fits, further flags that the engine requires."""
     if fits:
         return () if pool is None else pool.requires
     request, out = opened.request, []
@@ -118,13 +118,13 @@ def _suggestions(
     if limit is not None and opened.batch > limit[0]:
         options = {**request.options, limit[1]: str(request.replica_batch)}
         out += _try(opened, opened.engine.flag("batch", request.replica_batch), "as many at once", options=options)
-    # An engine that starts for the longest request alone has more to say about its length.
+    # If even a single request does not fit the pool, the engine's own maximum length is the better suggestion.
     shorter = pool.max_seq if pool is not None and not pool.fits and pool.max_seq and request.replica_batch == 1 else max_seq
     if shorter:
         out += _try(opened, opened.engine.flag("seq", shorter), "or lower", seq=shorter)
     if max_batch and request.batch > 1:
         out += _try(opened, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
-    if (request.dtype is None or request.dtype in _LESS) and (
+    if (request.dtype is None or request.dtype in _FP8_IS_SMALLER) and (
         request.hardware.gpu is None or request.hardware.gpu.fp8_kv != "no"
     ):
         out += _try(opened, opened.engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
@@ -138,12 +138,12 @@ def _suggestions(
 
 
 def _try(opened: Opened, flag: str, effect: str, **change: object) -> list[Try]:
-    """The flag, if the plan with it fits by the expected value."""
+    """The suggestion, if the plan with this change fits by the expected value."""
     try:
-        made = opened.changed(**change)
-        if not solve.holds(made):
+        changed = opened.changed(**change)
+        if not solve.holds(changed):
             return []
-        # The longest and the most are found by the expected value: just there, the high end of the estimate may not hold.
-        return [Try(flag=flag, effect=effect if solve.holds(made, "low") else f"{effect}; tight")]
+        # Suggested numbers are maxima by the expected value, so the low end of the budget may not hold them.
+        return [Try(flag=flag, effect=effect if solve.holds(changed, "low") else f"{effect}; tight")]
     except KvplanError:
         return []

@@ -1,4 +1,7 @@
-"""What the weights take: the checkpoint's own figure where it is known, else every parameter in the format that holds it."""
+"""The memory of a plan: weights, cache, activations and overhead.
+
+The weights are the published size of the checkpoint if it is known, or else every parameter in its format.
+"""
 
 from __future__ import annotations
 
@@ -38,21 +41,24 @@ _UNKNOWN_SCHEME: Final = Note(
 def plan_memory(
     opened: Opened, *, cache_bytes: int, rank_bytes: int, definition: Definition, budget: BudgetInfo | None
 ) -> MemoryInfo:
-    """The sum: weights and cache, and with hardware activations and overhead. What is not known is ``None`` and says why in a note.
+    """Add up weights and cache, and with a GPU activations and overhead. Unknown values are ``None``, and a note says why.
 
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
     request = opened.request
-    model, wanted, plain = opened.model, format_name(request.weights), opened.engine.plain_dtype(opened)
-    weights = opened.told(model.once(("weights", wanted, plain), lambda: _weights(model, wanted, plain)))
-    share, overhead = (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
+    model, weight_format, weight_dtype = opened.model, format_name(request.weights), opened.engine.weight_dtype(opened)
+    key = ("weights", weight_format, weight_dtype)
+    weights = opened.told(model.once(key, lambda: _weights(model, weight_format, weight_dtype)))
+    activations, overhead = (
+        (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
+    )
     total = None if weights.bytes is None else weights.bytes + cache_bytes
-    if total is not None and share is not None and overhead is not None:
-        total += share.bytes + overhead.bytes
+    if total is not None and activations is not None and overhead is not None:
+        total += activations.bytes + overhead.bytes
     return MemoryInfo(
         weights=weights,
         cache=CacheShare(bytes=cache_bytes, definition=definition),
-        activations=share,
+        activations=activations,
         overhead=overhead,
         total_bytes=total,
         per_gpu=_per_gpu(opened, weights, rank_bytes, budget),
@@ -81,7 +87,7 @@ def _definition(parts: tuple[BudgetPartInfo, ...]) -> Definition:
 
 
 def _per_gpu(opened: Opened, weights: WeightsInfo, rank_bytes: int, budget: BudgetInfo | None) -> PerGpu:
-    """The fullest GPU: by the budget where there is one; else weights and cache alone, as the engine cuts them."""
+    """The fullest GPU: all parts of the budget if there is one, or else only weights and cache, as the engine divides them."""
     if budget is None:
         parallel, size = opened.request.parallel, weights.bytes
         if size is not None and parallel.gpus * parallel.ep > 1:
@@ -89,37 +95,38 @@ def _per_gpu(opened: Opened, weights: WeightsInfo, rank_bytes: int, budget: Budg
             size = None if parts is None else sum(part.expected for part in parts)
         total = None if size is None else size + rank_bytes
         return PerGpu(weights=size, cache=rank_bytes, activations=None, overhead=None, total=total)
-    held = {section: sum(part.expected for part in _of(budget, section)) for section in Section}
+    sizes = {section: sum(part.expected for part in _of(budget, section)) for section in Section}
     return PerGpu(
-        weights=held[Section.WEIGHTS],
+        weights=sizes[Section.WEIGHTS],
         cache=rank_bytes,
-        activations=held[Section.ACTIVATIONS],
-        overhead=held[Section.OVERHEAD],
-        total=sum(held.values()) + rank_bytes,
+        activations=sizes[Section.ACTIVATIONS],
+        overhead=sizes[Section.OVERHEAD],
+        total=sum(sizes.values()) + rank_bytes,
     )
 
 
-def _weights(model: ModelSpec, wanted: str | None, own: str) -> Noted[WeightsInfo]:
-    if wanted is None and model.weights is not None:
+def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> Noted[WeightsInfo]:
+    """The weights in the requested format, or as published. ``weight_dtype`` is that of the weights that are not quantised."""
+    if weight_format is None and model.weights is not None:
         return Noted(_as_published(model.weights))
     if model.counted is None:
         return _unknown(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
-    scheme, known = planned_scheme(model, wanted)
+    scheme, known = planned_scheme(model, weight_format)
     if not known:
         named = named_in_the_id(model) if model.quantization is None else None
         return _unknown(named or _UNKNOWN_SCHEME)
-    plain = FLOATS.get(wanted or "") or FLOATS[own]
+    unquantized = FLOATS.get(weight_format or "") or FLOATS[weight_dtype]
     if scheme is None:
-        return Noted(_estimate(model.counted, None, plain))
+        return Noted(_estimate(model.counted, None, unquantized))
     notes = []
-    strangers = scheme.strangers(model.counted.blocks)
-    if strangers:
+    unknown_names = scheme.strangers(model.counted.blocks)
+    if unknown_names:
         message = (
-            f"The config's quantization leaves {', '.join(name[:60] for name in strangers[:3])}"
-            f"{' and others' if len(strangers) > 3 else ''} alone: no module is known by that name, so none is left out."
+            f"The config's quantization leaves {', '.join(name[:60] for name in unknown_names[:3])}"
+            f"{' and others' if len(unknown_names) > 3 else ''} alone: no module is known by that name, so none is left out."
         )
         notes.append(Note(code="weights-approximate", message=message))
-    return Noted(_estimate(model.counted, scheme if scheme.rules else None, plain), tuple(notes))
+    return Noted(_estimate(model.counted, scheme if scheme.rules else None, unquantized), tuple(notes))
 
 
 def _as_published(weights: WeightFacts) -> WeightsInfo:
@@ -140,27 +147,27 @@ def _unknown(why: Note) -> Noted[WeightsInfo]:
     return Noted(unknown, (why,))
 
 
-def _estimate(weights: Weights, scheme: Scheme | None, plain: WeightFormat) -> WeightsInfo:
-    """Every parameter in its format. High is with the multi-token-prediction layers that a checkpoint may bring along."""
-    parts = tuple(_part(block, scheme, plain) for block in weights.blocks)
+def _estimate(weights: Weights, scheme: Scheme | None, unquantized: WeightFormat) -> WeightsInfo:
+    """Every parameter in its format. High includes the layers of multi-token prediction, which a checkpoint may contain."""
+    parts = tuple(_part(block, scheme, unquantized) for block in weights.blocks)
     size = sum(part.bytes for part in parts if part.part != Part.MTP.value)
-    source = f"parameters from the config, {plain.name if scheme is None else scheme.name}"
+    source = f"parameters from the config, {unquantized.name if scheme is None else scheme.name}"
     return WeightsInfo(
         bytes=size,
         low=size,
         high=sum(part.bytes for part in parts),
         definition=Definition.ESTIMATE,
         source=source,
-        format=plain.name if scheme is None else scheme.name,
+        format=unquantized.name if scheme is None else scheme.name,
         parts=parts,
     )
 
 
-def _part(block: Block, scheme: Scheme | None, plain: WeightFormat) -> WeightPart:
+def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> WeightPart:
     if scheme is None:
-        size = block.count * sum(plain.bytes(weight) for weight in block.weights)
+        size = block.count * sum(unquantized.bytes(weight) for weight in block.weights)
     else:
-        size = sum(scheme.bytes(block, weight, plain) for weight in block.weights)
+        size = sum(scheme.bytes(block, weight, unquantized) for weight in block.weights)
     return WeightPart(
         kind=block.kind,
         part=block.part.value,

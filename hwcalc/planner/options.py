@@ -1,8 +1,8 @@
-"""The options of a plan, one row each.
+"""The table of the options of a plan.
 
-Command line, check files with their schema, :func:`hwcalc.plan` and its siblings, receipts and reconcile go by this table: a new option
-is a row of :data:`OPTIONS`, a field of :class:`~hwcalc.planner.asked.Asked` and a keyword of :func:`hwcalc.plan` of the same name, and
-what is done with it.
+The command line, check files and their schema, :func:`hwcalc.plan` and its siblings, receipts and reconcile all follow this table. A new
+option is a row of :data:`OPTIONS`, a field of :class:`~hwcalc.planner.asked.Asked` and a keyword of :func:`hwcalc.plan`, all with the
+same name, and the code that uses it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from hwcalc.planner.values import TYPES
 __all__ = ["COMMANDS", "OPTIONS", "PlanOption", "options_of"]
 
 COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "recommend", "reconcile", "probe")
-"""Commands that take every option, but for those that the option's ``not_in`` names."""
+"""Commands that take every option, except where ``not_in`` of the option names them."""
 
 
 class PlanOption(NamedTuple):
-    """One option of a plan. ``name`` is its keyword in Python and its key in a check file, ``type`` a key of :data:`~hwcalc.planner.values.TYPES`.
+    """One option of a plan.
 
-    ``help`` is the command line's, ``helps`` the help of single commands that say it otherwise. ``lists`` are the commands that take
-    several values with commas between. ``check`` is the help in a check file: empty if it is the same, ``None`` if a check file has no
-    such key. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` is the function of the command line
-    that knows the values.
+    ``name`` is its keyword in Python and its key in a check file. ``type`` is a key of :data:`~hwcalc.planner.values.TYPES`. ``help`` is the help of the command line; ``helps`` has other texts for single commands. ``lists`` names the commands that take
+    several values, separated by commas. ``check`` is the help in a check file: empty if it is the same text, ``None`` if check files
+    lack the option. ``document`` is the key under ``request`` in the JSON document of a plan. ``complete`` names the command line's
+    function that completes values.
     """
 
     name: str
@@ -43,21 +43,21 @@ class PlanOption(NamedTuple):
     document: str | None = None
     in_receipt: bool = True
     in_reconciliation: bool = False
-    """Whether reconcile shows it among what was planned."""
+    """Whether reconcile shows it among the planned values."""
     of_budget: bool = False
-    """Whether it changes what a GPU has left for the cache, and nothing else."""
+    """Whether it changes only the memory that a GPU has left for the cache."""
     in_cache_of: tuple[str, ...] = ()
-    """Engines with which it changes the cache as well."""
+    """Engines for which it changes the cache as well."""
     reads_model: bool = False
-    """Whether it says how models are read, and not what is planned of them."""
+    """Whether it says how models are read, and not what is planned."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """How it is written on a command line."""
+        """The flags of the command line."""
         return self.flags or (f"--{self.name.replace('_', '-')}",)
 
     def read(self, value: Any) -> Any:
-        """A value from text or from Python. Raises :class:`~hwcalc.errors.UsageError`."""
+        """Parse a value from text or Python. Raises :class:`~hwcalc.errors.UsageError`."""
         return TYPES[self.type].read(value, self.name)
 
 
@@ -305,7 +305,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         reads_model=True,
     ),
 )
-"""Every option of a plan, in the order of the help."""
+"""All options of a plan, in the order of the help."""
 
 
 def options_of(command: str) -> tuple[PlanOption, ...]:

@@ -1,4 +1,4 @@
-"""Plan one model: ask the engine what it stores for every layer, and add up."""
+"""Plans one model: asks the engine what it stores for each layer, and adds up."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ __all__ = ["plan_model", "plan_opened", "stored_layers"]
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
 
-def plan_model(model: ModelSpec, **wanted: Any) -> Plan:
-    """Plan a request: the keywords are those of :func:`~hwcalc.planner.context.open_request`, as are the errors."""
-    return plan_opened(open_request(model, **wanted), without_effect(wanted))
+def plan_model(model: ModelSpec, **options: Any) -> Plan:
+    """Plan a request. Keywords and errors are those of :func:`~hwcalc.planner.context.open_request`."""
+    return plan_opened(open_request(model, **options), without_effect(options))
 
 
 def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
-    """Plan what an engine has opened. ``remarks`` are notes about the request that led to it."""
+    """Plan an opened request. ``remarks`` are further notes about the request."""
     model, request = opened.model, opened.request
     stored = stored_layers(opened)
     definition = Definition.ASSUMED if model.assumed else opened.engine.definition
@@ -81,11 +81,11 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
 
 def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) -> CacheInfo:
     single = opened.sized(batch=1)
-    of_one = stored if single is opened else stored_layers(single)
+    of_single = stored if single is opened else stored_layers(single)
     return CacheInfo(
         definition=definition,
         bytes_per_token=_growth(opened),
-        state_bytes_per_sequence=sum(count * tensor.bytes for _, _, count, tensor in of_one if tensor.role in FIXED_ROLES),
+        state_bytes_per_sequence=sum(count * tensor.bytes for _, _, count, tensor in of_single if tensor.role in FIXED_ROLES),
         bytes_per_sequence=single.stored_bytes,
         total_bytes=opened.stored_bytes,
         per_gpu_bytes=opened.needed_bytes,
@@ -96,11 +96,11 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
 
 
 Stored = tuple[LayerKind | None, LayerNumbers, int, StoredTensor]
-"""The layer kind (none for what the model keeps beside its layers), layer numbers, how many, and the tensor of one."""
+"""The kind of a group of layers (``None`` for tensors outside the layers), its layer numbers, their count, and a tensor of one layer."""
 
 
 def stored_layers(opened: Opened) -> list[Stored]:
-    """Everything the engine stores: equal layers asked once and counted."""
+    """All tensors that the engine stores, with equal layers listed once."""
     out: list[Stored] = []
     for group in opened.stack.groups:
         out += [(group.kind, group.layers, group.count, tensor) for tensor in opened.kind_tensors[group.kind]]
@@ -126,7 +126,7 @@ def _tensor_info(kind: LayerKind | None, layers: LayerNumbers, count: int, tenso
 
 
 def _growth(opened: Opened) -> int:
-    """Bytes that one sequence gains from ``seq`` to ``seq`` + 1 tokens, by the formulas in the engine's dtypes."""
+    """Bytes by which one sequence grows from ``seq`` to ``seq`` + 1 tokens, by the formulas with the dtypes of the engine."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     growth = 0
     for group in opened.model.stack.groups:
@@ -138,9 +138,9 @@ def _growth(opened: Opened) -> int:
 
 
 def _read_bytes(stored: list[Stored]) -> int:
-    """Bytes that one decode step reads: everything, but for the latents that an indexer lets attention skip.
+    """Bytes that one decode step reads: everything except the latents that an indexer does not select.
 
-    A layer that shares an earlier layer's selection skips as much, so the limit holds for all latents of a model.
+    Layers that reuse the selection of an earlier layer read as few, so the limit holds for all latents of the model.
     """
     limits = {kind.dims().get("index_topk") for kind, *_ in stored if kind is not None} - {None}
     limit = limits.pop() if len(limits) == 1 else None
@@ -152,7 +152,7 @@ def _read_bytes(stored: list[Stored]) -> int:
 
 
 def _speed(opened: Opened) -> SpeedInfo | None:
-    """The bound of the planned hardware; nothing without any."""
+    """The bound on speed for the planned GPU; ``None`` without a GPU."""
     request, gpu = opened.request, opened.request.hardware.gpu
     if gpu is None:
         return None
@@ -168,8 +168,8 @@ def _speed(opened: Opened) -> SpeedInfo | None:
         engine=opened.engine.name,
         encoder_tokens=opened.encoder_tokens,
         weights=format_name(request.weights),
-        # What an engine runs in 16 bits it reads in 16 bits, whatever the checkpoint has.
-        dtype=opened.engine.plain_dtype(opened),
+        # An engine that runs in 16 bits reads weights of 16 bits, whatever the dtype of the checkpoint.
+        dtype=opened.engine.weight_dtype(opened),
         parallel=request.parallel,
         expanded=opened.engine.expands_latents(opened),
     )

@@ -1,7 +1,7 @@
-"""Which hardware would do: every accelerator or cloud instance, the fewest of each that hold the planned sequences, smallest first.
+"""Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
 
-Each is searched with the engine's own rules (:mod:`hwcalc.planner.solve`) in every layout, and what is listed was planned again
-as the command ``kvplan plan`` would: the row is that plan's verdict, not the search's.
+The search tries every layout with the rules of the engine (:mod:`hwcalc.planner.solve`). Each listed offer is then planned again, as
+``kvplan plan`` would, so that its row shows the verdict of a plan and not of the search.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class Recommendation:
 
 
 @frozen
-class _Found:
-    """One candidate in one layout, before it is planned again."""
+class _Match:
+    """A candidate in one layout, before it is planned again."""
 
     candidate: Candidate
     layout: solve.GpuLayout
@@ -109,7 +109,7 @@ class _Found:
 
     @property
     def rank(self) -> tuple[bool, int, float, str, int]:
-        """Certain ones first, then the smallest memory, then the most bandwidth."""
+        """The sort key: certain matches first, then by least memory, then by most bandwidth."""
         bandwidth = self.candidate.gpu.memory_bandwidth_gbps or 0.0
         return not self.layout.certain, self.total_bytes, -bandwidth * self.layout.gpus, self.candidate.name, self.layout.gpus
 
@@ -121,27 +121,27 @@ def recommend_model(
     max_gpus: int = DEFAULT_MOST,
     strict: bool = False,
     limit: int = DEFAULT_LIMIT,
-    **wanted: Any,
+    **options: Any,
 ) -> Recommendation:
-    """Search the candidates for what holds the request: keywords as :func:`~hwcalc.planner.context.open_request`, without hardware.
+    """Search the candidates for hardware that holds the request.
 
-    ``strict`` leaves out what fits only if estimates are kind; ``limit`` 0 lists every offer. Raises a
-    :class:`~hwcalc.errors.KvplanError` subclass where the request is wrong whatever the hardware.
+    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. ``strict`` leaves out tight offers. A
+    ``limit`` of 0 lists every offer. Raises a :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
     """
     if not 1 <= max_gpus <= LARGEST_MOST:
         raise UsageError(f"max-gpus is {max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
     if limit < 0:
         raise UsageError(f"limit is {limit:,}.", hint="Allowed: a whole number; 0 lists all.")
-    plain = open_request(model, **wanted)
-    search = _Search(plain, max_gpus)
-    found = sorted(search.all(candidates), key=lambda one: one.rank)
+    opened = open_request(model, **options)
+    search = _Search(opened, max_gpus)
+    matches = sorted(search.all(candidates), key=lambda match: match.rank)
     _check_known(model, search, len(candidates))
-    kept = [one for one in found if one.layout.certain or not strict]
-    plans = _planned(model, kept, limit, wanted)
+    kept = [match for match in matches if match.layout.certain or not strict]
+    plans = _planned(model, kept, limit, options)
     nearest = None
     if not plans:
-        near = found[0] if found else search.nearest(candidates)
-        nearest = None if near is None else (near, _replan(model, near, wanted))
+        near = matches[0] if matches else search.nearest(candidates)
+        nearest = None if near is None else (near, _replan(model, near, options))
     shown = [plan for _, plan in plans] or ([] if nearest is None else [nearest[1]])
     common = _common(shown)
     first = shown[0].request if shown else None
@@ -150,39 +150,39 @@ def recommend_model(
         kvplan_version=__version__,
         model=model.id,
         revision=model.revision,
-        engine=plain.engine.name,
-        engine_version=plain.version or None,
-        seq=plain.tokens,
-        batch=plain.batch,
-        kv_dtype=plain.dtypes.kv if first is None else first.kv_dtype,
-        weights=plain.request.weights or "as published",
+        engine=opened.engine.name,
+        engine_version=opened.version or None,
+        seq=opened.tokens,
+        batch=opened.batch,
+        kv_dtype=opened.dtypes.kv if first is None else first.kv_dtype,
+        weights=opened.request.weights or "as published",
         max_gpus=max_gpus,
         considered=len(candidates),
         refused=search.refused,
         unknown=search.unknown,
         too_small=search.too_small,
         one_at_a_time=search.alone,
-        tight_left_out=len(found) - len(kept),
-        offers=tuple(_offer(one, plan, common) for one, plan in plans),
+        tight_left_out=len(matches) - len(kept),
+        offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
         message="" if nearest is None or nearest[1].fit is None else nearest[1].fit.message,
         suggestions=() if nearest is None or nearest[1].fit is None else nearest[1].fit.suggestions,
-        notes=common or tuple(dict.fromkeys((*model.notes, *plain.notes))),
+        notes=common or tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
 
 class _Search:
-    """Tries candidates one by one and counts those that cannot be."""
+    """Tries candidates one by one, and counts those that it rejects."""
 
-    def __init__(self, plain: Opened, most: int) -> None:
-        self.plain, self.most = plain, most
+    def __init__(self, opened: Opened, most: int) -> None:
+        self.opened, self.most = opened, most
         self.refused = self.unknown = self.too_small = self.alone = 0
         self.message = ""
         self._seen: dict[tuple[object, ...], list[solve.GpuLayout]] = {}
 
-    def all(self, candidates: Iterable[Candidate]) -> Iterator[_Found]:
-        """What holds the sequences: the fewest GPUs in their best layout, and fewer where that is tight."""
+    def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
+        """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that hold them tightly."""
         for candidate in candidates:
             opened = self._opened(candidate)
             total = None if opened is None else self._total(opened)
@@ -193,11 +193,11 @@ class _Search:
                 self.too_small += 1
                 self.alone += candidate.alone
             for layout in layouts:
-                yield _Found(candidate=candidate, layout=layout, total_bytes=total * layout.gpus)
+                yield _Match(candidate=candidate, layout=layout, total_bytes=total * layout.gpus)
 
     def _opened(self, candidate: Candidate) -> Opened | None:
         try:
-            return self.plain.changed(gpu=candidate.gpu)
+            return self.opened.changed(gpu=candidate.gpu)
         except KvplanError as error:
             self.refused += 1
             self.message = self.message or error.message
@@ -232,44 +232,44 @@ class _Search:
         return out
 
     def _at_least(self, opened: Opened) -> int:
-        """GPUs below which weights and cache, each kept once, are more than there is."""
+        """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
         budget = opened.budget
         if budget is None or budget.requested_bytes <= 0:
             return 1
         weights = sum(part.low for part in budget.parts if part.name == "weights")
-        # By the formulas or by the engine's rule for one GPU, whichever is less: blocks may be rounded otherwise on several.
+        # Take the smaller of the formulas and the engine's rule for one GPU, since several GPUs may round blocks differently.
         cache = min(_formula_bytes(opened), opened.needed_bytes)
         return max(1, -(-(weights + cache) // budget.requested_bytes))
 
     def _most(self, candidate: Candidate) -> int:
         return 1 if candidate.alone else min(candidate.count or self.most, self.most)
 
-    def nearest(self, candidates: Iterable[Candidate]) -> _Found | None:
-        """The candidate and layout that need the smallest multiple of what they have."""
-        best: tuple[float, _Found] | None = None
+    def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
+        """The candidate and layout that come closest: those that need the smallest multiple of their memory."""
+        best: tuple[float, _Match] | None = None
         for candidate in candidates:
             try:
-                opened = self.plain.changed(gpu=candidate.gpu)
+                opened = self.opened.changed(gpu=candidate.gpu)
             except KvplanError:
                 continue
             for tp, pp, dp in solve.layouts(opened, self._most(candidate)):
                 try:
-                    made = opened.changed(tp=tp, pp=pp, dp=dp)
-                    budget = made.budget
+                    changed = opened.changed(tp=tp, pp=pp, dp=dp)
+                    budget = changed.budget
                     if budget is None or budget.requested_bytes <= 0:
                         break
-                    needed = budget.requested_bytes - budget.expected + made.needed_bytes
+                    needed = budget.requested_bytes - budget.expected + changed.needed_bytes
                 except KvplanError:
                     continue
                 share = needed / budget.requested_bytes
                 if best is None or share < best[0]:
                     layout = solve.GpuLayout(tp=tp, pp=pp, dp=dp, sequences=0, certain=False)
-                    best = share, _Found(candidate=candidate, layout=layout, total_bytes=budget.total_bytes * layout.gpus)
+                    best = share, _Match(candidate=candidate, layout=layout, total_bytes=budget.total_bytes * layout.gpus)
         return None if best is None else best[1]
 
 
 def _formula_bytes(opened: Opened) -> int:
-    """What the planned sequences keep by the formulas alone."""
+    """Bytes of cache of the planned sequences by the formulas alone."""
     roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
     groups = opened.model.stack_for("reference").groups
     one = sum(
@@ -282,10 +282,10 @@ _REASONS: Final = ("weights-unknown", "gpu-memory-unknown")
 
 
 def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
-    """Nothing can be said if the engine takes none of the candidates, or nobody knows what the weights take."""
+    """Raise an error if the engine refuses every candidate, or if the memory of all others is unknown."""
     if search.refused == considered:
         raise UnsupportedError(
-            f"{search.plain.engine.name} runs {model.id} on none of the {considered:,} candidates: {search.message}",
+            f"{search.opened.engine.name} runs {model.id} on none of the {considered:,} candidates: {search.message}",
             hint="Choose others, or another --engine. See: kvplan gpus",
         )
     if search.refused + search.unknown == considered:
@@ -294,47 +294,47 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
         )
 
 
-def _planned(model: ModelSpec, kept: Sequence[_Found], limit: int, wanted: dict[str, Any]) -> list[tuple[_Found, Plan]]:
-    """The first ones planned again; a row that its plan contradicts is not listed."""
-    out: list[tuple[_Found, Plan]] = []
-    for one in kept:
+def _planned(model: ModelSpec, kept: Sequence[_Match], limit: int, options: dict[str, Any]) -> list[tuple[_Match, Plan]]:
+    """Plan the first matches again, and drop those that do not fit by their plan."""
+    out: list[tuple[_Match, Plan]] = []
+    for match in kept:
         if limit and len(out) == limit:
             break
-        plan = _replan(model, one, wanted)
+        plan = _replan(model, match, options)
         if plan.fit is not None and plan.fit.fits:
-            out.append((one, plan))
+            out.append((match, plan))
     return out
 
 
-def _replan(model: ModelSpec, one: _Found, wanted: dict[str, Any]) -> Plan:
-    layout, candidate = one.layout, one.candidate
+def _replan(model: ModelSpec, match: _Match, options: dict[str, Any]) -> Plan:
+    layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return plan_model(model, **wanted, **hardware, tp=layout.tp, pp=layout.pp, dp=layout.dp)
+    return plan_model(model, **options, **hardware, tp=layout.tp, pp=layout.pp, dp=layout.dp)
 
 
 def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
-    """The notes that all plans have."""
+    """The notes that all plans share."""
     if not plans:
         return ()
     shared = set.intersection(*({(note.code, note.message) for note in plan.notes} for plan in plans))
     return tuple(note for note in plans[0].notes if (note.code, note.message) in shared)
 
 
-def _offer(one: _Found, plan: Plan, common: Sequence[Note]) -> Offer:
-    fit, speed, gpu = plan.fit, plan.speed, one.candidate.gpu
+def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
+    fit, speed, gpu = plan.fit, plan.speed, match.candidate.gpu
     assert fit is not None
     return Offer(
-        gpu=one.candidate.name if one.candidate.instance is None else gpu.id,
+        gpu=match.candidate.name if match.candidate.instance is None else gpu.id,
         name=gpu.name,
         vendor=gpu.vendor,
         category=gpu.category,
-        instance=one.candidate.instance,
-        gpus=one.layout.gpus,
-        tp=one.layout.tp,
-        pp=one.layout.pp,
-        dp=one.layout.dp,
+        instance=match.candidate.instance,
+        gpus=match.layout.gpus,
+        tp=match.layout.tp,
+        pp=match.layout.pp,
+        dp=match.layout.dp,
         verdict=fit.verdict,
-        total_bytes=one.total_bytes,
+        total_bytes=match.total_bytes,
         usable_bytes=fit.usable_bytes,
         needed_bytes=fit.needed_bytes,
         needed_low_bytes=fit.needed_low_bytes,

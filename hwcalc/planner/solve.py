@@ -1,8 +1,8 @@
-"""Questions turned round: how long, how many at once, on how few GPUs, in which layout. All by whole numbers.
+"""Solvers: the longest sequence, the most sequences at once, the fewest GPUs, and the best layout.
 
-Everything rests on one predicate, :func:`holds`: do the planned sequences fit the fullest GPU? It is monotone in the length and in
-the number of sequences, so that halving finds the last yes and the first no. What waits in a buffer until it is compressed makes a
-cache shrink now and then; a sequence passes through every length on its way, so that it fits only where all shorter ones do.
+All rest on one predicate, :func:`holds`: do the planned sequences fit on the fullest GPU? It is monotone in the length and in the number
+of sequences, so that bisection finds the limit. A cache with a buffer of uncompressed tokens shrinks each time that buffer is emptied.
+But a sequence passes through every shorter length, so it fits only if all shorter ones do.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = [
 
 MOST_GPUS: Final = 64
 NODE: Final = 8
-"""GPUs that are linked closely enough for tensor parallelism, unless the user says otherwise."""
+"""How many GPUs are linked closely enough for tensor parallelism, by default."""
 
 
 @frozen
 class Most:
-    """The largest number that fits, and what keeps it from being larger; ``None`` is no limit."""
+    """The largest number that fits, and what limits it; ``None`` is no limit."""
 
     value: int
     limiting: str | None
@@ -50,7 +50,7 @@ class Most:
 
 @frozen
 class GpuLayout:
-    """How many GPUs and how they share the work, the sequences they hold at once, and whether even the high end of estimates fits."""
+    """The parallel sizes, how many sequences they hold at once, and whether they do so even at the high end of the estimates."""
 
     tp: int
     pp: int
@@ -60,12 +60,12 @@ class GpuLayout:
 
     @property
     def gpus(self) -> int:
-        """GPUs in all."""
+        """The number of GPUs."""
         return self.tp * self.pp * self.dp
 
 
 def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
-    """Bytes that each GPU has for the cache, given by hand or by the engine's equation; ``None`` is not known."""
+    """Bytes of each GPU for the cache, from the user or from the engine's budget; ``None`` if unknown. ``end`` is low, expected or high."""
     if opened.request.hardware.kv_memory is not None:
         return opened.request.hardware.kv_memory
     budget = opened.budget
@@ -73,20 +73,20 @@ def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
 
 
 def holds(opened: Opened, end: str = "expected") -> bool:
-    """Whether the planned sequences fit at this end of the estimates, on their way there as well."""
+    """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
     size = budget_bytes(opened, end)
     return size is not None and holds_in(opened, size)
 
 
 def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None) -> bool:
-    """Whether the planned sequences fit so many bytes of cache. ``pool`` is the engine's pool of that size, if it is at hand."""
+    """Whether the planned sequences fit into ``size`` bytes of cache. ``pool`` is the engine's pool of that size, if already known."""
     limit = opened.engine.most_sequences(opened)
     if limit is not None and opened.batch > limit[0]:
         return False
     for period in opened.engine.periods(opened):
-        # The longest shorter sequence whose buffer is as full as can be: of groups of 4, 31 tokens on the way to 32.
-        fuller = opened.tokens // period * period - 1
-        if fuller > 0 and not _fits(opened.changed(seq=fuller), size, None):
+        # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
+        full_buffer = opened.tokens // period * period - 1
+        if full_buffer > 0 and not _fits(opened.changed(seq=full_buffer), size, None):
             return False
     return _fits(opened, size, pool)
 
@@ -96,9 +96,9 @@ def _fits(opened: Opened, size: int, pool: PoolInfo | None) -> bool:
 
 
 def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
-    """The largest number from 0 to ``bound`` that is good, where every number below a good one is good. 0 always is.
+    """The largest number from 0 to ``bound`` for which ``good`` is true. Every number below a good one must be good; 0 counts as good.
 
-    Doubles from ``guess`` until it fails, then halves: 20 questions for a million.
+    Doubles from ``guess`` until it fails, and then bisects. That takes about 20 calls for a million.
 
     >>> last_yes(lambda n: n * n <= 50, 100)
     7
@@ -117,9 +117,9 @@ def last_yes(good: Callable[[int], bool], bound: int, guess: int = 1) -> int:
 
 
 def longest(opened: Opened, size: int | None = None) -> Most:
-    """The most tokens that each of the planned sequences may have; at most the model's own length, or the planned one beyond it.
+    """The most tokens that each planned sequence can have, up to the maximum of the model or the planned length if that is more.
 
-    ``size`` is the budget of the planned request, if it is at hand.
+    ``size`` is the budget of the planned request, if already known.
     """
     model_length = opened.model.max_position_embeddings
     bound = UNLIMITED if model_length is None else max(model_length, opened.tokens)
@@ -129,17 +129,18 @@ def longest(opened: Opened, size: int | None = None) -> Most:
         return Most(value=0, limiting="weights")
     if limit is not None and opened.batch > limit[0]:
         return Most(value=0, limiting=limit[1])
-    found = opened.engine.longest(opened, size, bound)
-    if found is None:
-        found = last_yes(lambda seq: _good(opened, seq=seq), bound, opened.tokens)
-    if found == bound:
-        return Most(value=found, limiting=None if model_length is None else "model length")
-    return Most(value=found, limiting=_binding(opened, found, seq=1))
+    largest = opened.engine.longest(opened, size, bound)
+    if largest is None:
+        largest = last_yes(lambda seq: _holds_changed(opened, seq=seq), bound, opened.tokens)
+    if largest == bound:
+        return Most(value=largest, limiting=None if model_length is None else "model length")
+    return Most(value=largest, limiting=_binding(opened, largest, seq=1))
 
 
 def most(opened: Opened, size: int | None = None, pool: PoolInfo | None = None) -> Most:
-    """The most sequences of the planned length at once. ``size`` is the budget of the planned request, and ``pool`` the engine's
-    pool of that size, if they are at hand.
+    """The most sequences of the planned length that fit at once.
+
+    ``size`` is the budget of the planned request and ``pool`` the engine's pool of that size, if already known.
     """
     limit = opened.engine.most_sequences(opened)
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
@@ -148,19 +149,19 @@ def most(opened: Opened, size: int | None = None, pool: PoolInfo | None = None) 
         return Most(value=0, limiting="weights")
     pool = opened.pool(max(0, size)) if pool is None else pool
     if pool is not None and pool.max_requests is not None:
-        found = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
+        largest = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
-        found = last_yes(lambda batch: _good(opened, batch=batch), bound, _likely(opened, size, bound))
-    if found == bound:
-        return Most(value=found, limiting=None if limit is None else limit[1])
-    if pool is not None and pool.state_slots is not None and pool.state_slots <= found:
-        return Most(value=found, limiting="state slots")
-    return Most(value=found, limiting=_binding(opened, found, batch=1))
+        largest = last_yes(lambda batch: _holds_changed(opened, batch=batch), bound, _first_guess(opened, size, bound))
+    if largest == bound:
+        return Most(value=largest, limiting=None if limit is None else limit[1])
+    if pool is not None and pool.state_slots is not None and pool.state_slots <= largest:
+        return Most(value=largest, limiting="state slots")
+    return Most(value=largest, limiting=_binding(opened, largest, batch=1))
 
 
-def _binding(opened: Opened, found: int, **least: int) -> str:
-    """What binds: the weights, or what a forward pass needs beside them, if that leaves nothing for even the smallest cache."""
-    if found or opened.request.hardware.kv_memory is not None:
+def _binding(opened: Opened, largest: int, **least: int) -> str:
+    """What limits the result: the cache, or the weights or activations if these leave nothing for any cache."""
+    if largest or opened.request.hardware.kv_memory is not None:
         return "cache"
     try:
         budget = opened.changed(**least).budget
@@ -174,13 +175,14 @@ def _binding(opened: Opened, found: int, **least: int) -> str:
     return "weights" if weights >= budget.requested_bytes else "activations"
 
 
-def _likely(opened: Opened, size: int, bound: int) -> int:
-    """About how many sequences share ``size`` bytes, to begin the search with."""
+def _first_guess(opened: Opened, size: int, bound: int) -> int:
+    """An estimate of how many sequences fit into ``size`` bytes, from which the search starts."""
     one = opened.changed(batch=opened.request.parallel.dp).needed_bytes
     return max(1, min(bound, size // one * opened.request.parallel.dp)) if one else 1
 
 
-def _good(opened: Opened, **change: int) -> bool:
+def _holds_changed(opened: Opened, **change: int) -> bool:
+    """Whether the request fits with this change. It does not if the engine refuses it."""
     try:
         return holds(opened.changed(**change))
     except KvplanError:
@@ -188,7 +190,7 @@ def _good(opened: Opened, **change: int) -> bool:
 
 
 def layouts(opened: Opened, gpus: int, node: int = NODE) -> Iterator[tuple[int, int, int]]:
-    """Every way to share the work of ``gpus`` GPUs: tp that divides all heads and stays in a node, pp up to the layers, dp.
+    """Every (tp, pp, dp) of ``gpus`` GPUs: tp divides all heads and stays in a node, and pp is at most the number of layers.
 
     >>> from hwcalc import load_model
     >>> from hwcalc.planner.context import open_request
@@ -208,7 +210,7 @@ def layouts(opened: Opened, gpus: int, node: int = NODE) -> Iterator[tuple[int, 
 
 
 def counts(most_gpus: int, node: int = NODE) -> tuple[int, ...]:
-    """How many GPUs one can have: any number of one node, then whole nodes.
+    """The numbers of GPUs to search: any number up to a node, and then whole nodes.
 
     >>> counts(40, node=8)
     (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40)
@@ -217,16 +219,17 @@ def counts(most_gpus: int, node: int = NODE) -> tuple[int, ...]:
 
 
 def best_layout(opened: Opened, gpus: int, node: int = NODE) -> GpuLayout | None:
-    """The layout of so many GPUs that holds the planned sequences for certain if one does, and the most of them at once.
+    """The best layout of ``gpus`` GPUs that holds the planned sequences; ``None`` if none does.
 
-    Among equals, the one with fewest pipeline stages and then most tensor parallelism. ``None`` if none holds them.
+    Layouts that hold them for certain are better, then those that hold more sequences at once, then those with fewer pipeline stages,
+    then those with more tensor parallelism.
     """
     best: tuple[tuple[bool, int, int, int], GpuLayout] | None = None
     for tp, pp, dp in layouts(opened, gpus, node):
-        made = _held(opened, tp=tp, pp=pp, dp=dp)
-        if made is None:
+        changed = _if_it_holds(opened, tp=tp, pp=pp, dp=dp)
+        if changed is None:
             continue
-        layout = GpuLayout(tp=tp, pp=pp, dp=dp, sequences=most(made).value, certain=holds(made, "low"))
+        layout = GpuLayout(tp=tp, pp=pp, dp=dp, sequences=most(changed).value, certain=holds(changed, "low"))
         rank = (layout.certain, layout.sequences, -pp, tp)
         if best is None or rank > best[0]:
             best = rank, layout
@@ -234,17 +237,17 @@ def best_layout(opened: Opened, gpus: int, node: int = NODE) -> GpuLayout | None
 
 
 def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS, node: int = NODE) -> tuple[int, int, int] | None:
-    """tp, pp and dp of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if no number of them does."""
+    """tp, pp and dp of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if ``most_gpus`` do not."""
     least = _at_least(opened)
     for gpus in counts(most_gpus, node):
         for tp, pp, dp in layouts(opened, gpus, node) if gpus >= least else ():
-            if _held(opened, tp=tp, pp=pp, dp=dp) is not None:
+            if _if_it_holds(opened, tp=tp, pp=pp, dp=dp) is not None:
                 return tp, pp, dp
     return None
 
 
 def _at_least(opened: Opened) -> int:
-    """GPUs below which the weights alone cannot fit, so that no layout of them need be tried."""
+    """A lower bound on the number of GPUs: they must have memory for the weights."""
     try:
         single = opened.changed(tp=1, pp=1, dp=1, dcp=1, ep=1, batch=1)
         budget = single.budget
@@ -256,9 +259,10 @@ def _at_least(opened: Opened) -> int:
     return max(1, -(-weights // budget.requested_bytes))
 
 
-def _held(opened: Opened, **layout: int) -> Opened | None:
+def _if_it_holds(opened: Opened, **layout: int) -> Opened | None:
+    """The request in another layout; ``None`` if it does not fit, or the engine refuses it."""
     try:
-        made = opened.changed(**layout, dcp=1, ep=1)
-        return made if holds(made) else None
+        changed = opened.changed(**layout, dcp=1, ep=1)
+        return changed if holds(changed) else None
     except KvplanError:
         return None

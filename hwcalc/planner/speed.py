@@ -1,18 +1,18 @@
-"""How fast at most: the roofline of a decode step and of a prompt. A bound, not a forecast: no engine is faster than this.
+"""The roofline of a decode step and of a prompt. It is a bound and not a forecast: no engine is faster than this.
 
-A step takes at least as long as memory needs to deliver what is read and as long as arithmetic needs at its peak, whichever is
-longer (Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785). Read are the weights that the step's tokens use, once
-each, and what the caches hold; computed are two operations per weight and token (Kaplan et al. 2020, arXiv:2001.08361) and what
-:mod:`hwcalc.formulas.flops` counts. Communication, activations, sampling and kernels below their peak come on top and are left out.
+A step takes at least the time to read its bytes at peak bandwidth, and at least the time for its operations at the peak rate (Williams,
+Waterman and Patterson 2009, doi:10.1145/1498765.1498785). It reads the weights that its tokens use, each once, and the caches. It
+computes two operations per weight and token (Kaplan et al. 2020, arXiv:2001.08361), and what :mod:`hwcalc.formulas.flops` counts.
+Communication, activations, sampling and the inefficiency of kernels are left out.
 
-- Tensor-parallel ranks read and compute side by side: matrices are divided evenly, caches as :meth:`LayerKind.shard` says,
-  so a latent that every rank keeps is read by every rank.
-- Pipeline stages work one after another, so they make no step shorter. Split into as many parts as there are stages, a batch
-  keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
-  the stages. For a prompt the stages may work on different pieces of it at once.
-- Replicas work side by side, each for its own sequences.
-- Experts: of E, of which a token uses k, t tokens touch E x (1 - (1 - k / E)^t) on average if all are as likely; a router
-  with favourites touches fewer.
+- Tensor-parallel ranks work at the same time. Matrices are divided evenly, and caches by :meth:`LayerKind.shard`: every rank reads a
+  latent that every rank keeps.
+- Pipeline stages work one after another, so they do not make a step shorter. A batch that is split into as many parts as there are
+  stages keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
+  stages. The stages can work on different chunks of a prompt at the same time.
+- Replicas work at the same time, each on its own sequences.
+- If each token uses k of E experts, and all are equally likely, t tokens use E x (1 - (1 - k / E)^t) of them on average. With a router
+  that prefers some experts they use fewer.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *_SIXTEEN)),
     **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", *_SIXTEEN)),
     "int8": ("int8", *_SIXTEEN),
-    # Weight-only formats: unpacked to 16 bits before they are multiplied.
+    # Weight-only formats are unpacked to 16 bits before the multiplication.
     **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "bnb8"), _SIXTEEN),
 }
-"""Weight format -> the peak rates at which it may be multiplied; the fastest that the accelerator has is taken."""
+"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts."""
 _ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)
 
 
@@ -70,19 +70,20 @@ def speed_bound(
     expanded: bool = False,
     shares: tuple[WeightShare, ...] | None = None,
 ) -> Noted[SpeedInfo]:
-    """The bound for ``batch`` sequences of ``seq`` tokens, dealt out evenly over the replicas, and what it leaves out.
+    """The bound for ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
 
-    ``roles`` are the cache's formats (``opened.dtypes.roles``), ``weights`` a format's name or ``None`` as published, ``dtype`` what plain
-    weights are run in where that is not the model's own. The experts of a layer are shared by ``ep`` ranks, where that is more than one,
-    else by all of ``tp x dp``. ``expanded`` is latent attention kept as keys and values. ``shares`` spares counting the weights
-    again: :func:`~hwcalc.planner.weight_use.weight_shares` of the same model, weights and dtype.
+    ``roles`` are the formats of the cache (``opened.dtypes.roles``). ``weights`` is the name of a weight format, or ``None`` for the
+    published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
+    over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``expanded`` says that latent attention is kept as keys and
+    values. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so
+    that they are not counted again.
     """
     measured, notes = _measured(gpu)
     if shares is None:
         shares = model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
     if shares is None:
         unknown = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
-        return Noted(_nothing(), (*notes, unknown))
+        return Noted(_no_bound(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
     bandwidth = None if rate is None else rate * 1e9
     stack = model.stack_for(engine)
@@ -114,12 +115,12 @@ def speed_bound(
 
 
 Flops = dict[tuple[str, ...], float]
-"""Operations by the rates at which they may run."""
+"""Operations, by the names of the peak rates at which they may run."""
 
 
 @frozen
 class _Caches:
-    """What one rank keeps of one sequence."""
+    """The caches of one sequence on one rank. ``selected`` is how many tokens sparse attention reads."""
 
     kinds: tuple[tuple[int, LayerKind], ...]
     roles: Mapping[Role, DType]
@@ -129,25 +130,25 @@ class _Caches:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of one decode step."""
+        """Bytes that one decode step reads and writes."""
         return _cache_bytes(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
 
     def flops(self, of_kind: Callable[..., int]) -> int:
-        """Operations of all layers, where ``of_kind`` is that of one."""
+        """Operations of all layers. ``of_kind`` returns those of one layer."""
         return sum(count * of_kind(kind, self.seq, self.encoder_tokens, selected=self.selected) for count, kind in self.kinds)
 
 
 @frozen
 class _Work:
-    """What one rank reads and computes."""
+    """The bytes that one rank reads, and the operations that it computes."""
 
     weight_bytes: float
     cache_bytes: float
     flops: Flops
 
     def seconds(self, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
-        """Of the slower of the two, and which it is."""
-        return _longer(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
+        """The time for reading or for computing, whichever is longer, and which it is."""
+        return _slower(self.weight_bytes + self.cache_bytes, self.flops, gpu, bandwidth)
 
 
 def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, parallel: Parallel) -> _Work:
@@ -179,9 +180,9 @@ def _expert_ranks(parallel: Parallel) -> int:
 
 
 def _measured(gpu: Gpu) -> Noted[Measurement | None]:
-    """What the user measured of this accelerator's memory, if anything; a note says so."""
-    found, notes = measurements(gpu.id, BANDWIDTH)
-    reading = None if found is None else found.latest("read_gbps")
+    """The user's measurement of this accelerator's bandwidth, with a note; ``None`` if there is none."""
+    calibration, notes = measurements(gpu.id, BANDWIDTH)
+    reading = None if calibration is None else calibration.latest("read_gbps")
     if reading is None:
         return Noted(None, notes)
     peak = "" if gpu.memory_bandwidth_gbps is None else f" instead of the peak of {gpu.memory_bandwidth_gbps:,g}"
@@ -195,9 +196,9 @@ def _measured(gpu: Gpu) -> Noted[Measurement | None]:
 def cache_bytes_read(
     stack: Stack, roles: Mapping[Role, DType], *, seq: int, encoder_tokens: int = 0, tp: int = 1, expanded: bool = False
 ) -> int:
-    """Bytes that one rank moves for one sequence in a decode step: what is kept, and states a second time, as they are written.
+    """Bytes of cache that one rank reads for one sequence in a decode step. States count twice, as they are also written.
 
-    These are the bytes of the formulas: the blocks and pages that an engine rounds up to are held, but not read.
+    The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
     kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
     return _cache_bytes(kinds, roles, seq, encoder_tokens, _selected(stack))
@@ -240,7 +241,7 @@ def _rank_kind(kind: LayerKind, tp: int, *, expanded: bool) -> LayerKind:
 
 
 def _selected(stack: Stack) -> int | None:
-    """How many tokens latent attention reads where an indexer selects them; layers without one reuse an earlier selection."""
+    """How many tokens an indexer selects for latent attention. Layers without an indexer reuse an earlier selection."""
     limits = {group.kind.dims().get("index_topk") for group in stack.groups if group.kind.name == "sparse_indexer"}
     return limits.pop() if len(limits) == 1 else None
 
@@ -250,29 +251,29 @@ def _cache_bytes(
 ) -> int:
     total = 0
     for count, kind in kinds:
-        own = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
+        limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
         for tensor in kind.tensors():
             positions = tensor.span.positions(seq, encoder_tokens)
-            if own is not None and tensor.role in (Role.LATENT, Role.ROPE):
-                positions = min(positions, own)
+            if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
+                positions = min(positions, limit)
             times = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
             total += count * times * positions * tensor.bytes_per_position(roles[tensor.role])
     return total
 
 
 def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
-    """Attention runs in 16 bits, or in 8 where its keys are kept so: 8.5 bits with scales."""
+    """Attention runs in 16 bits, or in 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
     return ("fp8", "int8", *_SIXTEEN) if roles[Role.KEY].bits_per_element < 9 else _SIXTEEN
 
 
 def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:
-    """Operations a second at the fastest of these that is known."""
+    """Operations per second at the fastest of these rates that is known."""
     known = [rate for name in rates if (rate := gpu.tflops_dense.get(name)) is not None]
     return max(known) * 1e12 if known else None
 
 
-def _longer(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
-    """Seconds of the slower of the two, and which it is. What cannot be timed is left out: less is known, and it is still a bound."""
+def _slower(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
+    """The longer of the reading and computing times in seconds, and which it is. Unknown times are left out; the rest is still a bound."""
     reading = None if bandwidth is None else size / bandwidth
     rates = {names: _rate(gpu, names) for names in flops}
     known = [flops[names] / rate for names, rate in rates.items() if rate is not None]
@@ -284,9 +285,9 @@ def _longer(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tup
     return computing, "compute"
 
 
-def _unknown(gpu: Gpu, wanted: Iterable[tuple[str, ...]], bandwidth: float | None) -> list[Note]:
+def _unknown(gpu: Gpu, used: Iterable[tuple[str, ...]], bandwidth: float | None) -> list[Note]:
     missing = [] if bandwidth is not None else ["memory bandwidth"]
-    if any(_rate(gpu, rates) is None for rates in wanted):
+    if any(_rate(gpu, rates) is None for rates in used):
         missing.append("compute rate")
     if not missing:
         return []
@@ -296,7 +297,7 @@ def _unknown(gpu: Gpu, wanted: Iterable[tuple[str, ...]], bandwidth: float | Non
     return [Note(code="speed-partly-known", message=message)]
 
 
-def _nothing() -> SpeedInfo:
+def _no_bound() -> SpeedInfo:
     return SpeedInfo(
         definition=Definition.UNKNOWN,
         decode_tokens_per_s_bound=None,

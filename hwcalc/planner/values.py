@@ -1,4 +1,4 @@
-"""The kinds of values that options take: how each is read from text or from Python, and its JSON Schema in a check file."""
+"""The types of option values: how each is parsed from text or Python, and its JSON Schema in a check file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType"]
 
 LEAST_BYTES: Final = MIB
-"""A bare number below this is a slip where bytes are meant: ``20`` for ``20GiB``, ``5`` for ``5%``."""
+"""Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
 PERCENT: Final = r"(?:100(?:\.0{1,9})?|[0-9]{1,2}(?:\.[0-9]{1,9})?)[ ]*%"
 PART: Final = r"(?:0(?:\.[0-9]{1,18})?|1(?:\.0{1,18})?)"
 UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]?[bB])"
-"""A share in percent, a share as a decimal, and bytes with their unit, as patterns of a check file's schema."""
+"""Patterns in the schema of a check file: ``PERCENT`` and ``PART`` for shares, ``UNITS`` for bytes with a unit."""
 
 
 def _text(value: Any, name: str) -> str:
@@ -28,7 +28,7 @@ def _text(value: Any, name: str) -> str:
 
 
 def _secret(value: Any, name: str) -> str:
-    """Text that no message shows."""
+    """Text that no error message shows."""
     if not isinstance(value, str):
         raise UsageError(f"{name} must be a string (got {type(value).__name__}).", hint=f'Write {name}="...".')
     return value
@@ -54,7 +54,7 @@ def _as_given(value: Any, name: str) -> Any:
 
 
 def _size(value: Any, name: str) -> int:
-    """``"20GiB"``, or bytes. An integer is bytes; text needs a unit unless it is too large to be meant as anything but bytes."""
+    """Parse ``"20GiB"``. An integer is bytes; text without a unit is bytes only if the number is large."""
     size = parse_bytes(value, name)
     if isinstance(value, str) and value.strip()[-1:].isdigit() and 0 < size < LEAST_BYTES:
         bare = value.strip()[:40]
@@ -63,7 +63,7 @@ def _size(value: Any, name: str) -> int:
 
 
 def _engine_options(value: Any, name: str) -> dict[str, str]:
-    """Engine options as strings, the way that a command line has them."""
+    """Engine options as strings, as on a command line."""
     if not isinstance(value, Mapping):
         raise UsageError(f"{name} must be a dict (got {type(value).__name__}).", hint='Write {"block_size": 32}.')
     options: dict[str, str] = {}
@@ -75,7 +75,7 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
 
 
 class ValueType(NamedTuple):
-    """What kind of value an option takes: how it is read from text or from Python, and its JSON Schema in a check file."""
+    """A type of option values: its parser, called with the value and the name of the option, and its JSON Schema."""
 
     read: Callable[[Any, str], Any]
     schema: Mapping[str, Any]

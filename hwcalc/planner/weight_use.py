@@ -1,4 +1,4 @@
-"""A model's weights by format and use: which of them a token reads and multiplies with."""
+"""The weights of a model by format and use: which of them a token reads, and with which it multiplies."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _FROM_ENCODER: Final = frozenset({"k_proj", "v_proj", "k", "v", "key", "value", 
 
 
 class Use(enum.StrEnum):
-    """How often a weight is used."""
+    """Which tokens use a weight."""
 
     ALWAYS = "always"
-    """By every token."""
+    """Every token."""
     CHOSEN = "chosen"
-    """By the tokens that are routed to it: experts."""
+    """Tokens that are routed to it: an expert."""
     ROW = "row"
-    """One row for each token: embeddings. Looked up, not multiplied."""
+    """Each token looks up one row: an embedding. There is no multiplication."""
     LAST = "last"
-    """By tokens whose successor is wanted: all of a decode step, the last one of a prompt. The head."""
+    """Tokens whose next token is predicted: all tokens of a decode step, the last token of a prompt. The output head."""
     ENCODER = "encoder"
-    """By the encoder's tokens, before the first step."""
+    """Tokens of the encoder, before the first decode step."""
 
 
 @frozen
 class WeightShare:
-    """Weights that are alike in format and use: how many numbers, how many bytes, all copies and layers together.
+    """The weights of one format and use: parameters and bytes of all copies and layers together.
 
-    Of ``copies`` a token uses ``active``: experts and those it is sent to, or the rows of a table.
+    A token uses ``active`` of ``copies``: of the experts of a layer, or of the rows of a table.
     """
 
     format: str
@@ -56,54 +56,55 @@ class WeightShare:
 
     @property
     def flops_per_token(self) -> int:
-        """Operations for a token that uses it."""
+        """Operations per token that uses the weights."""
         return 0 if self.use is Use.ROW else 2 * self.parameters * self.active // self.copies
 
 
 def expected_share(copies: int, active: int, tokens: float) -> float:
-    """The share of ``copies`` experts that ``tokens`` tokens touch, each choosing ``active`` different ones, all as likely.
+    """The expected share of ``copies`` experts that ``tokens`` tokens use, if each token uses ``active`` of them at random.
 
     >>> expected_share(4, 1, 1), expected_share(4, 1, 2), expected_share(4, 4, 1)
     (0.25, 0.4375, 1.0)
 
-    Two tokens leave an expert alone with (3/4)^2: 1 - 9/16 = 7/16.
+    Two tokens both miss an expert with probability (3/4)^2, so the share is 1 - 9/16 = 7/16.
     """
     return float(1 - (1 - active / copies) ** tokens)
 
 
 def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | None = None) -> tuple[WeightShare, ...] | None:
-    """The model's weights by format and use; ``None`` where they are not counted or their format is not known.
+    """The weights of a model by format and use; ``None`` if they are not counted or their format is unknown.
 
-    Multi-token prediction and the towers of images and sound are left out: a step of text does not use them.
+    ``dtype`` is the dtype of weights that are not quantised. Multi-token prediction and the towers for images and sound are left out,
+    since a decode step does not use them.
     """
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     if model.counted is None:
         return None
-    wanted = format_name(weights)
-    scheme, known = planned_scheme(model, wanted)
+    requested = format_name(weights)
+    scheme, known = planned_scheme(model, requested)
     if not known:
         return None
-    plain = _plain(wanted, dtype or model.dtype)
-    found: dict[tuple[str, Use, int, int], list[int]] = {}
-    for block, weight, use in _used(model):
-        formats = ((block.count, plain),) if scheme is None else scheme.formats(block, weight, plain)
+    unquantized = _unquantized(requested, dtype or model.dtype)
+    totals: dict[tuple[str, Use, int, int], list[int]] = {}
+    for block, weight, use in _used_weights(model):
+        formats = ((block.count, unquantized),) if scheme is None else scheme.formats(block, weight, unquantized)
         copies, active = _copies(weight, use)
         for count, form in formats:
             if count:
-                sums = found.setdefault((form.name, use, copies, active), [0, 0])
+                sums = totals.setdefault((form.name, use, copies, active), [0, 0])
                 sums[0] += count * weight.elements
                 sums[1] += count * form.bytes(weight)
     return tuple(
         WeightShare(format=name, use=use, copies=copies, active=active, parameters=parameters, bytes=size)
-        for (name, use, copies, active), (parameters, size) in found.items()
+        for (name, use, copies, active), (parameters, size) in totals.items()
     )
 
 
-def _plain(wanted: str | None, dtype: str | None) -> WeightFormat:
+def _unquantized(requested: str | None, dtype: str | None) -> WeightFormat:
     from hwcalc.formulas.formats import BF16, FLOATS
 
-    return FLOATS.get(wanted or "") or FLOATS.get(dtype or "", BF16)
+    return FLOATS.get(requested or "") or FLOATS.get(dtype or "", BF16)
 
 
 def _copies(weight: Weight, use: Use) -> tuple[int, int]:
@@ -114,24 +115,24 @@ def _copies(weight: Weight, use: Use) -> tuple[int, int]:
     return 1, 1
 
 
-def _used(model: ModelSpec) -> Iterable[tuple[Block, Weight, Use]]:
-    """Every weight that text passes through, and how."""
+def _used_weights(model: ModelSpec) -> Iterable[tuple[Block, Weight, Use]]:
+    """Every weight that a forward pass on text uses, with its use."""
     assert model.counted is not None
     table: tuple[Block, Weight] | None = None
-    headed = False
+    has_head = False
     for block in model.counted.blocks:
         if block.part not in (Part.LANGUAGE, Part.ENCODER):
             continue
         for weight in block.weights:
             use = _use_of(block, weight)
             if weight.role is WeightRole.HEAD and len(weight.shape) > 1:
-                headed = True
-            words = use is Use.ROW and "per_layer" not in weight.path and weight.shape[0] == model.vocab_size
-            if words and table is None and block.part is Part.LANGUAGE:
+                has_head = True
+            is_vocabulary = use is Use.ROW and "per_layer" not in weight.path and weight.shape[0] == model.vocab_size
+            if is_vocabulary and table is None and block.part is Part.LANGUAGE:
                 table = block, weight
             yield block, weight, use
-    # A model that ends in hidden states has no head; all others multiply with the table if they have none of their own.
-    if table is not None and not headed and not (model.architecture or "").endswith("Model"):
+    # A tied model multiplies with its embedding. A class whose name ends in "Model" has no head at all.
+    if table is not None and not has_head and not (model.architecture or "").endswith("Model"):
         yield *table, Use.LAST
 
 

@@ -1,4 +1,4 @@
-"""vLLM: block pools shared by groups of layers, as 0.33 plans them."""
+"""vLLM 0.33: pools of blocks that groups of layers share."""
 
 from __future__ import annotations
 

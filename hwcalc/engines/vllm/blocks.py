@@ -1,4 +1,4 @@
-"""The block size that vLLM settles on: by backend and GPU, then stretched until a block of attention holds a recurrent state.
+"""The block size that vLLM chooses: by attention backend and GPU, and then enlarged until an attention block holds a recurrent state.
 
 Source: vLLM 0.33, platforms/cuda.py (order of backends), platforms/interface.py (alignment of hybrids).
 """
@@ -15,7 +15,7 @@ from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, Spa
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["backend_block", "gpu_architecture", "hybrid_block", "kernel_block", "sparse_word"]
+__all__ = ["backend_block", "compute_capability", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
 
 _DEFAULT: Final = 16
 _HOPPER: Final = 90
@@ -25,43 +25,43 @@ _LATENT_MULTIPLE: Final = 128
 _FLASHINFER_NOPE: Final = (64, 128, 192)
 
 
-def gpu_architecture(gpu: Gpu | None) -> int:
-    """Compute capability as a number, 9.0 as 90; an H100's where there is no GPU or it is not CUDA's."""
+def compute_capability(gpu: Gpu | None) -> int:
+    """Compute capability as a whole number: 90 for 9.0. Without a GPU, or for one without CUDA, that of an H100."""
     if gpu is None or gpu.compute_capability is None:
         return _HOPPER
     major, _, low = gpu.compute_capability.partition(".")
     return int(major) * 10 + int(low or 0)
 
 
-def sparse_word(word: str, architecture: int, *, plain: bool) -> str:
-    """What a sparse latent backend makes of an fp8 word: on SM90 and SM12x DeepSeek's own layout, on SM10x plain fp8.
+def sparse_kv_dtype(kv_dtype: str, capability: int, *, keep: bool) -> str:
+    """The KV dtype that a sparse latent backend uses: DeepSeek's own fp8 layout on SM90 and SM12x, ordinary fp8 on SM10x.
 
-    ``plain`` says that the word is no quantized one. Raises :class:`~hwcalc.errors.UnsupportedError` where no backend exists.
+    ``keep`` says that SM90 keeps the requested dtype. Raises :class:`~hwcalc.errors.UnsupportedError` if there is no backend for the GPU.
     """
-    family = architecture // 10
+    family = capability // 10
     if family not in (9, 10, 12):
         raise UnsupportedError(
-            f"vLLM has no sparse latent attention for compute capability {architecture / 10:.1f}.",
+            f"vLLM has no sparse latent attention for compute capability {capability / 10:.1f}.",
             hint="Use a GPU of compute capability 9.0, 10.x or 12.x.",
         )
-    if family == 12 or (family == 9 and not plain and word != "fp8_ds_mla"):
+    if family == 12 or (family == 9 and not keep and kv_dtype != "fp8_ds_mla"):
         return "fp8_ds_mla"
-    return word
+    return kv_dtype
 
 
-def kernel_block(kinds: frozenset[type[LayerKind]], word: str, architecture: int, nope: int | None) -> int:
-    """The smallest block that the attention backend's kernels take, multiples of which they take too (or split).
+def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: int, nope: int | None) -> int:
+    """The smallest block size, in tokens, of the attention backend's kernels. They also accept its multiples, or split them.
 
-    ``nope`` is the width of a latent layer's keys without positions.
+    ``nope`` is the width of the keys without rotary positions in a latent layer.
     """
     if CompressedAttention in kinds:
         return _COMPRESSED_BLOCK
     if LatentAttention in kinds:
         if SparseIndexer in kinds:
             return _INDEXED_BLOCK
-        if architecture // 10 == 9 and word.startswith("fp8"):
+        if capability // 10 == 9 and kv_dtype.startswith("fp8"):
             return 64  # FLASHMLA; FLASH_ATTN_MLA has no fp8
-        if architecture // 10 == 10:
+        if capability // 10 == 10:
             return 32 if nope in _FLASHINFER_NOPE else 128  # FLASHINFER_MLA, else CUTLASS_MLA
         return _DEFAULT
     if SparseIndexer in kinds:
@@ -70,23 +70,26 @@ def kernel_block(kinds: frozenset[type[LayerKind]], word: str, architecture: int
 
 
 def backend_block(kernel: int, *, packed: bool, user: int | None) -> int:
-    """Tokens of a block before recurrent states are looked at. ``packed``: outer layers stay at twice the packed layers' bytes."""
+    """Tokens in a block, before recurrent states are considered. ``user`` is the requested block size.
+
+    ``packed`` is for turboquant, whose outer layers stay in the model dtype.
+    """
     size = user if user is not None else max(_DEFAULT, kernel)
     if user is not None and (user % kernel if kernel != _DEFAULT else user % _DEFAULT):
         raise UnsupportedError(
             f"block_size={user:,} is not taken by the attention backend of this model.", hint=f"Use a multiple of {kernel}."
         )
-    # The packed page at 8 bits a element must cover a page of 16 tokens at 16 bits.
+    # A packed page with 8 bits per element must hold a page of 16 tokens with 16 bits per element.
     return max(size, ceil_div(2 * _DEFAULT, size) * size) if packed else size
 
 
 def hybrid_block(size: int, kernel: int, *, attention_row: int, state: int, latent: bool, alignment: int) -> int:
-    """Tokens of a block once its attention page must hold a state of ``state`` bytes.
+    """Tokens in a block of a hybrid model, whose attention page must hold a recurrent state of ``state`` bytes.
 
-    ``attention_row`` is the bytes of a token of one attention layer. Jamba: states of 311,296 bytes beside 4,096 bytes a token
-    make 80 tokens, the first multiple of 16 that holds one (80 x 4,096 = 327,680).
+    ``attention_row`` is the bytes per token of one attention layer. Jamba has states of 311,296 bytes and attention of 4,096 bytes per
+    token: a block has 80 tokens, the first multiple of 16 that holds a state (80 x 4,096 = 327,680).
     """
     step = max(kernel, size, _LATENT_MULTIPLE if latent else 0)
     step = lcm(step, alignment)
-    found = step * ceil_div(state, step * attention_row)
-    return max(size, ceil_div(found, kernel) * kernel)
+    tokens = step * ceil_div(state, step * attention_row)
+    return max(size, ceil_div(tokens, kernel) * kernel)

@@ -1,8 +1,8 @@
-"""The pool as vLLM allocates it: raw int8 buffers of ``num_blocks`` pages, each for one layer of every group.
+"""The pool as vLLM allocates it: int8 buffers of ``num_blocks`` pages, each shared by one layer of every group.
 
-Two groups of three layers lie in three buffers: the first layers of both groups in the first, and so on. A block of the one
-group is never a block of the other, so that they do not meet. Where pages of different size lie side by side in a block
-(DeepSeek-V4), the blocks are one buffer.
+Two groups of three layers share three buffers: the first layers of both groups are in the first buffer, and so on. A block belongs to
+only one group at a time, so the layers do not conflict. If a block has pages of different sizes side by side (DeepSeek-V4), the pool
+is a single buffer.
 
 Source: vLLM 0.33, v1/core/kv_cache_planning.py (KVCacheTensor.shared_by) and v1/worker/gpu/attn_utils.py.
 """
@@ -16,26 +16,26 @@ __all__ = ["pool_buffers"]
 
 
 def pool_buffers(layout: PoolLayout, blocks: int, stage: int) -> tuple[Allocation, ...]:
-    """The buffers of a rank of pipeline stage ``stage``. Their pages add up to the bytes of a block there."""
+    """The buffers of a rank of pipeline stage ``stage`` (from 0). Their pages add up to the bytes of a block on that stage."""
     width = layout.stage_bytes[stage] if stage < len(layout.stage_bytes) else 0
     if not width or not blocks:
         return ()
     pages: list[int] = []
     layers: list[list[int]] = []
     for group in layout.groups:
-        own = [
+        local = [
             (spec.page, layout.caches[member].layer)
             for member, spec in zip(group.members, group.specs, strict=True)
             if layout.caches[member].stage == stage
         ]
-        for place, (page, layer) in enumerate(own):
+        for place, (page, layer) in enumerate(local):
             if place == len(pages):
                 pages.append(0)
                 layers.append([])
             pages[place] = max(pages[place], page)
             layers[place].append(layer)
     if sum(pages) != width:
-        # Groups whose pages do not lie over each other one by one share the block as a whole.
+        # The pages of the groups do not match one by one, so the groups share whole blocks.
         return (_buffer("pool", -1, blocks, width),)
     return tuple(
         _buffer(f"pool.{place}", layers[place][0] if len(layers[place]) == 1 else -1, blocks, page)

@@ -1,4 +1,4 @@
-"""The caches of one layer as vLLM asks its pool for them: a rule for each kind of layer."""
+"""The cache specs of a layer in vLLM: a rule for each kind of layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Final
 
+from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
 from hwcalc.engines.vllm.settings import VllmSettings
@@ -34,7 +35,6 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
-from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = ["SpecBuilder"]
 
@@ -43,17 +43,17 @@ _STATELESS: Final = frozenset({"shared_cache", "no_cache"})
 _WINDOW_BLOCK: Final = 64
 _COMPRESSOR_BLOCKS: Final = {4: 4, 128: 8}
 _PADDED_LATENT: Final = 640
-# Latent in name only: vLLM runs it with full keys and values for every head.
-_SPELLED_OUT: Final = frozenset({"MiniCPM3ForCausalLM"})
-# Their config class keeps sliding_window where use_sliding_window is false, and vLLM applies it to every layer.
-_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
+# vLLM runs these latent layers with full keys and values for every head.
+_EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
+# vLLM applies sliding_window to every layer of these, although the config has use_sliding_window false.
+_ALWAYS_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
 
 Named = tuple[str, LayerSpec]
-"""A cache of a layer and its name."""
+"""The name of a cache, such as ``keys_values``, and its spec."""
 
 
 class SpecBuilder:
-    """Kinds to specs, for one model and settings. ``length`` is that of the longest sequence."""
+    """Builds the specs for each kind of layer of one model. ``length`` is the length of the longest sequence."""
 
     def __init__(self, model: ModelSpec, settings: VllmSettings, length: int, stack: Stack) -> None:
         self.model = model
@@ -66,12 +66,12 @@ class SpecBuilder:
         self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]
         others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
         self.aligned = bool(self.states) and settings.prefix_caching
-        self.leaves_outer = formats.is_turboquant(settings.word) and not self.states
+        self.leaves_outer = formats.is_turboquant(settings.kv_dtype) and not self.states
         latent = next((kind for kind in kinds if isinstance(kind, LatentAttention)), None)
         kernel = kernel_block(
             frozenset(type(kind) for kind in kinds),
-            settings.word,
-            settings.architecture,
+            settings.kv_dtype,
+            settings.capability,
             None if latent is None else latent.qk_nope_head_dim,
         )
         self.block = backend_block(kernel, packed=self.leaves_outer, user=settings.block_size)
@@ -90,16 +90,16 @@ class SpecBuilder:
 
     @property
     def depends_on_length(self) -> bool:
-        """Whether :attr:`length` is in any of the specs."""
+        """Whether any spec depends on :attr:`length`."""
         return self.encodes or (bool(self.states) and not self.aligned)
 
     @cached_property
     def encodes(self) -> bool:
-        """Encoder-decoder models prefill in one piece, so that a batch holds the longest sequence."""
+        """Whether the model has cross attention. Such models prefill in one chunk, so that a batch holds the longest sequence."""
         return any(isinstance(group.kind, CrossAttention) for group in self.model.stack_for("vllm").groups)
 
     def specs(self, kind: LayerKind, *, outer: bool = False) -> tuple[Named, ...]:
-        """The caches of one layer of this kind. ``outer`` is a layer that turboquant leaves alone."""
+        """The caches of one layer of this kind. ``outer`` is for a layer that turboquant does not pack."""
         return tuple(self._build(kind, outer=outer))
 
     def _build(self, kind: LayerKind, *, outer: bool) -> Iterable[Named]:
@@ -110,21 +110,21 @@ class SpecBuilder:
         elif isinstance(kind, SparseIndexer):
             row, tag = self._index_row(kind), f"index {kind.index_head_dim}"
             yield "indexer_keys", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=tag)
-        elif isinstance(kind, LatentAttention) and self.model.architecture not in _SPELLED_OUT:
-            row, word = self._row(kind), self.settings.word
+        elif isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
+            row, kv_dtype = self._row(kind), self.settings.kv_dtype
             if kind.window is None:
-                yield "latent", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=word)
+                yield "latent", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=kv_dtype)
             else:
-                yield "latent", LatentWindowSpec.of(block_size=self.block, heads=1, row=row, tag=word, limit=kind.window)
+                yield "latent", LatentWindowSpec.of(block_size=self.block, heads=1, row=row, tag=kv_dtype, limit=kind.window)
         elif isinstance(kind, (AttentionKind, LatentAttention)):
             yield self._attention(kind, outer=outer)
 
     def _attention(self, kind: AttentionKind | LatentAttention, *, outer: bool) -> Named:
         heads, width, value = self._heads(kind)
-        word = "auto" if outer else self.settings.word
-        row = formats.row_bytes(word, width, value, self.settings.plain_bytes)
-        tag = f"{word} {heads} {width} {value}"
-        window = self.model.facts.sliding_window if self.model.architecture in _WINDOWED else None
+        kv_dtype = "auto" if outer else self.settings.kv_dtype
+        row = formats.row_bytes(kv_dtype, width, value, self.settings.element_bytes)
+        tag = f"{kv_dtype} {heads} {width} {value}"
+        window = self.model.facts.sliding_window if self.model.architecture in _ALWAYS_WINDOWED else None
         if window is None and isinstance(kind, (SlidingAttention, LatentAttention)):
             window = kind.window
         if window is not None:
@@ -136,7 +136,7 @@ class SpecBuilder:
         return "keys_values", FullSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
 
     def _heads(self, kind: LayerKind) -> tuple[int, int, int]:
-        """Key/value heads on a rank (never less than one), and the widths of a key and a value."""
+        """Key/value heads on a rank (at least one), and the widths of a key and a value."""
         if isinstance(kind, LatentAttention):
             width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
             return max(1, kind.num_attention_heads // self.settings.tp), width, width
@@ -144,25 +144,25 @@ class SpecBuilder:
         return max(1, kind.num_key_value_heads // self.settings.tp), kind.head_dim, kind.v_head_dim
 
     def _row(self, kind: LayerKind) -> int:
-        """Bytes of one token of one layer on a rank."""
-        if isinstance(kind, LatentAttention) and self.model.architecture not in _SPELLED_OUT:
+        """Bytes per token of one layer on a rank."""
+        if isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
             width = kind.kv_lora_rank + kind.qk_rope_head_dim
             if self.settings.version < versions.PLAIN_LATENT_SINCE:
                 width = ceil_div(width, _PADDED_LATENT) * _PADDED_LATENT
-            return formats.latent_row(self.settings.word, width, self.settings.plain_bytes)
+            return formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes)
         heads, key, value = self._heads(kind)
-        return heads * formats.row_bytes(self.settings.word, key, value, self.settings.plain_bytes)
+        return heads * formats.row_bytes(self.settings.kv_dtype, key, value, self.settings.element_bytes)
 
     def _index_row(self, kind: SparseIndexer) -> int:
         width = kind.index_head_dim + kind.index_extra_elements
         if kind.index_quantized:
             return width + 4 * ceil_div(width, 128)
-        return formats.latent_row(self.settings.word, width, self.settings.plain_bytes)
+        return formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes)
 
     def _compressed(self, kind: CompressedAttention) -> Iterator[Named]:
-        """DeepSeek-V4: a window, and with a ratio compressed entries, the compressor's fp32 state, the same for the indexer."""
-        packed = self.settings.word == "fp8_ds_mla"
-        row = formats.COMPRESSED_ROW if packed else kind.head_dim * self.settings.plain_bytes
+        """DeepSeek-V4: every layer has a window. Compressed layers also have entries and an fp32 compressor state; so may an indexer."""
+        packed = self.settings.kv_dtype == "fp8_ds_mla"
+        row = formats.COMPRESSED_ROW if packed else kind.head_dim * self.settings.element_bytes
         align = 576 if packed else 512
 
         def entries(width: int, tag: str, ratio: int) -> LayerSpec:
@@ -197,11 +197,11 @@ class SpecBuilder:
     def _alignment(self) -> int:
         if not self.aligned:
             return 1
-        return max(checkpoint_alignment(kind, self.model, self.settings.architecture) for kind in self.states)
+        return max(checkpoint_alignment(kind, self.model, self.settings.capability) for kind in self.states)
 
     def _state(self, kind: LayerKind) -> StateSpec:
-        """A recurrent state, stretched to the page of the attention beside it."""
-        boundary = 2 + exports_checkpoints(kind, self.model, self.settings.architecture) if self.aligned else 1
+        """The spec of a recurrent state, padded to the page of the model's attention layers."""
+        boundary = 2 + exports_checkpoints(kind, self.model, self.settings.capability) if self.aligned else 1
         return StateSpec(
             block_size=self.block if self.aligned else self.length,
             page=max(self._state_bytes(kind), self.padded),
@@ -211,6 +211,4 @@ class SpecBuilder:
 
 
 def _element(name: str) -> int:
-    dtype = find_dtype(name)
-    assert dtype is not None
-    return dtype.block_bytes
+    return known_dtype(name).block_bytes

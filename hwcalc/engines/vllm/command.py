@@ -1,4 +1,4 @@
-"""A plan in vLLM's own words: its flags, and the command that serves it."""
+"""The flags of vLLM, and the command line that serves a plan."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FLAGS: Final = {
     "dcp": "--decode-context-parallel-size",
     "batch": "--max-num-seqs",
 }
-"""Options of kvplan that are flags of ``vllm serve`` under other words."""
+"""Option of kvplan -> flag of ``vllm serve`` with another name."""
 _PARALLEL: Final = ("tp", "pp", "dp", "dcp")
-_LOADED: Final = {
+_WEIGHT_FLAGS: Final = {
     "fp32": ("--dtype", "float32"),
     "fp16": ("--dtype", "float16"),
     "bf16": ("--dtype", "bfloat16"),
@@ -34,7 +34,7 @@ _SWITCHES: Final = {
 
 
 def serve(planned: CommandInput) -> list[str]:
-    """The words of ``vllm serve`` for a plan, with what its pool requires besides."""
+    """The words of ``vllm serve`` for a plan, with the further flags that its pool requires."""
     words = ["vllm", "serve", planned.model, FLAGS["seq"], str(planned.seq)]
     if planned.revision is not None:
         words += ["--revision", planned.revision]
@@ -63,13 +63,13 @@ def serve(planned: CommandInput) -> list[str]:
     return words
 
 
-def _weights(wanted: str) -> list[str]:
-    """Formats that vLLM makes of plain weights as it loads them; any other has to be published."""
+def _weights(requested: str) -> list[str]:
+    """The flag for a weight format to which vLLM converts while loading. Raises an error for formats that must be published."""
     from hwcalc.quantization.planned import format_name
 
-    name = format_name(wanted) or ""
-    if name in _LOADED:
-        return list(_LOADED[name])
+    name = format_name(requested) or ""
+    if name in _WEIGHT_FLAGS:
+        return list(_WEIGHT_FLAGS[name])
     raise UsageError(
         f"vLLM does not make {name} weights of the published ones.",
         hint="Leave out --weights, or name a model that is published so.",

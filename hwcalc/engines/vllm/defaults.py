@@ -1,4 +1,4 @@
-"""What vLLM fills in where the user says nothing: batch sizes by GPU, the share of memory by version."""
+"""Defaults of vLLM: batch sizes by GPU, and the share of memory by version."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "total_
 
 
 def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
-    """``max_num_seqs`` and ``max_num_batched_tokens`` of the API server on this GPU; an H100's without one.
+    """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens`` on this GPU; without a GPU, those on an H100.
 
-    From 160 GiB 1,024 and 16,384; from 70 GiB 1,024 and 8,192, but for A100 and GB10; else 256 and 2,048.
+    GPUs with at least 160 GiB have 1,024 and 16,384; those with at least 70 GiB have 1,024 and 8,192, except A100 and GB10; all others
+    have 256 and 2,048.
     """
     return _without_a_gpu() if gpu is None else _batch_class(gpu)
 
@@ -40,12 +41,12 @@ def _batch_class(gpu: Gpu) -> tuple[int, int]:
 
 
 def default_utilization(version: str) -> str:
-    """The share of the GPU that this version asks for, as an exact decimal: ``0.92`` since 0.21."""
+    """The share of the GPU that this version uses by default, as an exact decimal: ``0.92`` since 0.21."""
     return next(entry.value for entry in vllm_profile().utilization if entry.since <= _numbers(version))
 
 
 def graphs_subtracted(version: str) -> bool:
-    """Whether this version takes its estimate of CUDA graphs off the pool."""
+    """Whether this version subtracts its estimate of CUDA graphs from the pool."""
     return _numbers(version) >= vllm_profile().graphs_since
 
 
@@ -55,7 +56,7 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def total_bytes(gpu: Gpu) -> int | None:
-    """Memory that torch sees, in bytes: read, or estimated (:func:`hwcalc.profiles.gpus.visible_memory`)."""
+    """Bytes of memory that torch sees, measured or estimated (:func:`hwcalc.profiles.gpus.visible_memory`)."""
     from hwcalc.profiles.gpus import visible_memory
 
     visible = visible_memory(gpu)

@@ -1,4 +1,4 @@
-"""Layers that a draft adds to the pool: multi-token-prediction layers of the model itself, or a draft model's own."""
+"""The layers that speculative decoding adds to the pool: the model's multi-token-prediction layers, or those of a draft model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["draft_layers"]
 
 
 def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[LayerKind]:
-    """What the draft's layers keep, in order; nothing for n-gram lookup."""
+    """The kinds of the draft's layers, in order; empty for n-gram lookup."""
     if speculation is None or speculation.method == "ngram":
         return ()
     if speculation.model is not None:
@@ -34,7 +34,7 @@ def _modules(model: ModelSpec) -> int:
 
 
 def _predictor(model: ModelSpec) -> Sequence[LayerKind]:
-    """A predicting layer is built like the model's last layer with attention; DeepSeek-V4's keeps a window alone."""
+    """A predicting layer is built like the model's last layer with attention. That of DeepSeek-V4 has only the window."""
     for layer in reversed(model.stack_for("vllm").layers):
         for kind in layer:
             if isinstance(kind, CompressedAttention):
@@ -43,7 +43,7 @@ def _predictor(model: ModelSpec) -> Sequence[LayerKind]:
                 ]
         kinds: list[LayerKind] = [kind for kind in layer if isinstance(kind, (AttentionKind, LatentAttention))]
         if kinds:
-            # It selects for itself, even where the last layers share an earlier one's selection.
+            # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
             groups = model.stack_for("vllm").groups
             return kinds + [group.kind for group in groups if isinstance(group.kind, SparseIndexer)][:1]
     raise UnsupportedError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")

@@ -1,4 +1,4 @@
-"""vLLM as an engine: which models it takes, what its pool stores, what a budget holds."""
+"""vLLM as an engine: the models it accepts, the contents of its pool, and what fits into a budget."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
-from hwcalc.engines.reference import named
+from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Parallel, Request
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.blocks import gpu_architecture
+from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import FLAGS, serve
 from hwcalc.engines.vllm.layout import LayerCache
@@ -44,12 +44,12 @@ _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "f
 _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 _VENDORS: Final = ("nvidia", "amd")
-_OLDEST_ARCHITECTURE: Final = 70
-"""Compute capability 7.0, as vLLM's installation page asks for."""
+_LEAST_CAPABILITY: Final = 70
+"""Compute capability 7.0, which vLLM's installation page requires."""
 
 
 class Vllm(Engine):
-    """Pools of blocks, by vLLM's own plan."""
+    """A pool of blocks, by the rules of vLLM."""
 
     name: ClassVar[str] = "vllm"
     title: ClassVar[str] = "vLLM: blocks of a pool that groups of layers share"
@@ -80,8 +80,8 @@ class Vllm(Engine):
         }
     )
 
-    def resolve_version(self, wanted: str) -> str:
-        return versions.resolve(wanted)
+    def resolve_version(self, requested: str) -> str:
+        return versions.resolve(requested)
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         return draft_named(options.get("speculative"))
@@ -92,36 +92,42 @@ class Vllm(Engine):
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         settings = of_vllm(opened).settings
         roles = formats.role_formats(
-            settings.word, opened.model, named(settings.plain), named(settings.conv), named(settings.state)
+            settings.kv_dtype,
+            opened.model,
+            known_dtype(settings.model_dtype),
+            known_dtype(settings.conv),
+            known_dtype(settings.state),
         )
-        found = Dtypes(kv=settings.plain if settings.word == "auto" else settings.word, roles=MappingProxyType(roles))
+        dtypes = Dtypes(
+            kv=settings.model_dtype if settings.kv_dtype == "auto" else settings.kv_dtype, roles=MappingProxyType(roles)
+        )
         if opened.request.dtype not in (None, "auto"):
-            return Noted(found)
-        what = f"the model's dtype, {settings.plain}" if settings.word == "auto" else settings.word
-        return Noted(found, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
+            return Noted(dtypes)
+        what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
+        return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
 
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)
         opened.told(opened.shared("supported", lambda: _supported(planned)))
-        # It is laid out here, since vLLM refuses what it cannot lay out.
+        # Plan the layout here, since vLLM refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        """Whole blocks of every request, on all tensor-parallel ranks together."""
-        groups, held = opened.stack.groups, of_vllm(opened).held
+        """The blocks of all requests, on all tensor-parallel ranks together."""
+        groups, request_bytes = opened.stack.groups, of_vllm(opened).request_bytes
         number = next(number for number, group in enumerate(groups) if group.kind is kind or group.kind == kind)
-        return tuple(_stored(opened, cache, spec, blocks) for cache, spec, blocks in held.kinds if cache.kind == number)
+        return tuple(_stored(opened, cache, spec, blocks) for cache, spec, blocks in request_bytes.kinds if cache.kind == number)
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
-        """What a request takes of the pool beside its layers' pages: drafts, layers left unpacked, space of narrower groups."""
+        """What requests take beside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
         planned = of_vllm(opened)
-        held, copies = planned.held, opened.batch * opened.request.parallel.tp
+        request_bytes, copies = planned.request_bytes, opened.batch * opened.request.parallel.tp
         total = copies * planned.blocks * sum(planned.layout.stage_bytes)
         parts = {
-            "draft_layers": copies * held.drafts,
-            "unpacked_layers": copies * held.outer,
-            "unused_block_space": total - copies * (held.layers + held.outer + held.drafts),
+            "draft_layers": copies * request_bytes.drafts,
+            "unpacked_layers": copies * request_bytes.outer,
+            "unused_block_space": total - copies * (request_bytes.layers + request_bytes.outer + request_bytes.drafts),
         }
         return tuple(_extra(name, size) for name, size in parts.items() if size)
 
@@ -130,9 +136,9 @@ class Vllm(Engine):
         return opened.request.replica_batch * planned.blocks * max(planned.layout.stage_bytes, default=0)
 
     def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
-        """One raw buffer for each page of a block, which groups share; of as many blocks as the plan's budget holds.
+        """The buffers of the pool, with as many blocks as fit into the budget of the plan.
 
-        Without a budget there are the blocks of the planned sequences, and the null block.
+        Without a budget there are the blocks of the planned sequences and the null block.
         """
         planned = of_vllm(opened)
         return pool_buffers(planned.layout, planned.settings.override or _blocks_of_budget(planned), stage)
@@ -141,14 +147,14 @@ class Vllm(Engine):
         return of_vllm(opened).settings.sequences * opened.request.parallel.dp, "max_num_seqs"
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
-        """By the layout at hand, where that is the same at every length."""
+        """Computed from the layout, if the layout and the batch are the same at every length."""
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
         if layout.depends_on_length or not layout.stage_bytes:
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
-        found = layout.longest(usable // opened.request.replica_batch, bound)
-        return found if settings.same_batches(found) else None
+        length = layout.longest(usable // opened.request.replica_batch, bound)
+        return length if settings.same_batches(length) else None
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:
         tokens = of_vllm(opened).settings.batched_tokens
@@ -174,7 +180,7 @@ class Vllm(Engine):
         return Noted(plan_pool(layout, settings, budget_bytes, opened.tokens, longest), notes)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
-        """As the pool does, without its other figures: the blocks of all requests, and the null block."""
+        """The same answer as :meth:`PoolInfo.holds`, without planning the pool: the blocks of all requests and the null block must fit."""
         planned = of_vllm(opened)
         settings, blocks = planned.settings, planned.blocks
         return budget_bytes >= 0 and all(
@@ -184,7 +190,7 @@ class Vllm(Engine):
         )
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
-        """Of a family it depends on the largest batch alone."""
+        """Within a family the budget depends only on the largest batch."""
         settings = of_vllm(opened).settings
         return opened.shared(
             ("budget", settings.sequences, settings.batched_tokens),
@@ -202,16 +208,16 @@ class Vllm(Engine):
     def weight_rules(self) -> Rules:
         return VLLM
 
-    def plain_dtype(self, opened: Opened) -> str:
-        """A float32 checkpoint is loaded in 16 bits unless ``dtype`` says otherwise."""
-        return of_vllm(opened).settings.plain
+    def weight_dtype(self, opened: Opened) -> str:
+        """The model dtype. A float32 checkpoint is loaded in 16 bits unless the option ``dtype`` says otherwise."""
+        return of_vllm(opened).settings.model_dtype
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         return weight_parts(opened)
 
 
 def _supported(opened: VllmOpened) -> Noted[None]:
-    """Raise for a model, a GPU or ranks that vLLM does not run on; what is assumed of them is noted."""
+    """Raise an error for a model, a GPU or parallel sizes that vLLM does not support. Notes say what is assumed."""
     model, gpu = opened.model, opened.request.hardware.gpu
     versions.check_architecture(model.architecture, opened.version, cross=CrossAttention in cached_kinds(model))
     if (model.architecture or "").startswith(_OWN_CACHES):
@@ -227,7 +233,7 @@ def _supported(opened: VllmOpened) -> Noted[None]:
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
         notes.append(Note(code="default-gpu", message=message))
-    elif gpu.vendor.lower() not in _VENDORS or 0 < gpu_architecture(gpu) < _OLDEST_ARCHITECTURE:
+    elif gpu.vendor.lower() not in _VENDORS or 0 < compute_capability(gpu) < _LEAST_CAPABILITY:
         raise UnsupportedError(
             f"vLLM's rules for {gpu.name} are not known.",
             hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
@@ -239,9 +245,9 @@ def _supported(opened: VllmOpened) -> Noted[None]:
 
 
 def _remarks(opened: VllmOpened) -> Iterator[Note]:
-    """What is worth knowing of the settings."""
+    """Notes on the settings."""
     model, request, settings = opened.model, opened.request, opened.settings
-    if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.word == "auto":
+    if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.kv_dtype == "auto":
         message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
         yield Note(code="dtype-ignored", message=message)
     if settings.speculation is not None and settings.speculation.method == "mtp":
@@ -255,7 +261,7 @@ def _remarks(opened: VllmOpened) -> Iterator[Note]:
 
 
 def _blocks_of_budget(opened: VllmOpened) -> int:
-    """Blocks of the pool: those that the budget of the plan holds, or without one those that the planned sequences need."""
+    """Blocks of the pool: as many as fit into the budget of the plan, or without a budget those that the planned sequences need."""
     size = opened.request.hardware.kv_memory
     if size is None and opened.request.hardware.gpu is not None:
         size = None if opened.budget is None else max(0, opened.budget.expected)
@@ -295,7 +301,7 @@ def _extra(name: str, size: int) -> StoredTensor:
 
 
 def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
-    """Refuse what vLLM's own start-up refuses."""
+    """Raise an error for parallel sizes that vLLM refuses when it starts."""
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
     for kind in attention:

@@ -1,7 +1,7 @@
-"""The words of ``--kv-cache-dtype``, what ``auto`` becomes, and the bytes of one head and token in each.
+"""The values of ``--kv-cache-dtype``: what ``auto`` becomes, and how many bytes a token takes in each format.
 
-Per-tensor fp8 keeps its scale with the weights; the per-token-head formats keep one fp32 for the key and one for the value beside
-each head; nvfp4 keeps an fp8 scale for every 16 elements; turboquant packs key and value of a head into one slot.
+Per-tensor fp8 keeps its scale with the weights. The per-token-head formats keep one fp32 scale each for the key and the value of a
+head. nvfp4 keeps an fp8 scale for every 16 elements. turboquant packs the key and value of a head into one slot.
 
 Source: vLLM 0.33, config/cache.py, utils/torch_utils.py, v1/kv_cache_interface.py and the backends' own packing.
 """
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from hwcalc.engines.reference import known_dtype
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import (
     ChunkedAttention,
@@ -26,17 +27,16 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
-from hwcalc.profiles.dtypes import find_dtype
 
 __all__ = [
     "COMPRESSED_ROW",
-    "WORDS",
-    "check_word",
-    "checkpoint_word",
+    "KV_DTYPES",
+    "check_kv_dtype",
+    "checkpoint_kv_dtype",
+    "float_name",
     "is_turboquant",
     "latent_row",
-    "plain_name",
-    "read_word",
+    "read_kv_dtype",
     "role_formats",
     "row_bytes",
 ]
@@ -51,44 +51,49 @@ _TURBOQUANT: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
         "turboquant_3bit_nc": (3, 3),
     }
 )
-"""Bits of a key element and of a value element."""
+"""KV dtype -> bits of a key element and of a value element."""
 _PER_TOKEN_HEAD: Final[Mapping[str, int]] = MappingProxyType(
     {"int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8}
 )
 _DS_MLA: Final[Mapping[str, int]] = MappingProxyType({"fp8_ds_mla": 656, "nvfp4_ds_mla": 352})
-"""Bytes of one token of DeepSeek-V3.2's latent: 512 fp8 + 4 fp32 scales + 64 bf16; 512 fp4 with scales + 64 fp8."""
+"""KV dtype -> bytes per token of DeepSeek-V3.2's latent: 512 fp8 + 4 fp32 scales + 64 bf16, or 512 fp4 with scales + 64 fp8."""
 _ROCM: Final = frozenset({"octave_k3v4", "octave_k3v3", "octave_k3v3_compact", "ultraquant_4bit"})
-_PLAIN: Final[Mapping[str, str]] = MappingProxyType(
+_FLOAT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
 )
-WORDS: Final = ("auto", "float16", "bfloat16", *sorted(_FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *_TURBOQUANT)
+KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(_FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *_TURBOQUANT)
 
 _NATIVE_FP8: Final = 89
 
 COMPRESSED_ROW: Final = 584
-"""DeepSeek-V4's 512 elements: 448 fp8, 64 bf16 and 8 one-byte scales."""
+"""Bytes of an entry of DeepSeek-V4 with 512 elements: 448 fp8, 64 bf16 and 8 scales of one byte."""
 
 
-def read_word(spelling: str) -> str:
-    """The engine's word for what the user wrote; ``fp16`` and ``bf16`` stand for the long names."""
-    word = spelling.strip().lower()
-    word = {"fp16": "float16", "half": "float16", "bf16": "bfloat16"}.get(word, word)
-    if word in WORDS:
-        return word
-    if word in _ROCM:
-        raise UnsupportedError(f"--dtype {word} is for AMD GPUs only, and not counted here.", hint=f"Known: {', '.join(WORDS)}.")
+def read_kv_dtype(spelling: str) -> str:
+    """The KV dtype that the user wrote, as vLLM spells it; ``fp16`` and ``bf16`` are accepted for the long names.
+
+    Raises :class:`~hwcalc.errors.UnknownNameError` or :class:`~hwcalc.errors.UnsupportedError`.
+    """
+    kv_dtype = spelling.strip().lower()
+    kv_dtype = {"fp16": "float16", "half": "float16", "bf16": "bfloat16"}.get(kv_dtype, kv_dtype)
+    if kv_dtype in KV_DTYPES:
+        return kv_dtype
+    if kv_dtype in _ROCM:
+        raise UnsupportedError(
+            f"--dtype {kv_dtype} is for AMD GPUs only, and not counted here.", hint=f"Known: {', '.join(KV_DTYPES)}."
+        )
     raise UnknownNameError(
-        f"--dtype {spelling[:40]!r} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(WORDS)}."
+        f"--dtype {spelling[:40]!r} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}."
     )
 
 
-def plain_name(word: str) -> str | None:
-    """``bf16`` for ``bfloat16``; ``None`` for a word that is not a plain float."""
-    return _PLAIN.get(word)
+def float_name(kv_dtype: str) -> str | None:
+    """``bf16`` for ``bfloat16``; ``None`` for a KV dtype that is not a 16-bit float."""
+    return _FLOAT_NAMES.get(kv_dtype)
 
 
-def checkpoint_word(quantization: Mapping[str, Any] | None) -> str | None:
-    """What the checkpoint's own scheme makes of ``auto``: ModelOpt's and compressed-tensors' notes on the KV cache."""
+def checkpoint_kv_dtype(quantization: Mapping[str, Any] | None) -> str | None:
+    """The KV dtype that ``auto`` becomes for a checkpoint of ModelOpt or compressed-tensors that names one; else ``None``."""
     if not quantization:
         return None
     method = str(quantization.get("quant_method", ""))
@@ -106,104 +111,97 @@ def checkpoint_word(quantization: Mapping[str, Any] | None) -> str | None:
     return "fp8" if method == "compressed-tensors" else None
 
 
-def row_bytes(word: str, key: int, value: int, plain: int) -> int:
-    """Bytes of one head and token: ``key`` and ``value`` elements, ``plain`` bytes each where nothing is quantized.
+def row_bytes(kv_dtype: str, key: int, value: int, element_bytes: int) -> int:
+    """Bytes of one head and token with ``key`` and ``value`` elements. An element takes ``element_bytes`` if it is not quantized.
 
     >>> row_bytes("auto", 128, 128, 2), row_bytes("fp8", 128, 128, 2), row_bytes("fp8_per_token_head", 128, 128, 2)
     (512, 256, 264)
     >>> row_bytes("nvfp4", 128, 128, 2), row_bytes("turboquant_k8v4", 128, 128, 2)
     (144, 196)
     """
-    if word in _FP8:
+    if kv_dtype in _FP8:
         return key + value
-    if word in _PER_TOKEN_HEAD:
-        per_byte = 8 // _PER_TOKEN_HEAD[word]
+    if kv_dtype in _PER_TOKEN_HEAD:
+        per_byte = 8 // _PER_TOKEN_HEAD[kv_dtype]
         return key // per_byte + value // per_byte + 2 * 4
-    if word in _NVFP4:
+    if kv_dtype in _NVFP4:
         return sum(width // 2 + width // 16 for width in (key, value))
-    if word in _TURBOQUANT:
-        packed = sum(_turboquant(word, key))
+    if kv_dtype in _TURBOQUANT:
+        packed = sum(_turboquant(kv_dtype, key))
         return packed + packed % 2
-    if word in _DS_MLA:
+    if kv_dtype in _DS_MLA:
         raise UnsupportedError(
-            f"--dtype {word} is a layout of DeepSeek's sparse latent attention.", hint="Use --dtype fp8 for this model."
+            f"--dtype {kv_dtype} is a layout of DeepSeek's sparse latent attention.", hint="Use --dtype fp8 for this model."
         )
-    return (key + value) * plain
+    return (key + value) * element_bytes
 
 
-def _turboquant(word: str, width: int) -> tuple[int, int]:
-    """Bytes of a key and of a value: packed codes, two bytes for the key's norm, four for the value's scale and zero."""
-    key, value = _TURBOQUANT[word]
+def _turboquant(kv_dtype: str, width: int) -> tuple[int, int]:
+    """Bytes of a key and of a value: the packed codes, two bytes for the norm of the key, and four for scale and zero of the value."""
+    key, value = _TURBOQUANT[kv_dtype]
     return (width if key == 8 else -(-width * key // 8) + 2), -(-width * value // 8) + 4
 
 
-def latent_row(word: str, elements: int, plain: int) -> int:
-    """Bytes of one token of a latent layer."""
-    if word in _DS_MLA:
-        return _DS_MLA[word]
-    if word in _FP8:
+def latent_row(kv_dtype: str, elements: int, element_bytes: int) -> int:
+    """Bytes of one token of a latent layer. An element takes ``element_bytes`` if it is not quantized."""
+    if kv_dtype in _DS_MLA:
+        return _DS_MLA[kv_dtype]
+    if kv_dtype in _FP8:
         return elements
-    return elements * plain
+    return elements * element_bytes
 
 
-def is_turboquant(word: str) -> bool:
-    """Whether key and value are packed by turboquant, which leaves the outer layers of dense models alone."""
-    return word in _TURBOQUANT
+def is_turboquant(kv_dtype: str) -> bool:
+    """Whether turboquant packs keys and values. It does not pack the outer layers of dense models."""
+    return kv_dtype in _TURBOQUANT
 
 
-def check_word(word: str, kinds: frozenset[type[LayerKind]], architecture: int) -> None:
-    """Raise if no backend of that GPU stores these layers so."""
+def check_kv_dtype(kv_dtype: str, kinds: frozenset[type[LayerKind]], capability: int) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` if no backend of that GPU stores these kinds of layers in this KV dtype."""
     latent = LatentAttention in kinds
     sparse = latent and SparseIndexer in kinds
-    title = f"--dtype {word}"
-    if word in _DS_MLA and not sparse and not (word == "fp8_ds_mla" and CompressedAttention in kinds):
+    title = f"--dtype {kv_dtype}"
+    if kv_dtype in _DS_MLA and not sparse and not (kv_dtype == "fp8_ds_mla" and CompressedAttention in kinds):
         raise UnsupportedError(f"{title} is for latent attention with an indexer (DeepSeek-V3.2, GLM-5).", hint="Use --dtype fp8")
-    if word == "nvfp4_ds_mla" and architecture // 10 != 10:
+    if kv_dtype == "nvfp4_ds_mla" and capability // 10 != 10:
         raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
     if (latent or CompressedAttention in kinds) and (
-        word in _PER_TOKEN_HEAD or word in _TURBOQUANT or word in _NVFP4 or word == "fp8_e5m2"
+        kv_dtype in _PER_TOKEN_HEAD or kv_dtype in _TURBOQUANT or kv_dtype in _NVFP4 or kv_dtype == "fp8_e5m2"
     ):
         raise UnsupportedError(f"vLLM has no backend with {title} for latent attention.", hint="Use --dtype fp8")
-    if word in _FP8 and latent and not sparse and architecture < _NATIVE_FP8:
+    if kv_dtype in _FP8 and latent and not sparse and capability < _NATIVE_FP8:
         raise UnsupportedError(
             f"{title} on latent attention needs a GPU of compute capability 8.9 or more.", hint="Use --dtype auto"
         )
-    if word in _TURBOQUANT and any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds):
+    if kv_dtype in _TURBOQUANT and any(issubclass(kind, (SlidingAttention, ChunkedAttention, CrossAttention)) for kind in kinds):
         raise UnsupportedError(f"vLLM has no backend with {title} for windowed or cross attention.", hint="Use --dtype fp8")
-    if word in _NVFP4 and architecture // 10 != 10:
+    if kv_dtype in _NVFP4 and capability // 10 != 10:
         raise UnsupportedError(f"{title} needs a GPU of compute capability 10.x.", hint="Use --dtype fp8")
 
 
-def role_formats(word: str, model: ModelSpec, plain: DType, conv: DType, state: DType) -> dict[Role, DType]:
-    """The format of each role, for what one token adds by the formulas."""
-    roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), plain)
+def role_formats(kv_dtype: str, model: ModelSpec, model_dtype: DType, conv: DType, state: DType) -> dict[Role, DType]:
+    """The format of each role, with which the formulas compute the growth per token."""
+    roles = dict.fromkeys((Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE), model_dtype)
     kinds = [group.kind for group in model.stack_for("vllm").groups]
     if any(isinstance(kind, CompressedAttention) for kind in kinds):
-        state = _known("fp32")
-        if word == "fp8_ds_mla":
-            roles[Role.LATENT] = DType(name=word, block_elements=512, block_bytes=COMPRESSED_ROW)
-    elif word in _FP8:
-        roles = dict.fromkeys(roles, _known("fp8"))
-    elif word == "fp8_ds_mla":
-        roles |= {Role.LATENT: _known("fp8_scaled_128"), Role.ROPE: _known("bf16")}
-    elif word == "nvfp4_ds_mla":
-        roles |= {Role.LATENT: _known("nvfp4"), Role.ROPE: _known("fp8")}
-    elif word in _NVFP4:
-        roles = dict.fromkeys(roles, _known("nvfp4"))
+        state = known_dtype("fp32")
+        if kv_dtype == "fp8_ds_mla":
+            roles[Role.LATENT] = DType(name=kv_dtype, block_elements=512, block_bytes=COMPRESSED_ROW)
+    elif kv_dtype in _FP8:
+        roles = dict.fromkeys(roles, known_dtype("fp8"))
+    elif kv_dtype == "fp8_ds_mla":
+        roles |= {Role.LATENT: known_dtype("fp8_scaled_128"), Role.ROPE: known_dtype("bf16")}
+    elif kv_dtype == "nvfp4_ds_mla":
+        roles |= {Role.LATENT: known_dtype("nvfp4"), Role.ROPE: known_dtype("fp8")}
+    elif kv_dtype in _NVFP4:
+        roles = dict.fromkeys(roles, known_dtype("nvfp4"))
     else:
         head = next((kind.head_dim for kind in kinds if isinstance(kind, AttentionKind)), None)
-        if head is not None and word in _PER_TOKEN_HEAD:
-            width = head * _PER_TOKEN_HEAD[word] // 8 + 4
-            roles = dict.fromkeys(roles, DType(name=word, block_elements=head, block_bytes=width))
-        elif head is not None and word in _TURBOQUANT:
-            key, value = _turboquant(word, head)
-            roles[Role.KEY] = DType(name=word, block_elements=head, block_bytes=key)
-            roles[Role.VALUE] = DType(name=word, block_elements=head, block_bytes=value + (key + value) % 2)
-    return {**roles, Role.INDEX: _known("fp8_scaled_128"), Role.CONV: conv, Role.STATE: state}
-
-
-def _known(name: str) -> DType:
-    dtype = find_dtype(name)
-    if dtype is None:
-        raise KeyError(name)
-    return dtype
+        if head is not None and kv_dtype in _PER_TOKEN_HEAD:
+            width = head * _PER_TOKEN_HEAD[kv_dtype] // 8 + 4
+            roles = dict.fromkeys(roles, DType(name=kv_dtype, block_elements=head, block_bytes=width))
+        elif head is not None and kv_dtype in _TURBOQUANT:
+            key, value = _turboquant(kv_dtype, head)
+            roles[Role.KEY] = DType(name=kv_dtype, block_elements=head, block_bytes=key)
+            roles[Role.VALUE] = DType(name=kv_dtype, block_elements=head, block_bytes=value + (key + value) % 2)
+    return {**roles, Role.INDEX: known_dtype("fp8_scaled_128"), Role.CONV: conv, Role.STATE: state}

@@ -1,7 +1,7 @@
-"""Layers into groups that share one block table, and one pool for all groups.
+"""Forms groups of layers that share a block table. All groups share one pool.
 
-Every block of the pool is as wide as the widest group: the groups' pages lie over each other. Six windowed layers and two full
-ones become four groups of two, [SS][SS][SS][FF], and a block holds two pages.
+Every block of the pool is as large as the pages of the largest group, so that it can serve any group. Six windowed layers and two full
+ones form four groups of two, [SS][SS][SS][FF], and a block holds two pages.
 
 Source: vLLM 0.33, v1/core/kv_cache_planning.py.
 """
@@ -18,7 +18,7 @@ __all__ = ["BlockGroup", "form_groups"]
 
 
 class BlockGroup(NamedTuple):
-    """Members are indices into the sequence that was grouped, ``specs`` theirs, ``distinct`` each of these once."""
+    """One group. ``members`` are indices of layer caches, ``specs`` are the specs of the members, and ``distinct`` has each spec once."""
 
     members: tuple[int, ...]
     specs: tuple[LayerSpec, ...]
@@ -26,11 +26,10 @@ class BlockGroup(NamedTuple):
 
 
 def form_groups(specs: Sequence[LayerSpec], *, hybrid: bool, packed: bool) -> list[BlockGroup]:
-    """BlockGroup ``specs`` (one for each layer cache, in layer order).
+    """Group the specs of all layer caches, given in the order of layers.
 
-    ``hybrid`` false turns windowed layers into full ones where the model also has full ones. ``packed`` is for the layout in which
-    pages of different size lie side by side in a block (DeepSeek-V4).
-    Raises :class:`~hwcalc.errors.UnsupportedError` where vLLM would stop.
+    If ``hybrid`` is false, windowed layers are kept whole in models that also have full layers. ``packed`` allows pages of different
+    sizes side by side in a block (DeepSeek-V4). Raises :class:`~hwcalc.errors.UnsupportedError` where vLLM would refuse the model.
     """
     if not specs:
         return []
@@ -55,12 +54,12 @@ def form_groups(specs: Sequence[LayerSpec], *, hybrid: bool, packed: bool) -> li
 
 
 def _group(members: Sequence[int], specs: Sequence[LayerSpec]) -> BlockGroup:
-    own = tuple(specs[index] for index in members)
-    return BlockGroup(members=tuple(members), specs=own, distinct=tuple(dict.fromkeys(own)))
+    member_specs = tuple(specs[index] for index in members)
+    return BlockGroup(members=tuple(members), specs=member_specs, distinct=tuple(dict.fromkeys(member_specs)))
 
 
 def _promoted(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
-    """Windowed layers kept whole, as without the hybrid manager."""
+    """The specs with windowed layers kept whole, as vLLM does without its hybrid KV cache manager."""
     distinct = set(specs)
     if len({spec.family for spec in distinct}) == 1:
         return list(specs)
@@ -76,14 +75,14 @@ def _promoted(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
 
 
 def _unified(distinct: set[LayerSpec]) -> dict[LayerSpec, LayerSpec] | None:
-    """All pages as large as the largest; ``None`` where one cannot be brought to that size."""
+    """The specs with all pages as large as the largest; ``None`` if a page cannot be enlarged to that size."""
     largest = max(spec.page for spec in distinct)
     new = {spec: spec.widened(largest) for spec in distinct}
     return {spec: wide for spec, wide in new.items() if wide is not None} if None not in new.values() else None
 
 
 def _uniform_page(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
-    """Groups of as many layers as the rarest kind has, or the commonest where that is less than half as many again."""
+    """Groups of equal pages. A group has as many layers as the rarest kind, or as the commonest if that has less than 1.5 times as many."""
     buckets: dict[LayerSpec, list[int]] = {}
     for index, spec in enumerate(specs):
         buckets.setdefault(spec, []).append(index)
@@ -93,13 +92,13 @@ def _uniform_page(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
     out = []
     for members in buckets.values():
         count = ceil_div(len(members), size)
-        # Every count-th layer, so that pipeline stages have some of each group.
+        # Take every count-th layer, so that each pipeline stage has layers of each group.
         out += [_group(members[start::count], specs) for start in range(count)]
     return out
 
 
 def _packed(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
-    """Pages of different size side by side: buckets that repeat one pattern are cut into groups of as many repeats."""
+    """Groups for pages of different sizes side by side. A family of layers that repeats one pattern is split into groups of equal size."""
     buckets: dict[tuple[object, ...], dict[int, list[int]]] = {}
     for index, spec in enumerate(specs):
         buckets.setdefault(spec.family, {}).setdefault(spec.page, []).append(index)
@@ -120,7 +119,7 @@ def _packed(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
 
 
 def _least_padding(counts: Sequence[int], least: int) -> int:
-    """The size from ``least`` up to which all counts round up with the least padding; the larger of two equals."""
+    """The group size, at least ``least``, to which all counts round up with the least padding; the larger one if two are equal."""
     return min(
         range(max(1, least), max(counts) + 1),
         key=lambda size: (sum(-count % size for count in counts), -size),

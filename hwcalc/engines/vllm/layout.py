@@ -1,4 +1,4 @@
-"""A model's layer caches in their groups, and what one request takes of the pool."""
+"""The layer caches of a model in groups, and the blocks that a request takes from the pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
-__all__ = ["HeldBytes", "LayerCache", "PoolLayout", "plan_layout"]
+__all__ = ["LayerCache", "PoolLayout", "RequestBytes", "plan_layout"]
 
 _BOUNDARY: Final = 2
 
@@ -23,8 +23,8 @@ _BOUNDARY: Final = 2
 class LayerCache(NamedTuple):
     """One cache of one layer.
 
-    ``kind`` is the place of its kind among the stack's groups, ``layer`` and ``kind`` are -1 for a draft's; ``outer`` marks a layer
-    that turboquant leaves alone.
+    ``kind`` is the index of the layer's group in the stack. ``layer`` and ``kind`` are -1 for a draft layer. ``outer`` marks a layer
+    that turboquant does not pack.
     """
 
     name: str
@@ -34,9 +34,10 @@ class LayerCache(NamedTuple):
     outer: bool
 
 
-class HeldBytes(NamedTuple):
-    """``kinds`` has one layer of each with its blocks: a packed one, where outer layers are not. The rest are bytes of one request:
-    of all layers as if packed, what outer layers take beyond that, of drafts.
+class RequestBytes(NamedTuple):
+    """What one request takes. ``kinds`` has one layer of each kind with its blocks; it is a packed layer if there is one.
+
+    The other fields are bytes: ``layers`` of all layers as if packed, ``outer`` what unpacked layers take on top, ``drafts`` of drafts.
     """
 
     kinds: tuple[tuple[LayerCache, LayerSpec, int], ...]
@@ -47,7 +48,7 @@ class HeldBytes(NamedTuple):
 
 @frozen
 class PoolLayout:
-    """Groups of one model. ``stage_bytes`` is what a block takes on each pipeline stage's ranks."""
+    """The groups of one model. ``stage_bytes`` is the size of a block on a rank of each pipeline stage."""
 
     caches: tuple[LayerCache, ...]
     groups: tuple[BlockGroup, ...]
@@ -55,13 +56,13 @@ class PoolLayout:
     limits: Limits
     stage_bytes: tuple[int, ...]
     depends_on_length: bool
-    """Whether another longest sequence would be laid out otherwise: a state that has one block for a whole sequence, an encoder."""
+    """Whether the layout changes with the longest sequence. It does for encoders, and for states with one block per sequence."""
 
-    def held(self, length: int) -> HeldBytes:
-        """What one request of ``length`` tokens holds on one rank of each stage, by kind."""
+    def request_bytes(self, length: int) -> RequestBytes:
+        """What one request of ``length`` tokens takes on one rank of every stage, all stages together."""
         kinds: dict[tuple[int, str], tuple[LayerCache, LayerSpec, int]] = {}
         counts: dict[tuple[int, str], int] = {}
-        whole = drafts = 0
+        total = drafts = 0
         for group in self.groups:
             blocks = self.blocks(group, length)
             for member, spec in zip(group.members, group.specs, strict=True):
@@ -69,24 +70,24 @@ class PoolLayout:
                 if cache.kind < 0:
                     drafts += blocks * spec.page
                     continue
-                whole += blocks * spec.page
+                total += blocks * spec.page
                 key = (cache.kind, cache.name)
                 counts[key] = counts.get(key, 0) + 1
                 if key not in kinds or kinds[key][0].outer:
                     kinds[key] = (cache, spec, blocks)
-        plain = sum(count * kinds[key][1].page * kinds[key][2] for key, count in counts.items())
-        return HeldBytes(kinds=tuple(kinds.values()), layers=plain, outer=whole - plain, drafts=drafts)
+        packed = sum(count * kinds[key][1].page * kinds[key][2] for key, count in counts.items())
+        return RequestBytes(kinds=tuple(kinds.values()), layers=packed, outer=total - packed, drafts=drafts)
 
     def blocks(self, group: BlockGroup, length: int) -> int:
-        """Blocks of one request of ``length`` tokens in one group: those of the member that needs most."""
+        """Blocks of one request of ``length`` tokens in one group: as many as the member that needs most."""
         return max(spec.blocks(length, self.limits) for spec in group.distinct)
 
     def total_blocks(self, length: int) -> int:
-        """Blocks of one request in all groups; each group draws on the one pool."""
+        """Blocks of one request in all groups together."""
         return sum(self.blocks(group, length) for group in self.groups)
 
     def longest(self, blocks: int, bound: int) -> int:
-        """The longest request up to ``bound`` tokens that fits ``blocks``, 0 if none does; by halving."""
+        """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits. Found by bisection."""
         low, high = 0, bound
         while low < high:
             middle = (low + high + 1) // 2
@@ -98,7 +99,7 @@ class PoolLayout:
 
 
 def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLayout:
-    """Every layer's caches, grouped. Raises :class:`~hwcalc.errors.UnsupportedError` for what vLLM has no layers for."""
+    """Group the caches of all layers. Raises :class:`~hwcalc.errors.UnsupportedError` for layers that vLLM does not run."""
     stack = model.stack_for("vllm")
     builder = SpecBuilder(model, settings, length, stack)
     built = list(_of_layers(builder, stack, settings.pp))
@@ -123,7 +124,7 @@ def _of_layers(builder: SpecBuilder, stack: Stack, pp: int) -> Iterator[tuple[La
     for layer, stage, kinds in _placed(stack, pp):
         outer = builder.leaves_outer and (layer < _BOUNDARY or layer >= len(stack) - _BOUNDARY)
         for kind in kinds:
-            # By identity first: layers share their kinds, and comparing those costs more than all the rest.
+            # Look up by identity first: layers share their kinds, and comparing kinds is slow.
             number = by_identity.get(id(kind), -1)
             if number < 0:
                 number = by_identity[id(kind)] = numbers[kind]
@@ -135,7 +136,7 @@ def _of_layers(builder: SpecBuilder, stack: Stack, pp: int) -> Iterator[tuple[La
 
 
 def _of_drafts(builder: SpecBuilder, drafts: Sequence[LayerKind], pp: int) -> Iterator[tuple[LayerCache, LayerSpec]]:
-    """On the last stage."""
+    """The caches of draft layers, which are on the last stage."""
     for kind in drafts:
         for name, spec in builder.specs(kind):
             yield LayerCache(name, -1, pp - 1, -1, outer=False), spec
@@ -151,7 +152,7 @@ def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Li
 
 
 def _placed(stack: Stack, pp: int) -> Iterator[tuple[int, int, Sequence[LayerKind]]]:
-    """Layers with their pipeline stage. What does not divide goes one each to the stages before the last, last first."""
+    """Each layer with its pipeline stage. The remainder goes to the stages before the last, one layer each, the later stages first."""
     if pp > len(stack):
         raise UnsupportedError(f"pp {pp} is more than the model's {len(stack)} layers.", hint="Use a smaller pp.")
     counts = [len(stack) // pp] * pp

@@ -1,10 +1,10 @@
-"""What vLLM allocates for adapters: ``max_loras`` slots of ``max_lora_rank``, zeros until an adapter is loaded.
+"""The memory that vLLM allocates for adapters: ``max_loras`` slots of ``max_lora_rank``, which are zero until an adapter is loaded.
 
-Rules of vLLM 0.33. Each linear layer of the language model, routers too, gets the slots (``lora/layers/base_linear.py`` create_lora_weights);
-a layer that holds several projections has A and B for each of them (``column_parallel_linear.py``), and experts for each local expert
-(``fused_moe.py``): one A for gate and up together where the checkpoint has them as one tensor. Model classes that name their tables
-get slots for those besides, which are not cut: rows of the vocabulary beside the embedding (``vocab_parallel_embedding.py``),
-and A and B beside the logits (``logits_processor.py``). More adapters than slots wait in host memory (``max_cpu_loras``).
+The rules are those of vLLM 0.33. Each linear layer of the language model gets the slots, routers too (``lora/layers/base_linear.py``
+create_lora_weights). A layer of several projections has A and B for each projection (``column_parallel_linear.py``), and experts have
+them for each local expert (``fused_moe.py``), with one A for gate and up together if the checkpoint has them as one tensor. Model
+classes that name their tables also get slots for the embedding (``vocab_parallel_embedding.py``) and for the logits
+(``logits_processor.py``), which are not cut. Adapters beyond the slots wait in host memory (``max_cpu_loras``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hwcalc.model import ModelSpec
 __all__ = ["RANKS", "slot_rank", "vllm_lora_bytes_rank"]
 
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What ``--max-lora-rank`` takes (``config/lora.py`` MaxLoRARanks)."""
+"""The values of ``--max-lora-rank`` (``config/lora.py`` MaxLoRARanks)."""
 _LARGEST_VOCABULARY: Final = 258_048
 _TABLES: Final = frozenset(
     {
@@ -57,14 +57,14 @@ _TABLES: Final = frozenset(
         "solar",
     }
 )
-"""Families whose class has ``embedding_modules`` for embedding and head."""
+"""Model types whose class has ``embedding_modules`` for embedding and head."""
 _EMBEDDING_ONLY: Final = frozenset({"cohere", "cohere2"})
 _FUSED_EXPERTS: Final = frozenset({"gpt_oss", "interns1_pro", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_vl_moe"})
-"""Families whose experts have gate and up as one tensor (``is_3d_moe_weight``)."""
+"""Model types whose experts have gate and up as one tensor (``is_3d_moe_weight``)."""
 
 
 def slot_rank(rank: int) -> int:
-    """The smallest ``max_lora_rank`` that holds an adapter: 32 for 24. Raises :class:`~hwcalc.errors.UnsupportedError` above 512."""
+    """The smallest ``max_lora_rank`` for an adapter: 32 for rank 24. Raises :class:`~hwcalc.errors.UnsupportedError` above 512."""
     for allowed in RANKS:
         if rank <= allowed:
             return allowed
@@ -74,22 +74,22 @@ def slot_rank(rank: int) -> int:
 def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE) -> RankBytes | None:
     """Bytes of the slots on the fullest rank; ``None`` if the model's weights are not counted.
 
-    ``lora.count`` is ``max_loras``, the adapters of one batch. With ``targets`` other than ``all`` (``--lora-target-modules``) tables
-    and routers get none. High has the slots of tables in families that are not known to name them. Raises
-    :class:`~hwcalc.errors.UnsupportedError` for a rank, or for a vocabulary beside which it makes no slots.
+    ``lora.count`` is ``max_loras``, the number of adapters in one batch. Tables and routers have slots only if ``targets`` is ``all``
+    (``--lora-target-modules``). High includes slots for tables of model types that are not known to name them. Raises
+    :class:`~hwcalc.errors.UnsupportedError` for a rank or a vocabulary for which vLLM has no slots.
     """
     if model.counted is None:
         return None
     rank = slot_rank(lora.rank)
-    blocks = cut_blocks(model, VLLM.held(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
+    blocks = cut_blocks(model, VLLM.loaded_blocks(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
     tied = not any(weight.role is WeightRole.HEAD for block in blocks for weight in block.weights)
 
     def slots(*, with_tables: bool) -> int:
         def numbers(block: Block, weight: Weight) -> int:
             if with_tables and lora.targets == "all" and _is_table(block, weight):
-                # Of a tied table there are two: beside the embedding and beside the logits.
-                return _beside_table(model, weight, rank) * (2 if tied and model.model_type not in _EMBEDDING_ONLY else 1)
-            return _beside_layer(model, block, weight, lora, rank)
+                # A tied table has slots twice: for the embedding and for the logits.
+                return _table_numbers(model, weight, rank) * (2 if tied and model.model_type not in _EMBEDDING_ONLY else 1)
+            return _layer_numbers(model, block, weight, lora, rank)
 
         return lora.count * lora.element_bytes * most_on_a_stage(model, blocks, parallel.pp, VLLM, numbers)
 
@@ -108,15 +108,15 @@ def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALON
     )
 
 
-def _beside_layer(model: ModelSpec, block: Block, weight: Weight, lora: Lora, rank: int) -> int:
-    """Numbers of one slot beside a tensor that is cut already."""
+def _layer_numbers(model: ModelSpec, block: Block, weight: Weight, lora: Lora, rank: int) -> int:
+    """Numbers in one slot for a tensor that has been cut already."""
     if lora.targets == "all" and block.part is Part.LANGUAGE and weight.role is WeightRole.ROUTER and len(weight.shape) == 2:
         return adapter_numbers(rank, weight)
     if not adapted(block, weight, lora):
         return 0
     numbers = adapter_numbers(rank, weight)
     if weight.role is WeightRole.EXPERT and model.model_type in _FUSED_EXPERTS and module_of(weight) == "up_proj":
-        # Its A is that of the gate.
+        # It shares the A of the gate.
         numbers -= weight.copies * rank * weight.shape[1]
     return numbers
 
@@ -127,6 +127,6 @@ def _is_table(block: Block, weight: Weight) -> bool:
     return weight.role is WeightRole.HEAD or (weight.role is WeightRole.EMBEDDING and module_of(weight) == "embed_tokens")
 
 
-def _beside_table(model: ModelSpec, weight: Weight, rank: int) -> int:
-    """A and B over the whole vocabulary, of which the rank's share of the table has a part."""
+def _table_numbers(model: ModelSpec, weight: Weight, rank: int) -> int:
+    """Numbers in one slot for a table: A and B for the whole vocabulary, although the table is cut."""
     return adapter_numbers(rank, replace(weight, shape=(model.vocab_size or weight.shape[0], weight.shape[1])))

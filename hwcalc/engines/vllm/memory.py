@@ -1,8 +1,9 @@
-"""The equation that leads to vLLM's pool: what it asks for of a GPU, minus all that is not cache.
+"""The memory equation of vLLM: its share of the GPU, minus everything that is not cache, is the pool.
 
 ``available = ceil(total x utilisation) - weights - activation peak - CUDA graphs - everything outside torch`` (vLLM 0.33,
-``v1/worker/gpu_worker.py`` determine_available_memory). The constants are in ``profiles/engines/``; weights follow
-:mod:`hwcalc.engines.vllm.weights`. Each part is low, expected and high: the budget's high takes every part's low.
+``v1/worker/gpu_worker.py`` determine_available_memory). The constants are in ``profiles/engines/``; the weights come from
+:mod:`hwcalc.engines.vllm.weights`. Each part has a low, an expected and a high value. The high end of the budget takes every part at
+its low end.
 """
 
 from __future__ import annotations
@@ -44,10 +45,9 @@ __all__ = [
 def plan_budget(
     opened: Opened, *, sequences: int, batched_tokens: int, speculation: Speculation | None = None
 ) -> Noted[Budget | None]:
-    """What each GPU has left for the cache; ``None`` without a GPU of known memory, or if the model's weights are unknown.
+    """The bytes that each GPU has left for the cache; ``None`` if the memory of the GPU or the size of the weights is unknown.
 
-    ``sequences`` and ``batched_tokens`` are ``max_num_seqs`` and ``max_num_batched_tokens`` as the engine resolved them. Notes say what
-    had to be assumed.
+    ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
     """
     request, hardware, profile = opened.request, opened.request.hardware, vllm_profile()
     if hardware.gpu is None:
@@ -59,7 +59,7 @@ def plan_budget(
         return Noted(None, notes)
     share = hardware.memory_utilization
     share = float(default_utilization(opened.version)) if share is None else share
-    extra = _beside(opened, speculation, batched_tokens)
+    extra = _extras(opened, speculation, batched_tokens)
     parts = [
         *weights.value,
         *extra.value,
@@ -79,21 +79,22 @@ def plan_budget(
 
 
 def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
-    """Weights of the stage that holds most, and what quantised latent attention keeps beside them."""
+    """Weights on the pipeline stage that holds most, and the 16-bit copies that quantised latent attention keeps."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     model, request, parallel = opened.model, opened.request, opened.request.parallel
-    wanted = format_name(request.weights)
-    plain = wanted if wanted in FLOATS else _running_dtype(request)
-    scheme, known = planned_scheme(model, wanted)
+    weight_format = format_name(request.weights)
+    weight_dtype = weight_format if weight_format in FLOATS else _requested_dtype(request)
+    scheme, known = planned_scheme(model, weight_format)
     stages = model.once(
-        ("vllm", "weights", plain, wanted, parallel), lambda: param_bytes_rank(model, parallel, dtype=plain, scheme=scheme)
+        ("vllm", "weights", weight_dtype, weight_format, parallel),
+        lambda: param_bytes_rank(model, parallel, weight_dtype=weight_dtype, scheme=scheme),
     )
     if stages is None or not known:
         return _from_files(model, request, stages)
     offloaded = request.options.get("cpu_offload_gb")
     if offloaded is not None:
-        resident = resident_bytes_rank(model, float(offloaded), parallel, plain=plain, scheme=scheme)
+        resident = resident_bytes_rank(model, float(offloaded), parallel, weight_dtype=weight_dtype, scheme=scheme)
         return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
     parts = (exact("weights", Section.WEIGHTS, max(stages), source),)
@@ -104,23 +105,23 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     return Noted((*parts, exact("absorbed projections", Section.WEIGHTS, absorbed, text)))
 
 
-def _beside(opened: Opened, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
-    """Adapter slots, the weights of a draft, and encoder outputs that wait for the decoder."""
+def _extras(opened: Opened, speculation: Speculation | None, batched_tokens: int) -> Noted[tuple[BudgetPart, ...]]:
+    """Adapter slots, the weights of a draft, and encoder outputs that are cached for the decoder."""
     model, request = opened.model, opened.request
-    found: dict[str, tuple[Section, RankBytes | None]] = {}
+    sizes: dict[str, tuple[Section, RankBytes | None]] = {}
     if request.lora is not None:
-        found["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, request.lora, request.parallel)
+        sizes["adapters"] = Section.WEIGHTS, vllm_lora_bytes_rank(model, request.lora, request.parallel)
     if speculation is not None and speculation.method != "ngram":
-        found["draft weights"] = Section.WEIGHTS, _draft_bytes(model, request, speculation)
+        sizes["draft weights"] = Section.WEIGHTS, _draft_bytes(model, request, speculation)
     notes = tuple(
         Note(code=f"{name.replace(' ', '-')}-unknown", message=f"The {name} are not known, and not counted.")
-        for name, (_, size) in found.items()
+        for name, (_, size) in sizes.items()
         if size is None
     )
     waiting = encoder_cache_bytes(model, batched_tokens)
     if waiting is not None and waiting.high:
-        found["encoder cache"] = Section.ACTIVATIONS, waiting
-    return Noted(tuple(ranked(name, section, size) for name, (section, size) in found.items() if size is not None), notes)
+        sizes["encoder cache"] = Section.ACTIVATIONS, waiting
+    return Noted(tuple(ranked(name, section, size) for name, (section, size) in sizes.items() if size is not None), notes)
 
 
 def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -> RankBytes | None:
@@ -138,16 +139,16 @@ def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -
     return draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=VLLM)
 
 
-def _running_dtype(request: Request) -> str | None:
-    """``--engine-option dtype=float32`` in the program's spelling."""
-    wanted = request.options.get("dtype")
+def _requested_dtype(request: Request) -> str | None:
+    """The engine option ``dtype`` as kvplan spells it: ``fp32`` for ``float32``."""
+    spelling = request.options.get("dtype")
     return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
-        wanted or ""
+        spelling or ""
     )
 
 
 def _from_files(model: ModelSpec, request: Request, stages: tuple[int, ...] | None) -> Noted[tuple[BudgetPart, ...] | None]:
-    """The files' size shared out: as the 16-bit model is, or evenly where nobody counts its layers."""
+    """The size of the files, divided over ranks in the proportion of the 16-bit weights, or evenly if the layers are not counted."""
     if model.weights is None or request.weights is not None:
         message = f"Weights of a {model.model_type} model are not counted: no budget. Give one with --kv-memory."
         return Noted(None, (Note(code="weights-unknown", message=message),))
@@ -166,7 +167,7 @@ def _from_files(model: ModelSpec, request: Request, stages: tuple[int, ...] | No
 
 
 def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
-    """The table of rotary embeddings: positions x rotated dimensions, which is 131,072 x 128 for Llama-3.1."""
+    """The table of rotary embeddings: positions x rotated dimensions, 131,072 x 128 for Llama-3.1."""
     dims = [group.kind.dims() for group in model.stack.groups]
     widths = [one.get("qk_rope_head_dim", one.get("head_dim", 0)) for one in dims if "num_attention_heads" in one]
     numbers = (model.max_position_embeddings or 0) * max(widths, default=0)
@@ -178,14 +179,14 @@ def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
 
 
 def _activation(model: ModelSpec, request: Request, sequences: int, batched_tokens: int) -> BudgetPart:
-    """The larger of one forward pass and one sampling; high is both, where neither reuses the other's memory.
+    """The larger of a forward pass and a sampling step. High is the sum, if neither reuses the memory of the other.
 
-    20,000 tokens of Llama-3-8B: 2 x 20,000 x (3 x 4,096 + 3 x 14,336) = 2,211,840,000 bytes.
+    20,000 tokens of Llama-3-8B take 2 x 20,000 x (3 x 4,096 + 3 x 14,336) = 2,211,840,000 bytes.
     """
     profile = vllm_profile()
     hidden, width = model.hidden_size or 0, model_width(VLLM, model, request.parallel)
     copies, logit = runtime_profile().estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    element = 4 if _running_dtype(request) == "fp32" else 2
+    element = 4 if _requested_dtype(request) == "fp32" else 2
     forward = [int(element * batched_tokens * (count * hidden + width)) for count in (copies.low, copies.expected, copies.high)]
     rows = min(sequences, batched_tokens) * (model.vocab_size or 0)
     sampling = [int(rows * size) for size in (logit.low, logit.expected, logit.high)]
@@ -200,7 +201,7 @@ def _activation(model: ModelSpec, request: Request, sequences: int, batched_toke
 
 
 def _encoder(model: ModelSpec, parallel: Parallel, batched_tokens: int) -> tuple[BudgetPart, ...]:
-    """The profile run of a tower with the largest input that a batch holds; none without a tower."""
+    """The profile run of a tower, with the largest input that a batch can hold; empty for a model without a tower."""
     tensor = Parallel(tp=parallel.tp)
     width = model.once(("vllm", "encoder width", tensor), lambda: encoder_width(model, VllmRank(model, tensor)))
     if not width:
@@ -215,11 +216,13 @@ def _encoder(model: ModelSpec, parallel: Parallel, batched_tokens: int) -> tuple
 
 
 def _graphs(model: ModelSpec, left: int) -> BudgetPart:
-    """The pool of CUDA graphs as vLLM estimates it; models with recurrent states are charged a graph at a time."""
+    """The memory of CUDA graphs as vLLM estimates it. For models with recurrent states the estimate is per graph.
+
+    ``left`` is what the other parts leave of the GPU, in bytes.
+    """
     profile = vllm_profile()
-    plain = profile.estimate("graphs.attention")
     if not _has_states(model):
-        return estimated("CUDA graphs", Section.OVERHEAD, plain)
+        return estimated("CUDA graphs", Section.OVERHEAD, profile.estimate("graphs.attention"))
     graph, count = profile.estimate("graphs.state_graph"), profile.estimate("graphs.state_graphs")
     share = profile.estimate("graphs.state_share")
     return BudgetPart(
@@ -237,12 +240,12 @@ def _has_states(model: ModelSpec) -> bool:
 
 
 def _check_free(budget: Budget) -> tuple[Note, ...]:
-    """A note where it may refuse to start: it does when less is free than it asks for; its own context is no longer free by then."""
-    own = runtime_profile().estimate("context.cuda")
-    if budget.total_bytes - budget.requested_bytes - budget.margin_bytes >= own.expected:
+    """A note if vLLM may refuse to start: it requires its share to be free, after its own CUDA context has taken memory."""
+    context = runtime_profile().estimate("context.cuda")
+    if budget.total_bytes - budget.requested_bytes - budget.margin_bytes >= context.expected:
         return ()
     message = (
         f"vLLM asks for {human_bytes(budget.requested_bytes)} of {human_bytes(budget.total_bytes)} and its CUDA context takes about "
-        f"{human_bytes(int(own.expected))}: it may refuse to start. Use a lower --memory-utilization."
+        f"{human_bytes(int(context.expected))}: it may refuse to start. Use a lower --memory-utilization."
     )
     return (Note(code="utilization-high", message=message),)

@@ -1,9 +1,9 @@
-"""Weights that vLLM keeps in host memory, and what it caches of images: two terms beside its weights and its pool.
+"""Weights that vLLM keeps in host memory, and the encoder outputs that it caches.
 
-``cpu_offload_gb``: parameters move to host memory one by one, in order, until what has moved reaches the limit, so that the last one may
-exceed it (vLLM 0.33, ``model_executor/offloader/uva.py``). It is handed the decoder's layers (``models/utils.py`` make_layers) and the
-towers (``models/interfaces.py`` _mark_tower_model), neither embedding nor head. The limit is in GiB and holds for each GPU. ``kv_offloading_size`` is host memory alone: a second level
-of the cache (``config/cache.py``), which takes nothing off the GPU and adds nothing to the pool.
+``cpu_offload_gb`` moves parameters to host memory one by one, in order, until the limit is reached, so that the last one may exceed it
+(vLLM 0.33, ``model_executor/offloader/uva.py``). It moves parameters of the decoder's layers (``models/utils.py`` make_layers) and of
+the towers (``models/interfaces.py`` _mark_tower_model), but not embedding or head. The limit is in GiB per GPU. ``kv_offloading_size``
+is only host memory: it is a second level of the cache (``config/cache.py``) and changes nothing on the GPU.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ def resident_bytes_rank(
     offload_gib: float,
     parallel: Parallel = ALONE,
     *,
-    plain: str | None = None,
+    weight_dtype: str | None = None,
     scheme: Scheme | None = None,
 ) -> RankBytes | None:
     """Bytes of weights that stay on the fullest GPU with ``cpu_offload_gb``; ``None`` if the weights are not counted.
 
-    High is without the excess of the last parameter; low has the largest one of a layer as that excess.
+    High assumes that the last moved parameter reaches the limit exactly, low that it exceeds the limit by a whole layer.
     """
     if model.counted is None:
         return None
-    form = VLLM.plain(model, plain)
-    blocks = cut_blocks(model, VLLM.held(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
+    unquantized = VLLM.weight_format(model, weight_dtype)
+    blocks = cut_blocks(model, VLLM.loaded_blocks(model, model.counted, parallel.pp), VllmRank(model, parallel), VLLM)
     limit = int(offload_gib * GIB)
     low = high = 0
     for stage in on_stages(model, blocks, parallel.pp, VLLM):
-        sizes = [(block, block_bytes(model, block, VLLM, scheme, form)) for block in stage]
+        sizes = [(block, block_bytes(model, block, VLLM, scheme, unquantized)) for block in stage]
         total = sum(size for _, size in sizes)
         movable = sum(size for block, size in sizes if _is_layer(block))
         # No parameter is larger than its layer.
@@ -64,13 +64,13 @@ def _is_layer(block: Block) -> bool:
 def encoder_cache_bytes(
     model: ModelSpec, batched_tokens: int, *, item_tokens: int = 0, element_bytes: int = 2
 ) -> RankBytes | None:
-    """Bytes of encoder outputs that wait for the decoder on the first pipeline stage; ``None`` if the weights are not counted.
+    """Bytes of encoder outputs that are cached for the decoder on the first pipeline stage; ``None`` if the weights are not counted.
 
-    The cache holds the larger of ``max_num_batched_tokens`` and the largest item (``v1/core/encoder_cache_manager.py``
-    compute_mm_encoder_budget), one vector of the hidden width for each token, and for each layer that takes features of its own
-    (``deepstack_visual_indexes``). Nothing of it is allocated beforehand: outputs are kept one by one as they come. The profile run fills
-    it and keeps it while the decoder is profiled (``v1/worker/gpu_model_runner.py`` profile_run), so that it is part of the measured
-    activation peak and not of the pool. Low is a run without any such input. Zero for a model without a tower.
+    The cache holds as many tokens as ``max_num_batched_tokens`` or as the largest item, whichever is more
+    (``v1/core/encoder_cache_manager.py`` compute_mm_encoder_budget). A token takes one vector of the hidden width, and one more for each
+    layer with its own visual features (``deepstack_visual_indexes``). The cache is not allocated in advance. The profile run fills it and
+    keeps it while the decoder is profiled (``v1/worker/gpu_model_runner.py`` profile_run), so it is part of the measured activation peak,
+    not of the pool. Low is 0, for a run without such input. A model without a tower has 0.
     """
     if model.counted is None:
         return None

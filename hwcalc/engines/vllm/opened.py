@@ -1,35 +1,35 @@
-"""A request that vLLM has opened: its settings, and how its pool is laid out."""
+"""A request that vLLM has opened, with its settings and the layout of its pool."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.vllm.layout import HeldBytes, PoolLayout, plan_layout
+from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, plan_layout
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
 
 __all__ = ["VllmOpened", "of_vllm"]
 
 
 class VllmOpened(Opened):
-    """What vLLM's rules ask of a request again and again."""
+    """An opened request with the values that the rules of vLLM use again and again."""
 
     @cached_property
     def settings(self) -> VllmSettings:
-        """Every default filled in. Of a family only the batches differ."""
+        """The settings with every default filled in. Within a family only the batch sizes differ."""
         first = self.shared("settings", lambda: read_settings(self.model, self.request, self.version))
         return first.sized(self.request)
 
     @cached_property
     def layout(self) -> PoolLayout:
-        """Layers in groups. Most models have the same one at every length, which is kept with the model."""
+        """The layers in groups. If the layout is the same at every length, as for most models, the model keeps it."""
         settings, length = self.settings, self.request.seq
         if settings.speculation is not None and settings.speculation.model is not None:
             return plan_layout(self.model, settings, length)
         key = ("vllm layout", settings)
-        known: PoolLayout | None = self.model.worked_out.get(key)
-        if known is not None:
-            return known
+        kept: PoolLayout | None = self.model.worked_out.get(key)
+        if kept is not None:
+            return kept
         layout = plan_layout(self.model, settings, length)
         if not layout.depends_on_length:
             self.model.worked_out[key] = layout
@@ -37,16 +37,16 @@ class VllmOpened(Opened):
 
     @cached_property
     def blocks(self) -> int:
-        """Blocks of one request in all groups."""
+        """Blocks of one request, in all groups together."""
         return self.layout.total_blocks(self.tokens)
 
     @cached_property
-    def held(self) -> HeldBytes:
-        """What one request holds on one rank of each stage."""
-        return self.layout.held(self.tokens)
+    def request_bytes(self) -> RequestBytes:
+        """What one request takes on one rank of every stage, all stages together."""
+        return self.layout.request_bytes(self.tokens)
 
 
 def of_vllm(opened: Opened) -> VllmOpened:
-    """A request that vLLM itself has opened: no other comes to its rules."""
+    """The request with its vLLM type. Only requests that vLLM has opened reach its rules."""
     assert isinstance(opened, VllmOpened)
     return opened

@@ -1,6 +1,6 @@
-"""What a byte budget per GPU holds: blocks, the figures of the start-up log, and the check before it.
+"""The pool for a byte budget per GPU: its blocks, the figures of the start-up log, and the check before start-up.
 
-One block is the null block, which stands for tokens that left their window: it counts in the log, and not in the check.
+One block is the null block, which stands for tokens that have left their window. The log counts it, but the check does not.
 Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 """
 
@@ -20,33 +20,33 @@ __all__ = ["group_infos", "plan_pool", "usable_blocks"]
 
 
 def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> PoolInfo:
-    """The pool of one data-parallel replica. ``bound`` limits the search for the longest request."""
+    """The pool of one data-parallel replica, for requests of ``length`` tokens. The longest request is searched up to ``bound`` tokens."""
     stages = [size for size in layout.stage_bytes if size]
     if not stages:
         return _without_cache(budget)
-    wanted = layout.total_blocks(length)
+    per_request = layout.total_blocks(length)
     blocks = min(budget // size for size in stages)
     if settings.override is not None:
         blocks = settings.override
     usable = usable_blocks(layout, settings, budget)
     message = _message(layout, settings, budget, length, bound)
-    concurrency = blocks / wanted
+    concurrency = blocks / per_request
     fits = message is None
-    plain = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
+    is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     return PoolInfo(
         budget_bytes=budget,
         tokens=_logged(layout, settings, blocks, concurrency, length) if fits else None,
-        bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if plain else None,
+        bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
         blocks=blocks,
         block_size=layout.block_size,
         bytes_per_block=max(stages),
-        blocks_per_request=wanted,
+        blocks_per_request=per_request,
         max_concurrency=concurrency if fits else None,
-        max_requests=usable // wanted,
+        max_requests=usable // per_request,
         max_seq=layout.longest(usable, bound),
         swa_tokens=None,
         state_slots=None,
-        needed_bytes=max(stages) * wanted,
+        needed_bytes=max(stages) * per_request,
         fits=fits,
         message=message,
         requires=_mamba_limit(layout, settings, blocks) if fits else (),
@@ -55,14 +55,14 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
 
 
 def usable_blocks(layout: PoolLayout, settings: VllmSettings, budget: int) -> int:
-    """Blocks that requests can have on the stage that has fewest: all but the null block."""
+    """Blocks for requests on the stage with the fewest blocks: all except the null block."""
     if settings.override is not None:
         return max(0, settings.override - 1)
     return max(0, min(budget // size for size in layout.stage_bytes if size) - 1)
 
 
 def _without_cache(budget: int) -> PoolInfo:
-    """A model without any cache: the pool is the null block alone."""
+    """The pool of a model without any cache, which is only the null block."""
     return PoolInfo(
         budget_bytes=budget,
         tokens=None,
@@ -85,7 +85,7 @@ def _without_cache(budget: int) -> PoolInfo:
 
 
 def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency: float, length: int) -> int:
-    """The token figure of the log. vLLM computes it in floating point, so that a product may fall just below a whole number."""
+    """The number of tokens in the log. vLLM computes it in floating point, so it may be one below the exact product."""
     if settings.version >= versions.GROUP_AWARE_LOG_SINCE:
         return int(concurrency * length)
     smallest = min(spec.block_size for group in layout.groups for spec in group.specs)
@@ -93,19 +93,19 @@ def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency
 
 
 def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:
-    """Why it does not start, in the engine's own words; the first pipeline stage that lacks memory speaks."""
-    wanted = layout.total_blocks(length)
+    """The error message of vLLM if it does not start, for the first pipeline stage that lacks memory; else ``None``."""
+    per_request = layout.total_blocks(length)
     for size in layout.stage_bytes:
         if not size:
             continue
         available = (size * settings.override if settings.override is not None else budget) - size
         if available <= 0:
             return "No available memory for the cache blocks."
-        if size * wanted > available:
+        if size * per_request > available:
             longest = layout.longest(available // size, min(length, bound))
             estimate = f" Based on the available memory, the estimated maximum model length is {longest}." if longest else ""
             return (
-                f"To serve at least one request with the model's max seq len ({length}), ({_gib(size * wanted)} GiB KV cache is "
+                f"To serve at least one request with the model's max seq len ({length}), ({_gib(size * per_request)} GiB KV cache is "
                 f"needed, which is larger than the available KV cache memory ({_gib(available)} GiB).{estimate}"
             )
     return None
@@ -116,7 +116,7 @@ def _gib(size: int) -> str:
 
 
 def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tuple[Try, ...]:
-    """Since 0.19 CUDA graphs of decoding are captured for ``max_num_seqs`` requests, each with a block for its states.
+    """A lower ``max_num_seqs``, if there are fewer blocks than that. Since 0.19 decoding needs a state block for each of them.
 
     Source: vLLM, config/compilation.py (pull request 38270): "max_num_seqs exceeds available Mamba cache blocks".
     """
@@ -127,7 +127,7 @@ def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tup
 
 
 def group_infos(layout: PoolLayout, length: int) -> tuple[PoolGroup, ...]:
-    """The groups as they are reported."""
+    """The groups as a plan reports them."""
     return tuple(_group_info(layout, group, length) for group in layout.groups)
 
 

@@ -1,4 +1,4 @@
-"""What a request means to vLLM once every default is filled in: formats, block sizes, batches, speculation."""
+"""The settings of vLLM for a request, with every default filled in: formats, block size, batch sizes, speculation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.blocks import gpu_architecture, sparse_word
+from hwcalc.engines.vllm.blocks import compute_capability, sparse_kv_dtype
 from hwcalc.engines.vllm.defaults import batch_defaults
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
@@ -21,79 +21,87 @@ from hwcalc.units import parse_tokens
 
 __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
-# Their attention layers are built without the cache settings, so that the KV dtype does not reach them.
-_DEAF: Final = frozenset({"FalconForCausalLM"})
+# vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
+_IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
 
 
 @frozen
 class VllmSettings:
-    """All that the planner of blocks needs beside the layers. ``word`` is the KV dtype in the engine's words, resolved."""
+    """Everything that the plan of the pool needs beside the layers. ``kv_dtype`` is the resolved KV dtype, as vLLM spells it."""
 
-    word: str
-    plain: str
+    kv_dtype: str
+    model_dtype: str
     """The dtype that the model runs in."""
     conv: str
+    """The dtype of convolution states."""
     state: str
-    architecture: int
+    """The dtype of recurrent states."""
+    capability: int
+    """Compute capability of the GPU: 90 for 9.0."""
     version: int
+    """The minor version: 33 for 0.33."""
     tp: int
     pp: int
     dcp: int
     block_size: int | None
     batched_tokens: int
+    """``max_num_batched_tokens``."""
     full_batch: int | None
-    """``batched_tokens`` of longer sequences, where that is a default: a batch never holds more than all sequences do."""
+    """The default of ``batched_tokens`` for long sequences; ``None`` if the user sets it. A batch never has more than all tokens."""
     sequences: int
+    """``max_num_seqs``."""
     prefix_caching: bool
     async_scheduling: bool
     hybrid: bool
+    """Whether windowed layers keep only their window (vLLM's hybrid KV cache manager)."""
     override: int | None
+    """``num_gpu_blocks_override``."""
     speculation: Speculation | None
 
     @property
-    def plain_bytes(self) -> int:
-        """Bytes of an element of the model."""
-        return FLOATS[self.plain].number_bytes
+    def element_bytes(self) -> int:
+        """Bytes of a number in the model dtype."""
+        return FLOATS[self.model_dtype].number_bytes
 
     @property
     def speculated(self) -> int:
-        """Tokens that are drafted at a time."""
+        """Tokens that are drafted at a time; 0 without speculative decoding."""
         return 0 if self.speculation is None else self.speculation.tokens
 
     @property
     def in_flight(self) -> int:
-        """Tokens scheduled and not settled: with async scheduling one batch more than there are pipeline stages."""
+        """Tokens that are scheduled and not finished: one batch per pipeline stage, and one more with async scheduling."""
         if self.version < versions.IN_FLIGHT_SINCE:
             return self.batched_tokens
         return (self.pp + self.async_scheduling) * self.batched_tokens
 
     def sized(self, request: Request) -> VllmSettings:
-        """The same for a request that differs in length alone."""
+        """The settings for a request that differs only in length and batch."""
         sequences, batched, full = _batches(request)
         if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
             return self
         return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
 
     def same_batches(self, seq: int) -> bool:
-        """Whether a longest sequence of ``seq`` tokens has batches of the same size."""
-        whole = self.full_batch
-        return whole is None or (self.batched_tokens == whole and self.sequences * seq >= whole)
+        """Whether the batch sizes are the same if the longest sequence has ``seq`` tokens."""
+        full = self.full_batch
+        return full is None or (self.batched_tokens == full and self.sequences * seq >= full)
 
 
 def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
-    """Fill in what the user left open, as vLLM does. Raises what a wrong value deserves."""
+    """Fill in the defaults of vLLM. Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value."""
     options = request.options
-    architecture = gpu_architecture(request.hardware.gpu)
-    plain = _model_dtype(model, options.get("dtype"))
+    capability = compute_capability(request.hardware.gpu)
+    model_dtype = _model_dtype(model, options.get("dtype"))
     sequences, batched, full_batch = _batches(request)
     kinds = cached_kinds(model)
-    conv = _plain_option(options, "mamba_cache_dtype", plain)
+    conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     return VllmSettings(
-        word=_word(model, request.dtype, plain, architecture, kinds),
-        plain=plain,
+        kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds),
+        model_dtype=model_dtype,
         conv=conv,
-        state=_plain_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv)),
-        architecture=architecture,
+        state=_dtype_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv)),
+        capability=capability,
         version=versions.minor(version),
         tp=request.parallel.tp,
         pp=request.parallel.pp,
@@ -111,75 +119,78 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
 
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
-    """The kinds of layer that keep anything of their own."""
+    """The kinds of layers that have their own cache."""
     kinds = {type(group.kind) for group in model.stack_for("vllm").groups if group.kind.tensors()}
     return frozenset(kinds - {SharedCache})
 
 
 def _batches(request: Request) -> tuple[int, int, int | None]:
-    """``max_num_seqs``, ``max_num_batched_tokens``, and the latter for longer sequences where it is a default."""
+    """``max_num_seqs``, ``max_num_batched_tokens`` and :attr:`VllmSettings.full_batch`."""
     sequences, batched = batch_defaults(request.hardware.gpu)
-    own_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
-    own_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
-    sequences = own_sequences or sequences
-    if own_batched is None:
-        if own_sequences is None:
+    user_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
+    user_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
+    sequences = user_sequences or sequences
+    if user_batched is None:
+        if user_sequences is None:
             sequences = min(sequences, batched)
         return sequences, min(batched, sequences * request.seq), batched
-    if own_sequences is not None and own_sequences > own_batched:
+    if user_sequences is not None and user_sequences > user_batched:
         raise UsageError(
-            f"max_num_seqs={own_sequences:,} is more than max_num_batched_tokens={own_batched:,}.", hint="vLLM refuses that."
+            f"max_num_seqs={user_sequences:,} is more than max_num_batched_tokens={user_batched:,}.", hint="vLLM refuses that."
         )
-    return min(sequences, own_batched), own_batched, None
+    return min(sequences, user_batched), user_batched, None
 
 
-def _model_dtype(model: ModelSpec, wanted: str | None) -> str:
-    """Checkpoints in fp32 are loaded in half precision unless ``dtype=float32`` is asked for."""
-    own = model.dtype if model.dtype in ("bf16", "fp16") else "bf16"
-    if wanted in (None, "auto"):
-        return own
-    found = find_dtype(wanted or "")
-    if found is None or found.name not in FLOATS:
+def _model_dtype(model: ModelSpec, requested: str | None) -> str:
+    """The dtype that the model runs in. fp32 checkpoints are loaded in 16 bits unless the option says ``dtype=float32``."""
+    default = model.dtype if model.dtype in ("bf16", "fp16") else "bf16"
+    if requested in (None, "auto"):
+        return default
+    dtype = find_dtype(requested or "")
+    if dtype is None or dtype.name not in FLOATS:
         raise UsageError(
-            f"engine option dtype={(wanted or '')[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+            f"engine option dtype={(requested or '')[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
-    return found.name
+    return dtype.name
 
 
-def _word(model: ModelSpec, wanted: str | None, plain: str, architecture: int, kinds: frozenset[type[LayerKind]]) -> str:
-    word = formats.read_word(wanted or "auto")
-    named = formats.plain_name(word)
-    if named is not None:
-        if named != plain:
+def _kv_dtype(
+    model: ModelSpec, requested: str | None, model_dtype: str, capability: int, kinds: frozenset[type[LayerKind]]
+) -> str:
+    """The KV dtype as vLLM resolves it; ``auto`` is the model dtype."""
+    kv_dtype = formats.read_kv_dtype(requested or "auto")
+    float_name = formats.float_name(kv_dtype)
+    if float_name is not None:
+        if float_name != model_dtype:
             raise UsageError(
-                f"--dtype {word}: vLLM takes only the dtype that the model runs in, {plain}.", hint="Use --dtype auto"
+                f"--dtype {kv_dtype}: vLLM takes only the dtype that the model runs in, {model_dtype}.", hint="Use --dtype auto"
             )
-        word = "auto"
-    elif word == "auto":
-        word = formats.checkpoint_word(model.quantization) or "auto"
-        if word == "auto" and architecture // 10 == 10 and model.architecture == "GlmMoeDsaForCausalLM":
-            word = "fp8_e4m3"
+        kv_dtype = "auto"
+    elif kv_dtype == "auto":
+        kv_dtype = formats.checkpoint_kv_dtype(model.quantization) or "auto"
+        if kv_dtype == "auto" and capability // 10 == 10 and model.architecture == "GlmMoeDsaForCausalLM":
+            kv_dtype = "fp8_e4m3"
     if CompressedAttention in kinds:
-        plain_given = named is not None
-        word = "auto" if plain_given else "fp8_ds_mla" if word == "auto" or word.startswith("fp8") else word
+        if float_name is None and (kv_dtype == "auto" or kv_dtype.startswith("fp8")):
+            kv_dtype = "fp8_ds_mla"
     elif LatentAttention in kinds and SparseIndexer in kinds:
-        word = sparse_word(word, architecture, plain=word in ("auto", "nvfp4_ds_mla"))
-    if model.architecture in _DEAF:
+        kv_dtype = sparse_kv_dtype(kv_dtype, capability, keep=kv_dtype in ("auto", "nvfp4_ds_mla"))
+    if model.architecture in _IGNORE_KV_DTYPE:
         return "auto"
-    formats.check_word(word, kinds, architecture)
-    return word
+    formats.check_kv_dtype(kv_dtype, kinds, capability)
+    return kv_dtype
 
 
-def _plain_option(options: Mapping[str, str], name: str, default: str) -> str:
+def _dtype_option(options: Mapping[str, str], name: str, default: str) -> str:
     value = options.get(name)
     if value in (None, "auto"):
         return default
-    found = find_dtype(str(value))
-    if found is None or found.name not in FLOATS:
+    dtype = find_dtype(str(value))
+    if dtype is None or dtype.name not in FLOATS:
         raise UsageError(
             f"engine option {name}={str(value)[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
-    return found.name
+    return dtype.name
 
 
 def _number(value: str | None, name: str) -> int | None:

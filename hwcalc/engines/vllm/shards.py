@@ -1,7 +1,8 @@
-"""How vLLM's layers cut a weight over tensor-parallel ranks, and how wide a layer is on one of them.
+"""How vLLM cuts weights over tensor-parallel ranks.
 
-The rules of :mod:`hwcalc.engines.shards` with what is vLLM 0.33's own (``model_executor/layers/{linear,vocab_parallel_embedding,
-mamba}`` and the model files): vocabularies are padded to a multiple of 64, and several families leave more whole, or less.
+The rules are those of :mod:`hwcalc.engines.shards`, except where vLLM 0.33 differs (``model_executor/layers/{linear,
+vocab_parallel_embedding,mamba}`` and the model files): vocabularies are padded to a multiple of 64, and several model types keep more
+or fewer tensors whole.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ _REPLICATED: Final = Rank.replicated | {
     "mlp_res_proj",
     "output_attn_res_proj",
 }
-"""Modules of ReplicatedLinear and plain parameters, by the last part of their path."""
+"""Modules of class ReplicatedLinear and single parameters, by the last part of their path."""
 _REPLICATED_INSIDE: Final = Rank.replicated_inside | {"attn_hc", "ffn_hc", "hc_head", "patch_embed"}
 _REPLICATED_IN: Final = frozenset(
     {("deepseek_v4", "kv_proj"), ("zamba2", "linear"), ("muse_glimmer", "fc1"), ("muse_glimmer", "fc2")}
 )
-"""The same, of one family only: model type and module."""
+"""Modules that are whole for one model type only: (model type, module)."""
 _SHARDED_NORMS: Final = frozenset({"minimax_m2"})
 _REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
-"""Families whose towers are transformers' own modules, whole on every rank."""
+"""Model types whose towers are modules of transformers, which are whole on every rank."""
 _REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "internvl", "kimi_k25", "kimi_k3", "muse_glimmer"})
 _TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
 
 
 def check_experts(model: ModelSpec, ranks: int) -> None:
-    """Without expert parallelism all ranks of tp and dp share the inside of each expert: vLLM takes only what divides.
+    """Raise :class:`~hwcalc.errors.UsageError` if the inner width of the experts does not divide by ``ranks``.
 
-    Raises :class:`~hwcalc.errors.UsageError`; FusedMoE asserts it when the model is built.
+    Without expert parallelism all ranks of tp and dp divide each expert; FusedMoE asserts this when the model is built.
     """
     blocks = () if model.counted is None else model.counted.blocks
     widths = {
@@ -68,7 +69,7 @@ def check_experts(model: ModelSpec, ranks: int) -> None:
 
 
 class VllmRank(Rank):
-    """What one tensor-parallel rank of vLLM holds of a tensor."""
+    """Cuts a tensor as vLLM does."""
 
     vocabulary_padding: ClassVar[int] = 64
     replicated: ClassVar[AbstractSet[str]] = _REPLICATED
@@ -77,7 +78,7 @@ class VllmRank(Rank):
     def cut(self, block: Block, weight: Weight) -> Weight:
         local = super().cut(block, weight)
         if self.tp > 1 and self.model.model_type == "deepseek_v4" and module_of(weight) == "sinks":
-            # The attention kernel works on at least 64 heads.
+            # The attention kernel needs at least 64 heads.
             return replace(local, shape=(max(64, local.shape[0]), *local.shape[1:]))
         return local
 
@@ -97,7 +98,7 @@ class VllmRank(Rank):
     def is_whole(self, block: Block) -> bool:
         family = self.model.model_type
         if family == "gpt_bigcode" and block.kind == "mlp":
-            # Run through the Transformers backend, whose plan for this family cuts attention only.
+            # vLLM runs this through its Transformers backend, whose plan for it cuts only attention.
             return True
         if block.part is Part.PROJECTOR:
             return family in _REPLICATED_PROJECTORS
@@ -112,5 +113,5 @@ class VllmRank(Rank):
         return max(1, heads // self.tp)
 
     def state_groups(self, groups: int) -> int:
-        """Where the groups cannot be divided, they are extended to one on each rank."""
+        """As the general rule, but groups that cannot be divided evenly become one group per rank."""
         return groups // self.tp if groups % self.tp == 0 else 1

@@ -1,6 +1,6 @@
-"""What one layer asks of the pool: the bytes of a block, the tokens in it, and how many a request needs. A class for each rule.
+"""Cache specs: the bytes of a block of one layer, the tokens in a block, and the blocks per request. Each rule is a class.
 
-A page is the bytes of one block of one layer on one rank: heads x (block size / tokens per state) x bytes per head and token.
+A page is a block of one layer on one rank. Its bytes are heads x (block size / tokens per state) x bytes per head and state.
 
 >>> spec = FullSpec.of(block_size=16, heads=8, row=512, tag="bf16")
 >>> spec.page
@@ -32,30 +32,30 @@ __all__ = [
 
 
 def ceil_div(number: int, divisor: int) -> int:
-    """Division of whole numbers, rounded up."""
+    """Divide whole numbers and round up."""
     return -(-number // divisor)
 
 
 @frozen
 class Limits:
-    """The numbers of the engine that blocks per request depend on, beside the length."""
+    """The settings on which the number of blocks per request depends, beside the length."""
 
     in_flight: int
-    """Tokens that are scheduled and not yet settled: batches in flight x the largest batch."""
+    """Tokens that are scheduled and not finished: batches in flight x the largest batch."""
     retained: int
-    """Tokens below the window that draft modules may read again."""
+    """Tokens before the window that draft layers may still read."""
     dcp: int
     encoder_tokens: int
 
 
 @frozen
 class LayerSpec:
-    """The cache of one layer on one rank. ``tag`` is what else must be equal for two layers to be merged."""
+    """The cache of one layer on one rank. ``tag`` holds what else must be equal for layers to share a group."""
 
     form: ClassVar[str]
-    """What people call it."""
+    """The name of the rule in a plan."""
     is_latent: ClassVar[bool] = False
-    """Whether its page cannot be padded."""
+    """Whether it holds latents, whose pages cannot be padded."""
 
     block_size: int
     page: int
@@ -63,25 +63,25 @@ class LayerSpec:
 
     @classmethod
     def of(cls, *, block_size: int, heads: int, row: int, tag: str, per_state: int = 1, alignment: int = 1, **more: Any) -> Self:
-        """``row`` is the bytes of one head and state; ``per_state`` tokens make one state; pages are rounded up to ``alignment``."""
+        """Compute the page. ``row`` is the bytes per head and state, a state covers ``per_state`` tokens, and ``alignment`` is in bytes."""
         page = ceil_div(heads * (block_size // per_state) * row, alignment) * alignment
         return cls(block_size=block_size, page=page, tag=tag, **more)
 
     @abstractmethod
     def blocks(self, length: int, limits: Limits) -> int:
-        """Blocks that one request of ``length`` tokens may hold at once."""
+        """The most blocks that one request of ``length`` tokens holds at once."""
 
     @property
     def family(self) -> tuple[object, ...]:
-        """Specs of one family always need the same number of token slots."""
+        """A key that is equal for specs that need the same number of token slots at every length."""
         return self.form, self.block_size
 
     def whole(self, block_size: int | None) -> LayerSpec:
-        """The same without its window, in blocks of this size, or of its own; itself where it has none."""
+        """The spec without its window, in blocks of ``block_size`` or of the same size; unchanged if it has no window."""
         return self
 
     def widened(self, page: int) -> LayerSpec | None:
-        """The same with a larger page: by more tokens in a block where that divides, else by padding; ``None`` if neither can be."""
+        """The spec with a larger page: more tokens per block if that divides evenly, or else padding; ``None`` if neither works."""
         ratio, rest = divmod(page, self.page)
         if not rest:
             return replace(self, block_size=self.block_size * ratio, page=page)
@@ -96,7 +96,7 @@ class LayerSpec:
 
 
 class FullSpec(LayerSpec):
-    """Every token stays."""
+    """Keeps every token."""
 
     form: ClassVar[str] = "full"
 
@@ -109,7 +109,7 @@ class FullSpec(LayerSpec):
 
 
 class LatentSpec(FullSpec):
-    """Every token's latent stays."""
+    """Keeps the latent of every token."""
 
     form: ClassVar[str] = "mla"
     is_latent: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class LatentSpec(FullSpec):
 
 @frozen
 class WindowSpec(LayerSpec):
-    """The last ``limit`` tokens stay."""
+    """Keeps the last ``limit`` tokens."""
 
     form: ClassVar[str] = "sliding"
     without_window: ClassVar[type[LayerSpec]] = FullSpec
@@ -126,7 +126,7 @@ class WindowSpec(LayerSpec):
     __hash__ = LayerSpec.__hash__
 
     def blocks(self, length: int, limits: Limits) -> int:
-        """A window of three may start inside a block: with blocks of two, BCD of ABCD lies in [AB][CD], so one block more."""
+        """A window may start inside a block, which takes one more block: with blocks of two, the window BCD of ABCD lies in [AB][CD]."""
         kept = min(self.limit - 1 + limits.retained + limits.in_flight, length)
         return ceil_div(kept, self.block_size) + 1
 
@@ -140,7 +140,7 @@ class WindowSpec(LayerSpec):
 
 
 class LatentWindowSpec(WindowSpec):
-    """The latents of the last ``limit`` tokens stay."""
+    """Keeps the latents of the last ``limit`` tokens."""
 
     form: ClassVar[str] = "sliding_mla"
     is_latent: ClassVar[bool] = True
@@ -148,7 +148,7 @@ class LatentWindowSpec(WindowSpec):
 
 
 class ChunkSpec(WindowSpec):
-    """The tokens of the chunk of ``limit`` stay."""
+    """Keeps the tokens of the current chunk of ``limit`` tokens."""
 
     form: ClassVar[str] = "chunked"
 
@@ -157,7 +157,7 @@ class ChunkSpec(WindowSpec):
 
 
 class CrossSpec(LayerSpec):
-    """The encoder's output stays, however long the sequence."""
+    """Keeps the encoder's output, however long the sequence is."""
 
     form: ClassVar[str] = "cross"
 
@@ -171,7 +171,7 @@ class CrossSpec(LayerSpec):
 
 @frozen
 class StateSpec(LayerSpec):
-    """A recurrent state, of which a request holds ``states`` whatever its length."""
+    """Keeps recurrent states: ``states`` of them per request, whatever its length."""
 
     form: ClassVar[str] = "state"
 
@@ -186,5 +186,5 @@ class StateSpec(LayerSpec):
         return self.form, self.block_size, self.page, self.states
 
     def widened(self, page: int) -> LayerSpec:
-        """By padding: a block holds one state."""
+        """A block holds one state, so that its page can only be padded."""
         return replace(self, page=page)

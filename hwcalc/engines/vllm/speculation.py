@@ -1,4 +1,4 @@
-"""Speculative decoding as vLLM's options name it: who drafts, and how many tokens at a time."""
+"""Speculative decoding in the options of vLLM: the method, and how many tokens it drafts at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MODELS: Final = ("eagle", "draft")
 
 @frozen
 class Speculation:
-    """``method`` drafts ``tokens`` at a time; ``model`` is the draft's own model, where it has one."""
+    """``method`` drafts ``tokens`` tokens at a time. ``model`` is the draft model, if the method has one."""
 
     method: str
     tokens: int
@@ -25,19 +25,23 @@ class Speculation:
 
 
 def draft_named(value: str | None) -> str | None:
-    """The model that ``speculative=eagle:MODEL[:N]`` or ``draft:MODEL[:N]`` names."""
+    """The id of the model in ``eagle:MODEL[:N]`` or ``draft:MODEL[:N]``, the value of the option ``speculative``."""
     method, _, rest = (value or "").partition(":")
     return _named(rest)[0] if method in _MODELS and rest else None
 
 
 def _named(rest: str) -> tuple[str, int]:
-    """``MODEL`` or ``MODEL:N``."""
+    """The model and the number of tokens in ``MODEL`` or ``MODEL:N``."""
     name, _, count = rest.rpartition(":")
     return (name, parse_tokens(count)) if name and count.isdecimal() else (rest, 1)
 
 
 def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: ModelSpec | None) -> Speculation | None:
-    """``--draft MODEL`` is ``speculative=draft:MODEL``; the option says more. ``option_draft`` is the model that it names, loaded."""
+    """Read the option ``speculative``. ``--draft MODEL`` is the same as ``speculative=draft:MODEL``.
+
+    ``draft`` is the loaded model of ``--draft``, and ``option_draft`` the loaded model that the option names. Raises
+    :class:`~hwcalc.errors.UsageError` for a wrong value, or if both name a draft.
+    """
     if value is None:
         return None if draft is None else Speculation(method="draft", tokens=1, model=draft)
     if draft is not None:

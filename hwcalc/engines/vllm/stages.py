@@ -1,4 +1,4 @@
-"""Which tables a pipeline stage of vLLM has: several model classes build them on every stage, used or not."""
+"""The tables that vLLM builds on each pipeline stage. Several model classes build them on every stage, used or not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hwcalc.formulas import pipeline_stages
 __all__ = ["HASHED", "TABLES", "layers_of_stages"]
 
 HASHED: Final = "hashed moe"
-"""The kind of the blocks that DeepSeek-V4 routes by a table: its first ones."""
+"""The kind of the first blocks of DeepSeek-V4, which are routed by a table."""
 
 layers_of_stages: Final = pipeline_stages
-"""vLLM 0.33, ``distributed/utils.py`` get_pp_indices: what does not divide goes to the stages before the last."""
+"""vLLM 0.33, ``distributed/utils.py`` get_pp_indices: the remainder goes to the stages before the last."""
 
 _TABLES_EVERYWHERE: Final = frozenset(
     {
@@ -53,7 +53,7 @@ _TABLES_EVERYWHERE: Final = frozenset(
         "stablelm",
     }
 )
-"""Families whose embedding, last norm and head are built on every pipeline stage, used or not."""
+"""Model types whose embedding, last norm and head are built on every pipeline stage."""
 _TABLES_BUT_NO_NORM: Final = frozenset({"qwen3_next"})
 _EMBEDDING_EVERYWHERE: Final = frozenset({"lfm2", "lfm2_moe", "qwen3_5", "qwen3_5_moe"})
 

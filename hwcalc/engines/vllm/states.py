@@ -1,7 +1,7 @@
-"""Recurrent states per rank: shapes, formats, and how many blocks a request holds of them.
+"""Recurrent states on a rank: their shapes and formats, and the kernels that write checkpoints of them.
 
-With prefix caching a request holds the running state and the one at the last block boundary, and one more where the kernels write
-a checkpoint from inside a prefill; without it the running state alone. Each speculated token adds a block.
+With prefix caching a request holds the running state and the state at the last block boundary, and one more if the kernels write a
+checkpoint during a prefill. Without prefix caching it holds only the running state. Each speculated token adds a block.
 
 Source: vLLM 0.33, model_executor/layers/mamba/mamba_utils.py and the layers that export checkpoints.
 """
@@ -29,13 +29,13 @@ __all__ = ["STATE_KINDS", "checkpoint_alignment", "default_state_dtype", "export
 
 STATE_KINDS: Final = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, ShortConvolution, LightningAttention)
 
-# Model classes whose config names the format of the state, with what holds where it does not.
+# Prefix of model classes whose config names the format of the state -> the default if it does not; None is the format of convolutions.
 _NAMED_STATES: Final = {"NemotronH": "fp32", "Qwen3_5": None, "Qwen4Exp": None, "NemotronH_Nano": "fp32"}
 _GATED_DELTA_CHUNK: Final = 64
 
 
 def default_state_dtype(model: ModelSpec, conv: str) -> str:
-    """The format of recurrent states under ``mamba_ssm_cache_dtype=auto``; ``conv`` is that of the convolutions."""
+    """The format of recurrent states for ``mamba_ssm_cache_dtype=auto``. ``conv`` is the format of convolutions."""
     if any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack_for("vllm").groups):
         return "fp32"
     for prefix, default in _NAMED_STATES.items():
@@ -44,12 +44,13 @@ def default_state_dtype(model: ModelSpec, conv: str) -> str:
     return conv
 
 
-def exports_checkpoints(kind: LayerKind, model: ModelSpec, architecture: int) -> bool:
-    """Whether prefill kernels write the state at a block boundary, which costs a block more per request.
+def exports_checkpoints(kind: LayerKind, model: ModelSpec, capability: int) -> bool:
+    """Whether prefill kernels write the state at block boundaries, which takes one more block per request.
 
-    Mamba-2 always; gated delta nets by FlashInfer's kernels (SM90; SM10x and SM12x with key heads of 128); Kimi-K3 by FlashKDA.
+    Those of Mamba-2 always do; those of gated delta nets with FlashInfer (SM90, or SM10x and SM12x with key heads of 128); those of
+    Kimi-K3 with FlashKDA.
     """
-    family = architecture // 10
+    family = capability // 10
     if isinstance(kind, Mamba2):
         return True
     if isinstance(kind, GatedDeltaNet):
@@ -61,15 +62,15 @@ def exports_checkpoints(kind: LayerKind, model: ModelSpec, architecture: int) ->
     return False
 
 
-def checkpoint_alignment(kind: LayerKind, model: ModelSpec, architecture: int) -> int:
-    """Blocks are a multiple of this many tokens, so that checkpoints fall on block boundaries."""
-    if isinstance(kind, GatedDeltaNet) and exports_checkpoints(kind, model, architecture):
+def checkpoint_alignment(kind: LayerKind, model: ModelSpec, capability: int) -> int:
+    """The number of tokens of which a block must be a multiple, so that checkpoints fall on block boundaries."""
+    if isinstance(kind, GatedDeltaNet) and exports_checkpoints(kind, model, capability):
         return _GATED_DELTA_CHUNK
     return 1
 
 
 def state_bytes(kind: LayerKind, *, tp: int, speculated: int, conv_bytes: int, ssm_bytes: int) -> int:
-    """Bytes of one state block of one layer on one of ``tp`` ranks.
+    """Bytes of the state of one layer on one of ``tp`` ranks.
 
     >>> state_bytes(Mamba1(d_inner=8192, d_state=16, d_conv=4), tp=1, speculated=0, conv_bytes=2, ssm_bytes=2)
     311296
@@ -81,15 +82,15 @@ def state_bytes(kind: LayerKind, *, tp: int, speculated: int, conv_bytes: int, s
 
 @frozen
 class _StateShape:
-    """The numbers of one rank: of the convolution ``columns`` times ``width``, and of the recurrence ``matrix``."""
+    """The state on one rank: the convolution has ``columns`` x ``width`` numbers, and the recurrence ``matrix`` numbers."""
 
     columns: int = 0
     width: int = 0
     matrix: int = 0
     drafts: bool = True
-    """Whether each speculated token adds a column."""
+    """Whether each speculated token adds a column to the convolution."""
     own_format: bool = True
-    """Whether the recurrence has a format beside the convolution's."""
+    """Whether the recurrence has its own format, or that of the convolution."""
 
 
 def _mamba1(kind: Mamba1, tp: int) -> _StateShape:
@@ -98,7 +99,7 @@ def _mamba1(kind: Mamba1, tp: int) -> _StateShape:
 
 
 def _mamba2(kind: Mamba2, tp: int) -> _StateShape:
-    # A group's B and C go to every rank that has a head of it.
+    # Every rank with a head of a group has the B and C of that group.
     groups = kind.n_groups if kind.n_groups % tp == 0 else tp
     width = _share(kind.num_heads * kind.head_dim + 2 * groups * kind.d_state, tp, "conv_dim")
     matrix = _share(kind.num_heads, tp, "num_heads") * kind.head_dim * kind.d_state

@@ -1,4 +1,4 @@
-"""What changed between versions, and which model classes a version no longer has.
+"""Changes between versions of vLLM, and the model classes that a version no longer has.
 
 ==================================================  ==============================  ==============
 behaviour                                           older                           since
@@ -11,8 +11,8 @@ fewer blocks for states than requests               graphs for fewer requests   
 batches in flight that windowed layers allow for    one                             two (0.24)
 ==================================================  ==============================  ==============
 
-Sources: start-up messages of vLLM ("default since v0.21.0"), pull request 47728 (freed on the basis of processed tokens; 0.23.0
-does not have it yet), ``model_executor/models/registry.py`` of 0.33 for the model classes.
+Sources: start-up messages of vLLM ("default since v0.21.0"); pull request 47728, which frees blocks by processed tokens and is not in
+0.23.0; ``model_executor/models/registry.py`` of 0.33 for the model classes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IN_FLIGHT_SINCE: Final = 24
 _CROSS_UNTIL: Final = 10
 STATES_CHECKED_SINCE: Final = 19
 
-# Last minor version that had the class. Dots1ForCausalLM left too, but runs on: vLLM takes the transformers class instead.
+# Model class -> the last version that has it. Dots1ForCausalLM was removed too, but vLLM runs the class of transformers instead.
 _REMOVED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "Phi3SmallForCausalLM": "0.9.2",
@@ -83,7 +83,7 @@ _REMOVED: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
-# Neither vLLM nor its way of running transformers' classes has these, by registry.py and the classes' own flags (5.23).
+# Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
 _NEVER: Final = frozenset(
     {
         "BigBirdForCausalLM",
@@ -103,33 +103,33 @@ _NEVER: Final = frozenset(
         "XLNetLMHeadModel",
     }
 )
-# Those with cross attention that are left since its second engine core.
+# Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 
 
 def minor(version: str) -> int:
-    """``0.33`` is 33."""
+    """The minor version: 33 for ``0.33``."""
     return int(version.split(".")[1])
 
 
-def resolve(wanted: str) -> str:
-    """``0.20``, ``0.20.1`` and ``v0.20`` are version 0.20."""
-    parts = wanted.removeprefix("v").split(".")
+def resolve(requested: str) -> str:
+    """The known version of a spelling: ``0.20`` for ``0.20``, ``0.20.1`` and ``v0.20``."""
+    parts = requested.removeprefix("v").split(".")
     if 2 <= len(parts) <= 3 and all(part.isdecimal() and len(part) < 4 for part in parts):
         version = f"{int(parts[0])}.{int(parts[1])}"
         if version in VERSIONS:
             return version
     raise UnknownNameError(
-        f"--engine vllm@{wanted[:20]}: no rules for that version.",
+        f"--engine vllm@{requested[:20]}: no rules for that version.",
         option="engine",
         hint=f"Known: {VERSIONS[-1]} to {VERSIONS[0]}.",
     )
 
 
 def check_architecture(architecture: str | None, version: str, *, cross: bool) -> None:
-    """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not have the model class.
+    """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not run the model class.
 
-    ``cross`` says that the model has cross attention.
+    ``cross`` says whether the model has cross attention.
     """
     lost = cross and minor(version) > _CROSS_UNTIL and not (architecture or "").startswith(_CROSS)
     if architecture in _NEVER or (lost and architecture not in _REMOVED):

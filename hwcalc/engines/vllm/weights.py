@@ -1,8 +1,7 @@
-"""What one rank of vLLM holds of a model's weights: the counted tensors, cut the way vLLM's layers cut them.
+"""The weights that one rank of vLLM holds.
 
-Weights of multi-token prediction are loaded for speculative decoding only and are not counted here. Sources: the model classes
-of vLLM 0.33; how they cut is in :mod:`hwcalc.engines.vllm.shards`, what a pipeline stage has in
-:mod:`hwcalc.engines.vllm.stages`.
+Weights of multi-token prediction are loaded only for speculative decoding and are not counted here. :mod:`hwcalc.engines.vllm.shards`
+has the rules for tensors, and :mod:`hwcalc.engines.vllm.stages` those for pipeline stages. Source: the model classes of vLLM 0.33.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["VLLM", "VllmRules", "absorbed_bytes_rank", "param_bytes_rank"]
 _FP32_ROUTER: Final = frozenset(
     {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}
 )
-"""Families whose routing matrix stays in 32 bits (GateLinear with params_dtype float32)."""
+"""Model types whose routers stay in 32 bits (GateLinear with params_dtype float32)."""
 _CORRECTION_BIAS: Final = frozenset(
     {
         "axk1",
@@ -51,39 +50,39 @@ _CORRECTION_BIAS: Final = frozenset(
         "nemotron_h",
     }
 )
-"""Families whose routers add a learned number per expert: a parameter in vLLM, a buffer (not counted) in transformers."""
+"""Model types whose routers add a learned number per expert. It is a parameter in vLLM, and an uncounted buffer in transformers."""
 
 
 def param_bytes_rank(
-    model: ModelSpec, parallel: Parallel = ALONE, *, dtype: str | None = None, scheme: Scheme | None = None
+    model: ModelSpec, parallel: Parallel = ALONE, *, weight_dtype: str | None = None, scheme: Scheme | None = None
 ) -> tuple[int, ...] | None:
     """Bytes of parameters on a rank of each pipeline stage; ``None`` if the model's weights are not counted.
 
-    ``dtype`` is vLLM's model dtype; a float32 checkpoint is loaded in 16 bits unless it says ``fp32``. ``scheme`` is the
-    checkpoint's quantisation.
+    ``weight_dtype`` is the model dtype in vLLM; a float32 checkpoint is loaded in 16 bits unless it is ``fp32``. ``scheme`` is the
+    quantisation of the checkpoint.
     """
-    return rank_weight_bytes(model, parallel, plain=dtype, scheme=scheme, rules=VLLM)
+    return rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=VLLM)
 
 
 def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     """Bytes of the 16-bit copies of the up-projections that multi-head latent attention keeps beside quantised weights.
 
-    Decoding multiplies them into queries and outputs. Where the weights are 16-bit themselves, the copies are views of them. Four
-    heads of 128 + 128 rows over a latent of 512 are 4 x 256 x 512 x 2 bytes a layer.
+    Decoding multiplies queries and outputs by them. If the weights have 16 bits themselves, the copies are views and take nothing. Four
+    heads of 128 + 128 rows over a latent of 512 take 4 x 256 x 512 x 2 bytes per layer.
     """
-    longest = max(len(stage) for stage in layers_of_stages(len(model.stack), parallel.pp))
+    most_layers = max(len(stage) for stage in layers_of_stages(len(model.stack), parallel.pp))
     total = 0
     for group in model.stack.groups:
         kind = group.kind
         if isinstance(kind, LatentAttention) and kind.qk_nope_head_dim is not None and kind.v_head_dim is not None:
             heads = -(-kind.num_attention_heads // parallel.tp)
             rows = heads * (kind.qk_nope_head_dim + kind.v_head_dim)
-            total += min(group.count, longest) * rows * kind.kv_lora_rank * 2
+            total += min(group.count, most_layers) * rows * kind.kv_lora_rank * 2
     return total
 
 
 def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
-    """DeepSeek-V4 routes its first layers by a table from tokens to experts, which other implementations keep as a buffer."""
+    """Add DeepSeek-V4's table from tokens to experts to its first layers. Other implementations keep the table as a buffer."""
     hashed = model.facts.hash_routed_layers if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
     chosen = model.facts.experts_per_token
     if not hashed or not chosen or hashed >= block.count or model.vocab_size is None:
@@ -96,19 +95,19 @@ def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
 
 
 def _unties(model: ModelSpec) -> bool:
-    """Whether vLLM builds a head of its own although the file says that it is tied: Qwen3.5 looks inside ``text_config``."""
+    """Whether vLLM builds a separate head although the config ties it: its Qwen3.5 class reads the key in ``text_config``."""
     return model.model_type in {"qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
 
 
 def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:
-    """The weights of one layer as vLLM's classes build them: a few more, and a few fewer, than the reference."""
+    """The weights of one layer as the classes of vLLM build them, which add and leave out a few."""
     names = {module_of(weight) for weight in block.weights}
     for weight in block.weights:
         if weight.path == "lm_head.bias" and model.model_type == "phi":
-            continue  # Run through the Transformers backend, whose head has none.
+            continue  # vLLM runs it through its Transformers backend, whose head has no bias.
         yield weight
         if model.model_type == "whisper" and weight.path.endswith("k_proj.weight"):
-            # Fused with queries and values, keys get a bias of zeros.
+            # Keys get a bias of zeros, since they are fused with queries and values.
             yield Weight(path=weight.path.removesuffix("weight") + "bias", shape=weight.shape[:1], role=WeightRole.BIAS)
         if (
             model.model_type == "gemma4"
@@ -116,7 +115,7 @@ def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:
             and "v_proj" not in names
             and block.part is Part.LANGUAGE
         ):
-            # Where values are the keys, the fused projection still has rows for both.
+            # The fused projection has rows for values even if the values are the keys.
             yield replace(weight, path=weight.path.replace("k_proj", "v_proj"))
     routers = [weight for weight in block.weights if weight.role is WeightRole.ROUTER and weight.shape[0] > 1]
     if (
@@ -129,7 +128,7 @@ def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:
 
 
 def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
-    """Parameters that vLLM keeps in 32 bits whatever the model's dtype."""
+    """Whether vLLM keeps a parameter in 32 bits whatever the dtype of the model."""
     name = module_of(weight)
     if name == "A_log":
         return model.model_type != "olmo_hybrid"
@@ -149,18 +148,18 @@ def _is_fp32(model: ModelSpec, weight: Weight) -> bool:
 
 
 class VllmRules(Rules):
-    """vLLM 0.33's model classes."""
+    """The rules of the model classes of vLLM 0.33."""
 
     engine: ClassVar[str] = "vllm"
     rank: ClassVar[type[Rank]] = VllmRank
     tables: ClassVar[Tables] = TABLES
 
-    def plain(self, model: ModelSpec, wanted: str | None) -> WeightFormat:
-        """A float32 checkpoint is loaded in 16 bits unless it says ``fp32``."""
-        return FLOATS.get(wanted or "", FP16 if model.dtype == "fp16" else BF16)
+    def weight_format(self, model: ModelSpec, weight_dtype: str | None) -> WeightFormat:
+        """A float32 checkpoint is loaded in 16 bits unless ``weight_dtype`` is ``fp32``."""
+        return FLOATS.get(weight_dtype or "", FP16 if model.dtype == "fp16" else BF16)
 
-    def held(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
-        for block in super().held(model, weights, pp):
+    def loaded_blocks(self, model: ModelSpec, weights: Weights, pp: int) -> Iterable[Block]:
+        for block in super().loaded_blocks(model, weights, pp):
             yield from _by_routing(model, block)
 
     def unties(self, model: ModelSpec, pp: int) -> bool:

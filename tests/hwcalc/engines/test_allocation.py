@@ -28,12 +28,12 @@ LLAMA = {
 
 
 def opened(model: Any, **options: Any) -> Opened:
-    """A request, opened."""
+    """An opened request."""
     return open_request(load_model(model), **options)
 
 
 def total(allocations: tuple[Allocation, ...]) -> int:
-    """Bytes."""
+    """The bytes of all allocations."""
     return sum(one.bytes for one in allocations)
 
 
@@ -75,7 +75,7 @@ def test_packed_formats_are_rows_of_bytes() -> None:
 
 
 def test_tokens_over_dcp() -> None:
-    """Of seven tokens over two ranks the fullest has four."""
+    """With seven tokens on two ranks, the fullest rank has four."""
     context = opened(LLAMA, seq=7, tp=8, dcp=2)
 
     assert context.allocation(0)[0].shape == (1, 1, 4, 16)
@@ -109,7 +109,7 @@ def test_groups_share_buffers() -> None:
 
 
 def test_a_given_number_of_blocks() -> None:
-    """num_gpu_blocks_override is the number, whatever the budget."""
+    """num_gpu_blocks_override sets the number of blocks, whatever the budget."""
     context = opened("Qwen/Qwen3-8B", seq=100, engine="vllm", engine_options={"num_gpu_blocks_override": "7"})
 
     assert {one.blocks for one in context.allocation(0)} == {7}
@@ -118,7 +118,7 @@ def test_a_given_number_of_blocks() -> None:
 @pytest.mark.parametrize("engine_name", ENGINES)
 @pytest.mark.parametrize("sizes", [{}, {"tp": 4, "pp": 3, "dp": 2, "batch": 3}], ids=str)
 def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> None:
-    """Over the whole catalogue: shapes make up the bytes, and the fullest rank has what the plan says."""
+    """For the whole catalogue, the shapes give the bytes, and the fullest rank has the bytes of the plan."""
     checked = 0
     for name in known_ids():
         try:
@@ -135,7 +135,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
             pages = [sum(one.shape[1] for one in stage) for stage in made]
             blocks = {one.blocks for stage in made for one in stage}
             assert len(blocks) <= 1, name
-            # The null block is beside the planned sequences.
+            # The null block comes on top of the planned sequences.
             assert planned == max(pages) * (max((block or 1 for block in blocks), default=1) - 1), name
         else:
             assert planned == max(map(total, made)), name
@@ -144,7 +144,7 @@ def test_ranks_hold_what_is_planned(engine_name: str, sizes: dict[str, int]) -> 
 
 
 def test_an_offloaded_cache_is_not_on_the_device() -> None:
-    """It is refused rather than measured as something that it is not."""
+    """An offloaded cache is refused, since it is not on the device."""
     context = opened(LLAMA, seq=100, engine="transformers", engine_options={"cache": "offloaded"})
 
     with pytest.raises(KvplanError, match="host memory"):

@@ -1,4 +1,4 @@
-"""Drafts beside a model: whole ones, EAGLE heads that share tables, and a model's own layers of multi-token prediction."""
+"""Weights of drafts: whole models, EAGLE heads that share tables, and the model's own layers of multi-token prediction."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def test_a_draft_model_is_cut_as_its_target() -> None:
 
 
 def test_vllm_pads_the_drafts_vocabulary() -> None:
-    """50,272 rows of 768 become 50,304."""
+    """The vocabulary of 50,272 rows of 768 is padded to 50,304."""
     draft = load_model("facebook/opt-125m")
     assert draft.counted is not None
-    found = draft_bytes_rank(draft, plain="fp16", rules=VLLM)
+    found = draft_bytes_rank(draft, weight_dtype="fp16", rules=VLLM)
 
     assert found is not None
     assert found.expected == 2 * (draft.counted.total + 32 * 768)
@@ -78,5 +78,5 @@ def test_layers_of_multi_token_prediction() -> None:
 
 
 def test_a_model_without_such_layers_has_none() -> None:
-    """Llama predicts one token."""
+    """Llama has no layers of multi-token prediction."""
     assert mtp_bytes_rank(load_model("meta-llama/Llama-3.1-8B")) is None

@@ -120,7 +120,7 @@ def test_static_length_is_allocated_whatever_is_fed() -> None:
 
 
 def test_offloaded_bytes_are_the_same() -> None:
-    """Offloading moves the cache, it does not shrink it."""
+    """Offloading moves the cache, but does not shrink it."""
     plain = plan(LLAMA, seq=10, engine="transformers")
     offloaded = plan(LLAMA, seq=10, engine="transformers", engine_options={"cache": "offloaded"})
 
@@ -145,7 +145,7 @@ def test_offloaded_bytes_are_the_same() -> None:
     ],
 )
 def test_refused_options(options: dict[str, object], dtype: str, problem: str) -> None:
-    """What the library does not take is a usage error that says so."""
+    """Options that the library refuses are usage errors with a message."""
     with pytest.raises(UsageError, match=problem):
         plan(LLAMA, seq=10, dtype=dtype, engine="transformers", engine_options=options)
 

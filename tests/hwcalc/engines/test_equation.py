@@ -1,4 +1,4 @@
-"""The whole equation of a GPU: its terms, its layouts, and the words of the verdict."""
+"""The memory equation of a GPU: its terms, parallel sizes, and the verdict."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WEIGHTS: Final = 16_060_522_496
 
 
 def fit_of(made: Plan) -> FitInfo:
-    """The verdict, which must be there."""
+    """The verdict, which must not be None."""
     assert made.fit is not None
     return made.fit
 
@@ -108,7 +108,7 @@ def test_the_sum_adds_up(engine: str, wanted: dict[str, Any]) -> None:
 
 
 def test_the_cache_of_a_rank() -> None:
-    """By heads, layers, sequences and tokens; what a latent keeps is everyone's."""
+    """Parallelism divides heads, layers, sequences and tokens; every rank keeps the whole latent."""
     token = 32 * 8 * 256 * 2
 
     def rank(model: str, **wanted: Any) -> int:
@@ -139,7 +139,7 @@ def test_the_cache_of_a_rank() -> None:
         # One GPU is no eight ranks, and eight are not dealt out to three.
         ("mistralai/Mixtral-8x7B-v0.1", {"ep": 8}),
         ("mistralai/Mixtral-8x7B-v0.1", {"tp": 8, "ep": 3}),
-        # No experts.
+        # The model has no experts.
         (LLAMA, {"tp": 2, "ep": 2}),
         # dcp reuses ranks of tp that hold the same head: there are none of them.
         (LLAMA, {"dcp": 2}),
@@ -173,7 +173,7 @@ def test_what_runs_in_32_bits_passes_on_32_bits() -> None:
 
 @pytest.mark.parametrize(("gpu", "keeps"), [("v100-sxm2-16gb", False), ("m4-max-36", False), ("l4", True)])
 def test_fp8_only_where_a_cache_may_have_it(gpu: str, keeps: bool) -> None:
-    """It is not named as a way out on hardware that cannot, and whoever asks for it there is warned."""
+    """fp8 is not suggested on hardware without an fp8 cache, and requesting it there gives a warning."""
     asked: dict[str, Any] = {"seq": 16_384, "batch": 10, "gpu": gpu}
     tried = [one.flag for one in fit_of(plan("Qwen/Qwen3-8B", **asked, weights="fp8")).suggestions]
     warned = {note.code for note in plan("Qwen/Qwen3-8B", **asked, weights="fp8", dtype="fp8").warnings}
@@ -311,7 +311,7 @@ def test_tight_is_never_said_to_fit(engine: str) -> None:
 
 
 def test_a_model_that_nobody_counts_has_no_verdict() -> None:
-    """No weights, no verdict, and a note that says what to give."""
+    """Unknown weights give no verdict, and a note that says what to give."""
     made = plan(
         {"model_type": "new", "num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 64}, seq=10, gpu="l4", assume="gqa"
     )
@@ -321,7 +321,7 @@ def test_a_model_that_nobody_counts_has_no_verdict() -> None:
 
 
 def test_every_gpu_plans() -> None:
-    """From what is known of its memory, or with a note that nothing is."""
+    """The memory is estimated from what is known, or a note says that nothing is known."""
     from hwcalc.profiles.gpus import list_gpus
 
     for name in list_gpus():
@@ -333,7 +333,7 @@ def test_every_gpu_plans() -> None:
 
 
 def test_a_margin_beyond_the_engines_share_leaves_nothing() -> None:
-    """Never less than nothing: 92 % of the GPU less 99.9 %."""
+    """The requested bytes are never negative, as with 92 % of the GPU less 99.9 %."""
     found = fit_of(plan(LLAMA, seq=8192, gpu="l4", engine="vllm", margin="99.9%"))
 
     assert found.usable_bytes == 0

@@ -57,7 +57,7 @@ def test_llama(targets: str, each: int, peft: int) -> None:
 
 
 def test_every_linear_layer_that_torch_builds() -> None:
-    """The same from the modules of a small model on the meta device."""
+    """The count is the same as from the modules of a small model on the meta device."""
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
@@ -197,7 +197,7 @@ def test_vllm_refuses() -> None:
 
 
 def test_what_is_typed() -> None:
-    """Keys in any order, spaces and capitals; the rest has defaults."""
+    """Keys may come in any order, with spaces and capitals; missing ones have defaults."""
     assert parse_lora("rank=16,count=8") == Lora(rank=16, count=8)
     assert parse_lora(" Targets=MLP, rank = 4 ,dtype=fp16") == Lora(rank=4, targets="mlp", dtype="fp16")
 
@@ -225,7 +225,7 @@ def test_what_is_typed() -> None:
     ],
 )
 def test_what_is_refused(text: str) -> None:
-    """Each says what is allowed, and no message is long."""
+    """Each error says what is allowed, and no message is long."""
     with pytest.raises(UsageError) as raised:
         parse_lora(text)
     assert "targets=all|attention|mlp" in raised.value.hint

@@ -1,4 +1,4 @@
-"""A request that is opened once: what it keeps is what would be worked out anew, and its notes come in one order."""
+"""An opened request: its kept answers equal fresh ones, and its notes have a fixed order."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ MODELS: Final = (
 
 
 def fresh(name: str) -> ModelSpec:
-    """A model of which nothing has been worked out yet."""
+    """A model for which nothing has been computed yet."""
     return replace(load_model(name))
 
 
 def opened(model: ModelSpec, **wanted: Any) -> Opened | None:
-    """The request, or nothing where the engine refuses it."""
+    """The opened request, or None if the engine refuses it."""
     try:
         return open_request(model, **wanted)
     except KvplanError:
@@ -42,7 +42,7 @@ def opened(model: ModelSpec, **wanted: Any) -> Opened | None:
 @pytest.mark.parametrize("engine", [*ENGINES])
 @pytest.mark.parametrize("name", MODELS)
 def test_opened_once_or_anew(name: str, engine: str) -> None:
-    """A request made of another one by its length, batch or ranks is planned like one that nobody has asked before."""
+    """A request that is changed from another one gives the same plan as a request that is opened anew."""
     common: dict[str, Any] = {"engine": engine, "seq": 3000, "batch": 2, "gpu": "h100"}
     first = opened(load_model(name), **common)
     if first is None:
@@ -67,7 +67,7 @@ def test_opened_once_or_anew(name: str, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", [*ENGINES])
 def test_a_family_shares_its_budget_and_its_notes(engine: str) -> None:
-    """Whoever asks first, both are told the same."""
+    """The order of the questions does not change the answers or the notes."""
     long = open_request(load_model("meta-llama/Llama-3.1-8B"), engine=engine, seq=9000, gpu="rtx-5080")
     short = long.changed(seq=8000)
 
@@ -79,7 +79,7 @@ def test_a_family_shares_its_budget_and_its_notes(engine: str) -> None:
 
 
 def test_notes_are_collected_once_each() -> None:
-    """In the order in which they came up, however often they are told; another request has notes of its own."""
+    """Notes keep their order and appear once; another request has its own notes."""
     made = open_request(load_model("Qwen/Qwen3-8B"), engine="vllm")
     codes = [note.code for note in made.notes]
     made.checked()
@@ -89,7 +89,7 @@ def test_notes_are_collected_once_each() -> None:
 
 
 def test_values_of_a_request_are_changed_by_their_own_names() -> None:
-    """Those that are grouped too."""
+    """Values inside Parallel and Hardware can be changed by their own names."""
     request = Request(seq=8, parallel=Parallel(tp=2), hardware=Hardware(kv_memory=5))
     made = request.changed(seq=9, pp=3, kv_memory=None, calibrated=False)
 
@@ -98,7 +98,7 @@ def test_values_of_a_request_are_changed_by_their_own_names() -> None:
 
 
 def test_a_copy_keeps_nothing_of_its_origin() -> None:
-    """``replace`` makes a request of a family of its own."""
+    """``replace`` returns a request of a new family."""
     made = open_request(load_model("Qwen/Qwen3-8B"), seq=8)
     copy = replace(made, request=made.request.changed(tp=2))
 

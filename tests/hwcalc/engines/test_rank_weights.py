@@ -1,4 +1,4 @@
-"""Weights on a rank by ideal sharding: arithmetic of a few models, and laws for any of them."""
+"""Weights on a rank by ideal sharding: the arithmetic of a few models, and laws for all models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE: Final = 128_256 * 4096 * 2
 
 
 def held(name: str | dict[str, Any], **layout: Any) -> tuple[int, ...]:
-    """Bytes of every stage."""
+    """Bytes on a rank of each stage."""
     ranks = {size: layout.pop(size) for size in ("tp", "pp", "dp", "ep") if size in layout}
     found = rank_weight_bytes(load_model(name), Parallel(**ranks), **layout)
     assert found is not None
@@ -35,11 +35,11 @@ def test_nothing_is_padded() -> None:
     """OPT-125m has 50,272 rows: 7 ranks have 7,182 of them, the last one less. vLLM would cut 50,304."""
     model = load_model("facebook/opt-125m")
     assert model.counted is not None
-    whole = held("facebook/opt-125m", plain="fp16")
+    whole = held("facebook/opt-125m", weight_dtype="fp16")
 
     assert whole == (2 * model.counted.total,)
     rest = 2 * (model.counted.total - 50_272 * 768)
-    assert held("facebook/opt-125m", plain="fp16", tp=7)[0] >= 2 * 7182 * 768 + rest // 7
+    assert held("facebook/opt-125m", weight_dtype="fp16", tp=7)[0] >= 2 * 7182 * 768 + rest // 7
 
 
 def test_key_value_heads_are_repeated() -> None:
@@ -96,17 +96,17 @@ def test_quantised_matrices_are_cut_with_their_scales() -> None:
     assert held("meta-llama/Llama-3.1-8B", tp=2, scheme=uniform_scheme("fp8")) == (matrices // 2 + 32 * 7 * 4 + half,)
 
 
-@pytest.mark.parametrize("plain", [None, "fp16", "fp32"])
-def test_the_models_own_dtype(plain: str | None) -> None:
-    """Without a wish it is the file's: fp32 stays fp32."""
+@pytest.mark.parametrize("weight_dtype", [None, "fp16", "fp32"])
+def test_the_models_own_dtype(weight_dtype: str | None) -> None:
+    """The default is the dtype of the config: fp32 stays fp32."""
     config = {**load_model("facebook/opt-125m").config, "torch_dtype": "float32"}
-    elements = 4 if plain != "fp16" else 2
+    elements = 4 if weight_dtype != "fp16" else 2
 
-    assert held(config, plain=plain)[0] == elements * held("facebook/opt-125m", plain="fp16")[0] // 2
+    assert held(config, weight_dtype=weight_dtype)[0] == elements * held("facebook/opt-125m", weight_dtype="fp16")[0] // 2
 
 
 def test_uncounted_weights_are_unknown() -> None:
-    """No number is better than a wrong one."""
+    """A model whose weights are not counted gives None."""
     model = load_model("meta-llama/Llama-3.1-8B")
     bare = ModelSpec(**{name: getattr(model, name) for name in ModelSpec.__annotations__ if name != "counted"})
 
@@ -151,7 +151,7 @@ def test_laws(name: str, tp: int, dp: int, ep: int, pp: int) -> None:
 @settings(deadline=None, max_examples=40)
 @given(name=st.sampled_from(("Qwen/Qwen3-30B-A3B", "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b")), ep=st.integers(2, 300))
 def test_dealing_experts_out_takes_experts_only(name: str, ep: int) -> None:
-    """What a rank loses is whole experts: ceil(experts / ep) of each layer stay."""
+    """With expert parallelism a rank keeps ceil(experts / ep) whole experts of each layer."""
     model = load_model(name)
     assert model.counted is not None
     one = sum(
@@ -162,5 +162,5 @@ def test_dealing_experts_out_takes_experts_only(name: str, ep: int) -> None:
     )
     experts = max(weight.copies for block in model.counted.blocks for weight in block.weights)
 
-    gone = held(name, plain="bf16")[0] - held(name, plain="bf16", ep=ep)[0]
+    gone = held(name, weight_dtype="bf16")[0] - held(name, weight_dtype="bf16", ep=ep)[0]
     assert gone == one * (experts - -(-experts // ep))

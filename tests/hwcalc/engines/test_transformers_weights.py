@@ -33,7 +33,7 @@ def test_what_transformers_loads(case: Mapping[str, Any]) -> None:
     """The fullest rank, or every stage, to the number; four bytes each."""
     model = load_model(CONFIGS[case["model_type"]])
     ranks = {name: case.get(name, 1) for name in ("tp", "pp", "ep")}
-    ours = rank_weight_bytes(model, plain="fp32", parallel=Parallel(**ranks), rules=TRANSFORMERS)
+    ours = rank_weight_bytes(model, weight_dtype="fp32", parallel=Parallel(**ranks), rules=TRANSFORMERS)
 
     measured = case["parameters"] if ranks["pp"] > 1 else [max(case["parameters"])]
     assert ours == tuple(4 * count for count in measured)
@@ -103,7 +103,9 @@ def test_the_plans_own_words(model_type: str, ranks: int) -> None:
     named = dict(built.named_parameters())
     expected = sum(share(name, parameter.shape, styles.get(name), ranks) for name, parameter in named.items())
 
-    ours = rank_weight_bytes(load_model(CONFIGS[model_type]), plain="fp32", parallel=Parallel(tp=ranks), rules=TRANSFORMERS)
+    ours = rank_weight_bytes(
+        load_model(CONFIGS[model_type]), weight_dtype="fp32", parallel=Parallel(tp=ranks), rules=TRANSFORMERS
+    )
     assert ours == (4 * expected,)
 
 

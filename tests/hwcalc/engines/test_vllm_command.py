@@ -126,7 +126,7 @@ def test_explain_shows_the_groups(capsys: Capture) -> None:
     ],
 )
 def test_wrong_use(capsys: Capture, words: list[str], code: int) -> None:
-    """A clear error and the documented exit code."""
+    """The error has a message and the documented exit code."""
     status, told = document(capsys, LLAMA, *words)
 
     assert status == code
@@ -134,7 +134,7 @@ def test_wrong_use(capsys: Capture, words: list[str], code: int) -> None:
 
 
 def test_what_needs_a_gpu_says_so(capsys: Capture) -> None:
-    """It is said, not dropped."""
+    """Options that need a GPU are not dropped silently."""
     _, out, _ = run(capsys, LLAMA, "--seq", "1k", "--memory-utilization", "0.8", "--margin", "3%")
 
     assert "--memory-utilization, --margin: no effect without a GPU" in out
@@ -169,7 +169,7 @@ def test_a_command_line_that_would_fail_says_so(capsys: Capture) -> None:
 
 
 def test_an_override_beyond_memory_is_told(capsys: Capture) -> None:
-    """VLLM's own check believes the override; the allocation does not."""
+    """VLLM's check accepts an override that is too large, but its allocation fails; a note says so."""
     _, out, _ = run(capsys, LLAMA, "--engine", "vllm", "--gpu", "l4", "--engine-option", "num_gpu_blocks_override=1000000")
 
     assert "the allocation runs out of memory" in " ".join(out.split())

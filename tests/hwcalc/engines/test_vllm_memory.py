@@ -29,7 +29,7 @@ def request(name: str, gpu: str | Gpu, *, version: str = "0.33", **fields: Any) 
 
 
 def budget(name: str, gpu: str | Gpu, *, sequences: int = 256, batched_tokens: int = 2048, **fields: Any) -> Budget:
-    """The budget, which must be there."""
+    """The budget, which must not be None."""
     planned = plan_budget(request(name, gpu, **fields), sequences=sequences, batched_tokens=batched_tokens).value
     assert planned is not None
     return planned
@@ -78,7 +78,7 @@ def test_llama_on_an_l4() -> None:
     ],
 )
 def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
-    """From 160 GiB, from 70 GiB but for A100 and GB10, and the others."""
+    """Batch sizes differ for GPUs from 160 GiB, from 70 GiB except A100 and GB10, and all others."""
     assert batch_defaults(find_gpu(gpu)) == (sequences, tokens)
 
 
@@ -92,7 +92,7 @@ def test_versions() -> None:
 
 
 def test_totals() -> None:
-    """What torch was seen to see; else a share of the tool's total, or of the number on the box."""
+    """Visible memory is what torch reported, or else a share of the tool's total or of the marketing size."""
     assert total_bytes(find_gpu("h200")) == 143_156 * MIB
     assert total_bytes(find_gpu("rtx-5080")) == int(16_303 * 0.994) * MIB
     assert total_bytes(find_gpu("mi350x")) == 294_896 * MIB
@@ -208,7 +208,7 @@ def test_known_misses(model: str, gpu: str, tp: int, share: float, version: str,
 
 
 def test_notes() -> None:
-    """What is assumed is said."""
+    """Notes say what is assumed."""
     for gpu, share, code in [
         ("rtx-5080", None, "gpu-memory-estimated"),
         ("gb10", None, "unified-memory"),

@@ -54,12 +54,14 @@ def config(name: str) -> Mapping[str, Any] | str:
 
 @pytest.mark.parametrize("name", sorted(set(GOLDEN) - set(NOT_EXACT)))
 def test_what_vllm_builds(name: str) -> None:
-    """Every rank to the byte."""
+    """The bytes of every rank are exact."""
     options, result = GOLDEN[name]["options"], GOLDEN[name]["result"]
     model = load_model(config(name))
 
     ours = param_bytes_rank(
-        model, dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1), pp=options.get("pp", 1))
+        model,
+        weight_dtype=DTYPES[result["effective"]["dtype"]],
+        parallel=Parallel(tp=options.get("tp", 1), pp=options.get("pp", 1)),
     )
     assert ours == tuple(result["param_bytes_rank"])
 
@@ -69,7 +71,9 @@ def test_the_rows_that_are_not_exact() -> None:
     for name in NOT_EXACT:
         options, result = GOLDEN[name]["options"], GOLDEN[name]["result"]
         model = load_model(config(name))
-        ours = param_bytes_rank(model, dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1)))
+        ours = param_bytes_rank(
+            model, weight_dtype=DTYPES[result["effective"]["dtype"]], parallel=Parallel(tp=options.get("tp", 1))
+        )
         if model.counted is None:
             assert ours is None
         else:
@@ -81,7 +85,7 @@ def test_the_rows_that_are_not_exact() -> None:
 def test_more_families_on_several_ranks(row: Mapping[str, Any]) -> None:
     """The same for models that the other rows have on one GPU only."""
     ours = param_bytes_rank(
-        load_model(row["model"]), dtype=DTYPES[row["dtype"]], parallel=Parallel(tp=row.get("tp", 1), pp=row.get("pp", 1))
+        load_model(row["model"]), weight_dtype=DTYPES[row["dtype"]], parallel=Parallel(tp=row.get("tp", 1), pp=row.get("pp", 1))
     )
 
     if (row["model"], row.get("tp", 1)) in NOT_EXACT_MORE:
@@ -116,7 +120,7 @@ def test_a_vocabulary_is_padded() -> None:
     model = load_model("facebook/opt-125m")
     assert model.counted is not None
 
-    assert param_bytes_rank(model, dtype="fp16") == (2 * (model.counted.total + 32 * 768),)
+    assert param_bytes_rank(model, weight_dtype="fp16") == (2 * (model.counted.total + 32 * 768),)
 
 
 def test_experts_are_dealt_out_or_cut() -> None:
@@ -147,11 +151,11 @@ def test_pipeline_stages() -> None:
 
 @pytest.mark.parametrize("dtype", [None, "bf16", "fp16"])
 def test_fp32_checkpoints_are_loaded_in_16_bits(dtype: str | None) -> None:
-    """And in 32 only if asked."""
+    """fp32 checkpoints run in 16 bits, and in 32 bits only if requested."""
     model = load_model({**load_model("facebook/opt-125m").config, "torch_dtype": "float32"})
     assert model.dtype == "fp32"
 
-    small, large = param_bytes_rank(model, dtype=dtype), param_bytes_rank(model, dtype="fp32")
+    small, large = param_bytes_rank(model, weight_dtype=dtype), param_bytes_rank(model, weight_dtype="fp32")
     assert small is not None
     assert large == (2 * small[0],)
 

@@ -1,4 +1,4 @@
-"""vLLM by hand: the cases that people stumble over, with their arithmetic written out."""
+"""Worked cases of vLLM that often surprise people, with their arithmetic."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def test_models_that_left() -> None:
     ],
 )
 def test_what_vllm_refuses(fields: dict[str, Any], error: type[Exception], says: str) -> None:
-    """Said with what is allowed."""
+    """The error says what is allowed."""
     with pytest.raises(error) as caught:
         pool("meta-llama/Llama-3.1-8B", seq=8192, **fields)
     assert says in f"{caught.value} {getattr(caught.value, 'hint', '')}"

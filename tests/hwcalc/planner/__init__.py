@@ -1,1 +1,1 @@
-"""Tests of plans, and of questions turned round."""
+"""Tests of plans and solvers."""

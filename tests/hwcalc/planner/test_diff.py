@@ -1,4 +1,4 @@
-"""``kvplan diff``: keys that bear on memory, and the bytes that follow."""
+"""``kvplan diff``: the keys that affect memory, and the bytes that follow."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_same_dtype_under_its_two_names_is_no_change(tmp_path: Path, capsys:
 def test_one_of_them_from_standard_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
-    """It can be read once, and is."""
+    """Standard input is read once."""
     a, b = files(tmp_path, num_key_value_heads=2)
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(a).read_bytes())))
     document = difference(capsys, *(("-", b) if order == 0 else (b, "-")), "--seq", "100")
@@ -153,5 +153,5 @@ def test_csv_is_one_table_of_plain_numbers(tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("wrong", [["--seq", "x"], ["--format", "x"]])
 def test_a_wrong_option_comes_before_the_models(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody is asked for a model then."""
+    """No model is loaded if the usage is wrong."""
     assert main(["diff", "no-such/a", "no-such/b", *wrong]) == 2

@@ -1,4 +1,4 @@
-"""Weights in a plan: from headers exactly, from the config as an estimate, and what a strange value does to them."""
+"""Weights in a plan: exact from file headers, estimated from the config, and with unusual values in the config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kvplan recommend``: what it lists fits by a plan of its own, nothing smaller would do, and nothing that would do is missing."""
+"""``kvplan recommend``: each offer fits by its own plan, nothing smaller fits, and no fitting hardware is missing."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_tight_disagrees_at_the_ends() -> None:
 
 
 def test_strict_leaves_out_what_is_tight() -> None:
-    """And says how many."""
+    """Strict leaves out tight offers, and says how many."""
     strict = recommend(LLAMA_70B, seq="8k", limit=0, offline=True, strict=True)
 
     assert [offer for offer in everything() if offer.verdict == "fits"] == list(strict.offers)
@@ -244,7 +244,7 @@ def test_what_is_nearest_stays_readable(capsys: Capture, hardware: tuple[str, ..
 
 
 def test_an_engine_that_runs_on_none_of_them() -> None:
-    """Not the same as too little memory: exit status 3."""
+    """Hardware that the engine refuses is not the same as too little memory: exit status 3."""
     with pytest.raises(UnsupportedError, match="on none of the"):
         recommend(LLAMA_8B, seq="8k", engine="vllm", vendor="apple", offline=True)
 

@@ -173,7 +173,7 @@ def on_the_way(opened: Opened, batch: int) -> bool:
 
 
 def last(good: Iterable[bool]) -> int:
-    """How many cases from the first on are good: a sequence grows through every shorter one."""
+    """The last number up to which every case is good, since a sequence grows through every shorter length."""
     return sum(1 for _ in takewhile(bool, good))
 
 

@@ -56,7 +56,7 @@ def bound(model: ModelSpec, *, seq: int = 1024, batch: int = 1, gpu: Gpu = H100,
 
 
 def noted_bound(model: ModelSpec, *, seq: int = 1024, batch: int = 1, gpu: Gpu = H100, **given: Any) -> Noted[SpeedInfo]:
-    """The same with what it leaves out. Ranks may be given one by one."""
+    """The bound with its notes. Parallel sizes may be given one by one."""
     ranks = {name: given.pop(name) for name in ("tp", "pp", "dp", "dcp", "ep") if name in given}
     wanted: dict[str, Any] = {"gpu": gpu, "seq": seq, "batch": batch, "roles": ROLES, "parallel": Parallel(**ranks)} | given
     return speed_bound(model, **wanted)
@@ -70,7 +70,7 @@ def rate(model: ModelSpec, **given: Any) -> float:
 
 
 def prompt(model: ModelSpec, **given: Any) -> float:
-    """Seconds until the first token."""
+    """Seconds to the first token."""
     found = bound(model, **given).prefill_s_bound
     assert found is not None
     return found
