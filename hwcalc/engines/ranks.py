@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.stored import StoredTensor, bytes_of
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import Layer, LayerKind, Role
+from hwcalc.formulas import LayerKind, Role
 
 __all__ = ["fullest_rank_bytes"]
 
@@ -26,16 +26,16 @@ def fullest_rank_bytes(opened: Opened) -> int:
     if parallel.pp > len(layers):
         raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
     size = {kind: sum(_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
-    if parallel.pp == 1:
-        fullest = sum(group.count * size[group.kind] for group in opened.stack.groups)
-    else:
-        stages = opened.engine.weight_rules().spans(len(layers), parallel.pp)
-        fullest = max(_stage(layers[stage.start : stage.stop], size) for stage in stages)
+    stages = opened.model.once((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened))
+    fullest = max(sum(count * size[kind] for kind, count in stage.items()) for stage in stages)
     return fullest + bytes_of(opened.replica.extras)
 
 
-def _stage(layers: Sequence[Layer], size: dict[LayerKind, int]) -> int:
-    return sum(size[kind] for layer in layers for kind in layer)
+def _kinds_of_stages(opened: Opened) -> tuple[Counter[LayerKind], ...]:
+    """How many layers of each pipeline stage have each kind."""
+    layers = opened.stack.layers
+    spans = opened.engine.weight_rules().spans(len(layers), opened.request.parallel.pp)
+    return tuple(Counter(kind for layer in layers[span.start : span.stop] for kind in layer) for span in spans)
 
 
 def _share(tensor: StoredTensor, dcp: int) -> int:
