@@ -170,6 +170,8 @@ class ModelSpec:
     assumed: bool = False
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=dict)
+    variants: Mapping[str, ModelSpec] = field(default_factory=dict, repr=False, compare=False)
+    """The whole model as a named engine builds it, for engines under which its weights differ too."""
     facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""
@@ -185,6 +187,10 @@ class ModelSpec:
             self.worked_out[key] = make()
         found: T = self.worked_out[key]
         return found
+
+    def as_built_by(self, engine: str) -> ModelSpec:
+        """The model as ``engine`` builds it from this file. This is almost always the model itself."""
+        return self.variants.get(engine, self)
 
     def stack_for(self, engine: str) -> Stack:
         """The layers as ``engine`` reads this file. This is almost always ``stack``."""

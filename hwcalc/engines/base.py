@@ -96,7 +96,7 @@ class Engine(ABC):
 
         Raises a :class:`~hwcalc.errors.KvplanError` subclass.
         """
-        opened = self.unchecked(model, request)
+        opened = self.unchecked(model.as_built_by(self.name), request)
         opened.tell(*notes)
         return opened.checked()
 

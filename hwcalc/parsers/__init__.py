@@ -7,6 +7,7 @@ from typing import Any
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import Layer, Stack
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers.config import Config, defaults_version
@@ -82,13 +83,34 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         notes.append(_unread(raw, config, unread, assume))
     notes += (*_from_the_class(reading.config), *reading.notes)
     counted, assumed = None, found is None or bool(unread)
+    variants: dict[str, Weights | None] = {}
     if not assumed:
         try:
             counted = whole_weights(family, config, top, reading)
+            if reading.weighs_readings:
+                variants = {
+                    engine: whole_weights(family, config, top, replace(reading, layers=layers))
+                    for engine, layers in reading.readings.items()
+                }
         except (ConfigError, ValueError) as error:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
-    return _spec(raw, top, config, reading, counted, architecture, notes, assumed)
+    spec = _spec(raw, top, config, reading, counted, architecture, notes, assumed)
+    return _with_variants(spec, variants) if variants else spec
+
+
+def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
+    """The model with the weights that single engines build. The parameters are those of transformers, where that is one of them."""
+    built = {
+        engine: replace(spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted), readings={})
+        for engine, counted in variants.items()
+    }
+    parameters = built["transformers"].parameters if "transformers" in built else spec.parameters
+    return replace(spec, variants=built, parameters=parameters)
+
+
+def _parameters(counted: Weights | None) -> Parameters | None:
+    return None if counted is None else Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None)
 
 
 def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
@@ -191,9 +213,7 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters
-        if counted is None
-        else Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None),
+        parameters=raw.parameters if counted is None else _parameters(counted),
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),

@@ -79,7 +79,8 @@ def _read_mimo_v2(config: Config) -> Reading:
         return tuple((dims.full(),) if name == FULL else (sliding.sliding(window),) for name in types)
 
     published, by_class = layers(named, sliding), layers(spelled or derived, doubled)
-    return Reading(layers=published, config=config, readings={} if published == by_class else {"transformers": by_class})
+    readings = {} if published == by_class else {"transformers": by_class}
+    return Reading(layers=published, config=config, readings=readings, weighs_readings=True)
 
 
 def _mimo_v2(config: Config, spec: Decoder, layer: Layer) -> Weighed:

@@ -15,7 +15,7 @@ def _v32(config: Config) -> Reading:
     """A layer may use the indexer of an earlier one. transformers does not read those keys and gives each its own."""
     reading = LatentLayers(sparse=True).read(config)
     own = LatentLayers(sparse=True, own_indexers=True).read(config).layers
-    return reading if own == reading.layers else replace(reading, readings={"transformers": own})
+    return reading if own == reading.layers else replace(reading, readings={"transformers": own}, weighs_readings=True)
 
 
 YOUTU: Final = Decoder(layers=LatentLayers().read, attention=attention_weights)

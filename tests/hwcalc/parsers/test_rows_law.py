@@ -82,9 +82,9 @@ def of_type(model_type: str, **keys: Any) -> ModelSpec | None:
 
 def lawful(spec: ModelSpec | None) -> bool:
     """Whether a model's cache and weights agree; a model without one of the two has nothing to disagree."""
-    if spec is not None:
-        assert violations(spec) == []
-        assert without_numbers(spec) == []
+    for one in () if spec is None else (spec, *spec.variants.values()):
+        assert violations(one) == []
+        assert without_numbers(one) == []
     return spec is not None
 
 
@@ -107,6 +107,25 @@ def test_model_types(model_type: str) -> None:
     """Every model type with its class's defaults, and with other dimensions at the top or in the language model's part."""
     for keys in ({}, SMALL, {"text_config": SMALL}, WINDOWED):
         lawful(of_type(model_type, **keys))
+
+
+OTHER_HEADS: Final = {"num_attention_heads": 16, "num_attention_groups": 4, "head_dim": 32}
+IN_TURN: Final = ["full_attention", "sliding_attention"] * 3 + ["full_attention"]
+
+
+@pytest.mark.parametrize(
+    ("model_type", "keys"),
+    [
+        ("step3p5", {"attention_other_setting": OTHER_HEADS, "layer_types": IN_TURN}),
+        ("step3p5", {"num_sliding_attention_heads": 16, "layer_types": IN_TURN}),
+        ("mimo_v2_flash", {"swa_head_dim": 16}),
+        ("mimo_v2_flash", {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 1, "swa_v_head_dim": 24}),
+        ("deepseek_v32", {"index_topk_freq": 2}),
+    ],
+)
+def test_layers_that_once_were_read_twice(model_type: str, keys: dict[str, Any]) -> None:
+    """Keys of which one reading of the config knew and the other did not, by the model itself and as each engine builds it."""
+    assert lawful(of_type(model_type, **{**SMALL, **keys}))
 
 
 @pytest.mark.parametrize("name", [name for name, _ in remote()])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.formulas import LayerKind, SharedCache, SparseIndexer, Stack
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Part
@@ -148,6 +148,14 @@ def test_mimo_sliding_layers_have_the_dims_that_vllm_reads() -> None:
     by_class = of_kind(spec.readings["transformers"], AttentionKind)
     keys = {n: kind.num_key_value_heads * kind.head_dim for n, kind in by_class.items()}
     assert keys == {0: 32, 1: 64, 2: 32, 3: 64} == built_rows(model.model.layers, "k_proj")
+    built_by_class = spec.as_built_by("transformers")
+    assert rows(built_by_class, "k_proj") == keys
+    assert built_by_class.counted is not None
+    assert built_by_class.counted.total == parameters(model)
+    # The parameters of a model are those that transformers builds.
+    assert spec.parameters is not None
+    assert spec.parameters.total == parameters(model)
+    assert plan(mimo(**SWA), seq=9, engine="transformers").memory.weights.bytes == 2 * parameters(model)
 
 
 def test_mimo_values_are_as_wide_as_keys_where_only_those_are_given() -> None:
@@ -163,6 +171,7 @@ def test_deepseek_v32_may_share_indexers_but_not_in_transformers() -> None:
     assert set(of_kind(spec.stack, SparseIndexer)) == {0, 1, 3} == set(rows(spec, "indexer.wk"))
     assert set(of_kind(spec.readings["transformers"], SparseIndexer)) == {0, 1, 2, 3}
     assert all(layer.self_attn.indexer is not None for layer in layers)
+    assert set(rows(spec.as_built_by("transformers"), "indexer.wk")) == {0, 1, 2, 3}
 
 
 def test_mistral_large4_layers_that_share_a_latent_may_keep_indexer_keys() -> None:
