@@ -1,10 +1,11 @@
 """kvplan: how much memory a language model's cache takes, exactly and by engine."""
 
-from os.path import dirname, isdir, join
+from os.path import isdir, join
 
 if not isdir(join(__path__[0], "formulas")):
-    # In a checkout, formulas/ and profiles/ lie beside this folder; an installation has them inside it.
-    __path__.append(dirname(__path__[0]))
+    from hwcalc.checkout import find_folders_beside
+
+    find_folders_beside()
 
 from typing import TYPE_CHECKING
 
