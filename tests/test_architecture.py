@@ -171,7 +171,7 @@ def own_imports(path: Path) -> set[str]:
         for node in nodes(path)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
-        if (node.module if isinstance(node, ast.ImportFrom) else alias.name or "").partition(".")[0] == "hwcalc"
+        if str(node.module if isinstance(node, ast.ImportFrom) else alias.name).partition(".")[0] == "hwcalc"
     }
 
 
@@ -196,7 +196,7 @@ def changed(function: Function) -> Iterator[str]:
 
 
 def test_no_state_between_calls() -> None:
-    """No module keeps what a call left behind, in itself or in another, but for registries; caches of what is only read are ``lru_cache``."""
+    """No module keeps what a call left behind, its own or another's, but for registries; caches of what is only read are ``lru_cache``."""
     found = {
         f"{module}.{name}"
         for module, path in sources().items()

@@ -53,7 +53,7 @@ from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_di
 
 
 def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
-    """If ``flag`` is set, ``key`` gives the number of key/value heads (1 without a key). If not, every head has its own keys and values."""
+    """If ``flag`` is set, ``key`` gives the number of key/value heads (1 without a key). If not, every head has its own."""
 
     def dims(config: Config) -> AttentionDims:
         own, groups = attention_dims(config), (config.maybe_integer(key) if key else None) or 1
