@@ -196,7 +196,7 @@ def changed(function: Function) -> Iterator[str]:
 
 
 def test_no_state_between_calls() -> None:
-    """No module keeps what a call left behind, its own or another's, but for registries; caches of what is only read are ``lru_cache``."""
+    """No call leaves something behind in a module, except in registries. What is only read may be kept by an ``lru_cache``."""
     found = {
         f"{module}.{name}"
         for module, path in sources().items()
