@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar, Self, TypeVar
 
 from hwcalc.formulas.frozen import fields, frozen, replace
@@ -29,7 +31,7 @@ class LayerKind:
     """One sentence that says what is kept. A field name in braces stands for its number."""
     source: ClassVar[str]
     """The paper or the file that defines what is kept."""
-    _minimum: ClassVar[dict[str, int]] = {}
+    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({})
     """Smallest allowed values of fields; 1 for every field that is not listed."""
     _divided: ClassVar[tuple[str, ...]] = ()
     """Fields that tensor parallelism divides. All other fields are the same on every rank."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from hwcalc.formulas.frozen import frozen
@@ -32,7 +34,7 @@ class LatentAttention(LayerKind):
     title: ClassVar[str] = "latent attention (MLA)"
     keeps: ClassVar[str] = "One compressed vector per token, shared by all heads, plus one rotary key."
     source: ClassVar[str] = "DeepSeek-AI 2024, arXiv:2405.04434, section 2.1"
-    _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "kv_lora_rank": 0}
+    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"qk_rope_head_dim": 0, "qk_nope_head_dim": 0, "kv_lora_rank": 0})
     _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
 
     num_attention_heads: int
@@ -86,7 +88,7 @@ class ExpandedLatentAttention(LayerKind):
     title: ClassVar[str] = "latent attention, expanded per head"
     keeps: ClassVar[str] = "MLA with the latent multiplied out: a key of nope + rope and a value for every head."
     source: ClassVar[str] = "transformers 5.14, modeling_deepseek_v3.py"
-    _minimum: ClassVar[dict[str, int]] = {"qk_rope_head_dim": 0, "qk_nope_head_dim": 0}
+    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"qk_rope_head_dim": 0, "qk_nope_head_dim": 0})
     _divided: ClassVar[tuple[str, ...]] = ("num_attention_heads",)
 
     num_attention_heads: int
@@ -136,7 +138,7 @@ class SparseIndexer(LayerKind):
     title: ClassVar[str] = "sparse-attention indexer"
     keeps: ClassVar[str] = "One small key per token that decides which tokens the attention beside it looks at."
     source: ClassVar[str] = "DeepSeek-AI 2025, DeepSeek-V3.2 technical report, section 2.1"
-    _minimum: ClassVar[dict[str, int]] = {"index_extra_elements": 0}
+    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"index_extra_elements": 0})
 
     index_n_heads: int
     index_head_dim: int

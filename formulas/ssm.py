@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from hwcalc.formulas.frozen import frozen
@@ -79,7 +81,7 @@ class Mamba2(LayerKind):
         "A head_dim x d_state matrix per head, and the last d_conv - 1 inputs of a convolution over x, B and C."
     )
     source: ClassVar[str] = "Dao and Gu 2024, arXiv:2405.21060"
-    _minimum: ClassVar[dict[str, int]] = {"n_groups": 0}
+    _minimum: ClassVar[Mapping[str, int]] = MappingProxyType({"n_groups": 0})
     _divided: ClassVar[tuple[str, ...]] = ("num_heads", "n_groups")
 
     num_heads: int

@@ -30,28 +30,16 @@ REGISTRIES: Final = frozenset({"hwcalc.formulas.kind.KINDS"})
 """What a module adds itself to when it is imported."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_MUTABLE: Final = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp)
-_MAKERS: Final = frozenset(
-    {"dict", "list", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict", "WeakKeyDictionary"}
+_MUTABLE: Final = (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp, ast.GeneratorExp)
+_MAKERS: Final = re.compile(
+    "dict|list|set|bytearray|iter|defaultdict|deque|Counter|OrderedDict|ChainMap|fromkeys|count|cycle|SimpleNamespace|"
+    "WeakKeyDictionary|WeakValueDictionary|WeakSet"
 )
-_CHANGES: Final = frozenset(
-    [
-        "add",
-        "append",
-        "clear",
-        "discard",
-        "extend",
-        "insert",
-        "move_to_end",
-        "pop",
-        "popitem",
-        "popleft",
-        "appendleft",
-        "remove",
-        "setdefault",
-        "sort",
-        "update",
-    ]
+"""What makes something that can be changed, alone (``dict()``) or behind a point (``dict.fromkeys()``)."""
+
+_CHANGES: Final = re.compile(
+    "add|append|appendleft|clear|difference_update|discard|extend|extendleft|insert|intersection_update|move_to_end|pop|popitem|"
+    "popleft|remove|reverse|rotate|setdefault|sort|subtract|symmetric_difference_update|update|__setitem__|__delitem__"
 )
 
 
@@ -153,48 +141,109 @@ def test_no_global_statement() -> None:
     assert [named(path) for path in files() for node in nodes(path) if isinstance(node, ast.Global)] == []
 
 
-def containers(module: ast.Module) -> set[str]:
-    """Names of a module that hold something that can be changed."""
+def mutable(value: ast.expr | None) -> bool:
+    """Whether an expression makes something that can be changed."""
+    match value:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return _MAKERS.fullmatch(name) is not None
+        case _:
+            return isinstance(value, _MUTABLE)
+
+
+def containers(body: list[ast.stmt]) -> set[str]:
+    """Names of a module or class that hold something that can be changed."""
     found = set()
-    for statement in module.body:
+    for statement in body:
         match statement:
-            case ast.Assign(targets=targets, value=value):
-                names = {target.id for target in targets if isinstance(target, ast.Name)}
-            case ast.AnnAssign(target=ast.Name(id=name), value=value):
-                names = {name}
-            case _:
-                continue
-        made = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _MAKERS
-        if made or isinstance(value, _MUTABLE):
-            found |= names
-    return found
-
-
-def changed(module: ast.Module) -> set[str]:
-    """Names of which a function of the file changes the contents, or which it hands out to be changed."""
-    found = set()
-    for node in chain.from_iterable(ast.walk(function) for function in ast.walk(module) if isinstance(function, Function)):
-        match node:
-            case ast.Subscript(value=ast.Name(id=name), ctx=ast.Store() | ast.Del()):
-                found.add(name)
-            case ast.AugAssign(target=ast.Name(id=name)):
-                found.add(name)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) if method in _CHANGES:
+            case ast.Assign(targets=targets, value=value) if mutable(value):
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name), value=value) if mutable(value):
                 found.add(name)
             case _:
                 pass
     return found
 
 
+def own_imports(path: Path) -> set[str]:
+    """Names that a file imports from the package, modules among them."""
+    return {
+        alias.asname or alias.name.partition(".")[0]
+        for node in nodes(path)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if str(node.module if isinstance(node, ast.ImportFrom) else alias.name).partition(".")[0] == "hwcalc"
+    }
+
+
+def changed(function: Function) -> Iterator[str]:
+    """Names that a function does not bind itself and of which it changes the contents."""
+    for node in ast.walk(function):
+        match node:
+            case ast.Subscript(value=holder, ctx=ast.Store() | ast.Del()):
+                pass
+            case ast.Attribute(value=holder, ctx=ast.Store() | ast.Del()):
+                pass
+            case ast.Call(func=ast.Attribute(value=holder, attr=method)) if _CHANGES.fullmatch(method):
+                pass
+            case ast.Call(func=ast.Name(id="next"), args=[holder, *_]):
+                pass
+            case _:
+                continue
+        while isinstance(holder, ast.Attribute):
+            holder = holder.value
+        if isinstance(holder, ast.Name) and holder.id not in local_names(function):
+            yield holder.id
+
+
 def test_no_state_between_calls() -> None:
-    """No module keeps what a call left behind, but for registries; caches of what is only read are ``lru_cache``."""
+    """No call leaves something behind in a module, except in registries. What is only read may be kept by an ``lru_cache``."""
     found = {
         f"{module}.{name}"
         for module, path in sources().items()
-        for name in containers(tree(path)) & changed(tree(path)) - local_names(tree(path))
+        for _, function in functions(path)
+        for name in (containers(tree(path).body) | own_imports(path)) & set(changed(function))
     }
 
     assert found == REGISTRIES
+
+
+def test_no_state_in_classes() -> None:
+    """What all objects of a class share cannot be changed: a tuple, a frozenset or a MappingProxyType."""
+    assert [
+        f"{module}.{node.name}.{name}"
+        for module, path in sources().items()
+        for node in nodes(path)
+        if isinstance(node, ast.ClassDef)
+        for name in containers(node.body)
+    ] == []
+
+
+def test_no_state_in_defaults() -> None:
+    """What all calls share cannot be changed."""
+    assert [
+        f"{module}:{node.lineno}"
+        for module, path in sources().items()
+        for node in nodes(path)
+        if isinstance(node, Function | ast.Lambda)
+        if any(mutable(default) for default in (*node.args.defaults, *node.args.kw_defaults))
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "change", ["SEEN[key] = 1", "del SEEN[key]", "SEEN.update(a=1)", "next(SEEN)", "rows.SEEN.add(key)", "rows.seen = key"]
+)
+def test_changes_are_seen(change: str) -> None:
+    """The checks above find each way to change a container."""
+    (function,) = ast.parse(f"def call(key):\n    {change}").body
+
+    assert isinstance(function, Function)
+    assert list(changed(function)) == ["rows" if "rows" in change else "SEEN"]
+
+
+@pytest.mark.parametrize("value", ["{}", "dict()", "collections.OrderedDict()", "dict.fromkeys('ab')", "itertools.count()"])
+def test_containers_are_seen(value: str) -> None:
+    """The checks above find each way to make a container."""
+    assert containers(ast.parse(f"SEEN: object = {value}\nFIXED = (1, 2)").body) == {"SEEN"}
 
 
 def test_engines_do_not_change() -> None:
@@ -218,15 +267,11 @@ def attributes_set(function: Function) -> Iterator[str]:
                 pass
 
 
-def local_names(module: ast.Module) -> set[str]:
-    """Names that a function binds for itself."""
-    return {
-        node.id
-        for function in ast.walk(module)
-        if isinstance(function, Function)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+def local_names(function: Function) -> set[str]:
+    """Names that a function binds for itself: its parameters, and what it assigns."""
+    inside = set(ast.walk(function))
+    parameters_of = {node.arg for node in inside if isinstance(node, ast.arg)}
+    return parameters_of | {node.id for node in inside if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def test_no_paths_of_a_machine() -> None:

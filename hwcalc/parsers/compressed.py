@@ -41,7 +41,7 @@ def _layer(config: Config, name: str, ratio: int | None) -> Layer:
 
 
 def _read(config: Config) -> Reading:
-    """By ``layer_types``, else by ``compress_ratios``, else two heavy layers and then sparse and heavy ones in turn."""
+    """By ``layer_types`` or ``compress_ratios``. Without both, two heavy layers come first, then sparse and heavy in turn."""
     count = config.number_of_layers()
     config.ignore("num_key_value_heads", "compress_rope_theta", "num_hash_layers", "o_lora_rank", "q_lora_rank", "o_groups")
     config.ignore("qk_rope_head_dim")

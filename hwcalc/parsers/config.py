@@ -61,13 +61,13 @@ def architecture_types() -> Mapping[str, str]:
 
 @lru_cache(maxsize=512)
 def class_defaults(model_type: str | None) -> ClassDefaults | None:
-    """Defaults of one model type, or ``None`` where its code lives with the model."""
+    """The defaults of one model type; ``None`` if transformers has no class for it."""
     entry = _table()["model_types"].get(model_type)
     return None if entry is None else ClassDefaults(entry)
 
 
 def _towers() -> Mapping[str, Any]:
-    """Towers have a file of their own: a plan that needs none should not pay for reading it."""
+    """The defaults of towers. They have their own file, which a plan without towers does not read."""
     return _table("tower_defaults.json")
 
 
@@ -98,8 +98,8 @@ class Config:
     """One level of a config document.
 
     Every getter takes the canonical key (``num_key_value_heads``); the value comes from the file under that key or the
-    class's own alias, else from the class's default. All raise :class:`ConfigError` that names the key, the value and
-    what is allowed.
+    class's own alias; if the file has neither, it is the class's default. A wrong value raises a :class:`ConfigError` that names
+    the key, the value and what is allowed.
     """
 
     def __init__(self, raw: Mapping[str, Any], model_type: str | None = None, where: str = "") -> None:
@@ -135,11 +135,11 @@ class Config:
         return next((name for name in names if name in self.raw), None)
 
     def has(self, key: str) -> bool:
-        """Whether the file gives the key, null or not."""
+        """Whether the file has the key, even with the value null."""
         return self._key_in_file(key) is not None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value unchecked: the file's, else the class's default, else ``default``."""
+        """The unchecked value: from the file, else the class's default, else ``default``."""
         if key not in self._values:
             self._values[key] = self._look_up(key)
         value = self._values[key]
@@ -165,18 +165,18 @@ class Config:
         return f"{self.where}.{key}" if self.where else key
 
     def error(self, key: str, value: Any, allowed: str) -> ConfigError:
-        """A :class:`ConfigError` about one key, to be raised."""
+        """Make a :class:`ConfigError` about one key. The caller raises it."""
         return ConfigError(f"{self._place(key)} is {_short(value)}, but must be {allowed}.")
 
     def missing(self, key: str) -> ConfigError:
-        """A :class:`ConfigError` about a key that is not there, to be raised."""
+        """Make a :class:`ConfigError` about a missing key. The caller raises it."""
         kind = f" a {self.model_type} config" if self.model_type else " this config"
         return ConfigError(
             f"{self._place(key)} is missing:{kind} needs it.", hint="Check that the file is the model's config.json."
         )
 
     def maybe_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int | None:
-        """A whole number, or ``None`` where it is absent without default or null."""
+        """A whole number; ``None`` if it is null, or absent and without a default."""
         value = self.get(key)
         if value is None:
             return None
@@ -202,7 +202,7 @@ class Config:
         return self.integer(key, maximum=MAX_LAYERS)
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """A truth value. 0 and 1 are allowed, and null is ``False``, as it is to the code of the models."""
+        """A truth value. 0 and 1 are allowed, and null is ``False``, because the code of the models treats it so."""
         value = self.get(key, default)
         if value is None:
             return False
@@ -259,7 +259,7 @@ class Config:
         return values
 
     def sub(self, key: str, model_type: str | None = None) -> Config | None:
-        """A nested config, or ``None`` where it is absent or null; it remembers its place for messages."""
+        """A nested config, or ``None`` where it is absent or null; it knows its path in the document, for error messages."""
         value = self.get(key)
         if value is None:
             return None
@@ -302,7 +302,7 @@ class Config:
         return child
 
     def layer(self, index: int) -> Config:
-        """This config as layer ``index`` sees it: with the layer's entry of ``per_layer_config``, if any, laid over it."""
+        """The config of layer ``index``: this one, with the values that ``per_layer_config`` has for the layer, if any."""
         overrides = self.get("per_layer_config")
         if not isinstance(overrides, Mapping) or not overrides:
             return self
@@ -328,7 +328,7 @@ class Config:
         return self._class.nested.get(key) if self._class else None
 
     def unread(self) -> list[str]:
-        """Keys that may bear on the cache, are not empty and were read by nobody, here and in nested configs."""
+        """Keys that nobody has read though they may affect the cache and are not empty, here and in nested configs."""
         found = [
             self._place(key)
             for key, value in self.raw.items()

@@ -132,7 +132,7 @@ def _read_xlm(config: Config) -> Reading:
 
 
 def _xlm(config: Config, reading: Reading) -> list[Block] | None:
-    """XLM: a table of languages if there is more than one. A model with an adaptive softmax is not counted."""
+    """XLM: a table of languages if there is more than one. The weights of a model with an adaptive softmax are not counted."""
     if config.flag("asm"):
         return None
     width = config.integer("hidden_size")

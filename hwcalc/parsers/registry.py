@@ -1,4 +1,4 @@
-"""Which room reads which model type. ``index.json`` says so, in one row a type. A room is imported when a model needs it."""
+"""Find the module that reads a model type. ``index.json`` has a row for each type. A module is imported when a model needs it."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def attention_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list
 
 
 def mlp_blocks(layers: Iterable[K], weigh: Callable[[K], Weighed]) -> list[Block]:
-    """Blocks of one MLP or mixture of experts in each layer, likewise."""
+    """The same for the MLP or the mixture of experts of each layer."""
 
     def named(layer: K) -> tuple[tuple[str, Weighed]]:
         weights = weigh(layer)

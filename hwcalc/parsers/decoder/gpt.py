@@ -87,7 +87,7 @@ def _opt_norms(config: Config, spec: Decoder) -> Decoder:
 
 
 def _moshi_alone(config: Config, spec: Decoder) -> Decoder | None:
-    """Moshi's language model alone: nobody counts the whole model, which has a codec and a depth decoder."""
+    """Moshi's language model alone. The weights of the whole model, with codec and depth decoder, are not counted."""
     names = config.get("architectures")
     return spec if isinstance(names, list) and names[:1] == ["MoshiForCausalLM"] else None
 
@@ -107,7 +107,7 @@ def _codebook_rows(config: Config) -> int:
 
 
 def _cross_attention(config: Config, _layer: Layer) -> Weighed:
-    """As the decoder of an encoder-decoder model GPT-2 attends to the encoder, behind another norm."""
+    """If GPT-2 is the decoder of an encoder-decoder model, it has cross attention to the encoder, with a norm before it."""
     if not config.flag("add_cross_attention"):
         return ()
     hidden = config.integer("hidden_size")

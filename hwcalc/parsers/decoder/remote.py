@@ -53,7 +53,7 @@ from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_di
 
 
 def _grouped(flag: str, key: str = "", *, default: bool = True) -> Callable[[Config], AttentionDims]:
-    """With ``flag`` set there are ``key`` key/value heads (one without a key), else every head has its own."""
+    """If ``flag`` is set, ``key`` gives the number of key/value heads (1 without a key). If not, every head has its own."""
 
     def dims(config: Config) -> AttentionDims:
         own, groups = attention_dims(config), (config.maybe_integer(key) if key else None) or 1
@@ -78,12 +78,12 @@ def _minicpm_layers(config: Config) -> Reading:
 
 
 def _tied_unless_said(config: Config, top: Config) -> bool:
-    """Where the file says nothing, the class ties the head."""
+    """The head is tied unless the file says otherwise."""
     return config.get("tie_word_embeddings") is None or tied_head(config, top)
 
 
 def _minicpm(config: Config, spec: Decoder) -> Decoder:
-    """With ``num_experts`` a mixture of experts, each as wide as the MLP otherwise is."""
+    """If ``num_experts`` is set, each layer has that many experts, each as wide as the MLP of a model without experts."""
     routed = config.maybe_integer("num_experts", minimum=0)
     return replace(spec, experts=Experts(width="intermediate_size")) if routed else spec
 

@@ -63,7 +63,7 @@ def _attention_entry(config: Config, block: Any, index: int, dims: AttentionDims
 
 
 def _decilm_layers(config: Config) -> Reading:
-    """The layers by ``block_configs``, else by the heads of each layer, else all alike."""
+    """Layers come from ``block_configs``, or else from a list of heads for each layer. Without both they are all alike."""
     count = config.number_of_layers()
     dims = attention_dims(config)
     blocks = config.sequence("block_configs", length=count)

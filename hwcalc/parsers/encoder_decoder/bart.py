@@ -35,7 +35,7 @@ class Bart(EncoderDecoder):
     keys: Keys = BART_KEYS
     forms: tuple[str, ...] = ("both", "decoder", "encoder", "body")
     positions: int | None = 2
-    """Learned positions have this many more rows than the key says. ``None`` if positions are computed."""
+    """How many more rows the table of learned positions has than its key says; ``None`` if positions are computed."""
     encoder_positions: str = "max_position_embeddings"
     decoder_positions: str = "max_position_embeddings"
     embedding_norm: Switch = True
@@ -54,10 +54,10 @@ class Bart(EncoderDecoder):
     """The weights before the encoder's layers."""
     sparse: bool = False
     uncounted_with: str = ""
-    """A key. A config that sets it has weights that nobody counts."""
+    """A config key. If it is set, the model has weights that nobody counts."""
 
     def form(self, config: Config) -> str | None:
-        """The form of the class, ``None`` also for a config that has weights nobody counts."""
+        """The form of the class; ``None`` if it is unknown, or if the config has weights that nobody counts."""
         kind = "decoder" if self.decoder_only else form(config)
         return None if self.uncounted_with and config.flag(self.uncounted_with) else kind
 
@@ -138,7 +138,7 @@ def _two_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list
 
 
 def _own_vocabularies(config: Config, width: int, kind: str, tied: bool) -> list[Block]:
-    """Marian: a table for each side, and a head over the decoder's vocabulary, unless the sides share them as in BART."""
+    """Marian: each side has a table, and the head has the decoder's vocabulary, unless the sides share one table as in BART."""
     if config.flag("share_encoder_decoder_embeddings"):
         return BART.shared_tables(config, width, kind, tied)
     target = config.maybe_integer("decoder_vocab_size") or config.integer("vocab_size")
@@ -170,7 +170,7 @@ def _longformer(config: Config, width: int) -> Weighed:
 
 
 def _global_norm(config: Config, width: int) -> Weighed:
-    """Pegasus-X has a second norm, for the global tokens."""
+    """Pegasus-X has a second norm for the global tokens."""
     return projections("self_attn", width, square(width), KVQO) + layer_norm("global_self_attn_layer_norm", width)
 
 

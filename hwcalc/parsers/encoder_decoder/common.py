@@ -24,7 +24,7 @@ __all__ = ["COMMON", "EncoderDecoder", "Keys", "encoder_layers"]
 
 @frozen
 class Keys:
-    """The keys by which a class describes its decoder. Those in ``count`` are tried in turn; null means the next one."""
+    """The keys by which a class describes its decoder. The keys in ``count`` are tried in turn until one is not null."""
 
     count: tuple[str, ...] = ("num_hidden_layers",)
     heads: str = "num_attention_heads"

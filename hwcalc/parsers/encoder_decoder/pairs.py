@@ -52,7 +52,7 @@ def _read(config: Config) -> Reading:
 
 
 def _as_decoder(config: Config) -> Config:
-    """The same config with ``is_decoder`` set, as these models set it whatever the file says."""
+    """The same config with ``is_decoder`` set, because these models always set it, whatever the file says."""
     child = Config({**config.raw, "is_decoder": True}, config.model_type, config.where)
     child.read = config.read
     config.children.append(child)

@@ -243,7 +243,7 @@ def _t5gemma(config: Config, top: Config, reading: Reading, kind: str) -> list[B
 
 
 def _t5gemma2(config: Config, top: Config, reading: Reading, kind: str) -> list[Block] | None:
-    """One table for all, an encoder that reads images, and a decoder with the same matrices for self and cross attention."""
+    """One table for both sides. The encoder reads images; the decoder uses the same matrices for self and cross attention."""
     encoder = needed(config, "encoder")
     text, vision = encoder.part("text_config"), needed(encoder, "vision_config")
     if text is None:

@@ -15,7 +15,7 @@ from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
 
 
 def _sparse(config: Config, count: int) -> list[bool]:
-    """By ``mlp_layer_types``, else every ``moe_layer_freq``-th layer after the first, dense ones."""
+    """Which layers have experts: those in ``mlp_layer_types``, else every ``moe_layer_freq``-th after the dense first ones."""
     if config.strings("mlp_layer_types") is not None:
         return sparse_layers(config, count)
     prefix = config.maybe_integer("first_k_dense_replace", minimum=0)

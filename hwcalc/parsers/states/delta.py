@@ -37,7 +37,10 @@ _IGNORED: Final = (
 
 
 def _types(config: Config, count: int) -> list[str]:
-    """The types that the file lists, else attention at the end of every interval; OLMo Hybrid has it at least on the last layer."""
+    """The types that the file lists. Without a list, the last layer of every interval has attention.
+
+    An OLMo Hybrid that is shorter than an interval has attention on its last layer.
+    """
     interval = config.maybe_integer("full_attention_interval") or _INTERVAL
     types = spelled_layer_types(config, count)
     if types is None:

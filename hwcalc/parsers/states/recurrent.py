@@ -41,7 +41,7 @@ from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, s
 
 
 def _minimax(config: Config) -> Reading:
-    """Types by ``layer_types``, else by ``attn_type_list`` (1 is attention), else attention on layers 0, 2, 4 and so on."""
+    """By ``layer_types`` or ``attn_type_list`` (1 is attention). Without both, layers 0, 2, 4 and so on have attention."""
     count = config.number_of_layers()
     for kind in ("full", "linear"):
         config.ignore(f"{kind}_attn_alpha_factor", f"{kind}_attn_beta_factor")

@@ -24,7 +24,7 @@ from hwcalc.parsers.towers.build import (
 
 
 def dots(config: Config, path: str) -> tuple[Block, ...]:
-    """dots3.note: later layers have experts, more of them the deeper."""
+    """dots3.note: later layers have experts, and deeper layers have more of them."""
     width = config.maybe_integer("embed_dim") or config.integer("hidden_size")
     heads = config.maybe_integer("num_heads") or config.integer("num_attention_heads")
     count = config.number_of_layers()

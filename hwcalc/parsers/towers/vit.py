@@ -288,7 +288,7 @@ MOLMO2: Final = Encoder(
 
 
 def _radio_patches(config: Config, path: str, width: int) -> Weighed:
-    """RADIO's own tables: one projection for images, one for videos, and registers beside the class vectors."""
+    """RADIO has its own tables: one projection for images, one for videos, and registers beside the class vectors."""
     base, size = f"{path}.embeddings", config.integer("patch_size")
     side, patch = config.integer("max_img_size") // size, config.integer("num_channels") * size**2
     weights = linear(f"{base}.patch_projection", patch, width)

@@ -53,7 +53,7 @@ class Joined:
 
 
 Piece = Callable[[Joined], Weighed]
-"""Weighs a part of a projector."""
+"""A function that gives the weights of one part of a projector."""
 Blocks = Callable[[Joined], tuple[Block, ...]]
 """Weighs further blocks of a document."""
 Wrapper = Callable[[Config, Config], tuple[Block, ...] | None]

@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hwcalc.cli import completion
-from hwcalc.hardware import local as local_gpu
+from hwcalc.hardware import local
 from hwcalc.hardware.detect import FoundGpu
 from hwcalc.profiles.gpus import list_gpus, user_folder
 from hwcalc.profiles.instances import list_instances
@@ -111,10 +111,10 @@ def test_unknown(capsys: Capture, command: str, word: str, near: str) -> None:
 def test_local(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """``kvplan gpus local`` is this machine's, with what was found on standard error."""
     found = FoundGpu(name="NVIDIA H200", vendor="nvidia", through="NVML", memory_mib=143_771)
-    monkeypatch.setattr(local_gpu, "PROBES", (lambda: [found],))
-    local_gpu.detect.cache_clear()
+    monkeypatch.setattr(local, "PROBES", (lambda: [found],))
+    local.detect.cache_clear()
     status, out, err = run(capsys, "gpus", "local")
-    local_gpu.detect.cache_clear()
+    local.detect.cache_clear()
 
     assert status == 0
     assert "h200-sxm-141gb" in out
@@ -214,7 +214,7 @@ def test_a_broken_file_and_this_machine(capsys: Capture, monkeypatch: pytest.Mon
     folder.mkdir(parents=True)
     (folder / "bad.yaml").write_text("{", encoding="utf-8")
     found = FoundGpu(name="NVIDIA L4", vendor="nvidia", memory_mib=23_034, capability=(8, 9), through="a test")
-    monkeypatch.setattr(local_gpu, "detect", lambda: local_gpu.LocalGpus(first=found, count=1, others=()))
+    monkeypatch.setattr(local, "detect", lambda: local.LocalGpus(first=found, count=1, others=()))
     status, out, _ = run(capsys, "plan", QWEN, "--seq", "1k", "--gpu", "local", "--json")
 
     assert status == 0

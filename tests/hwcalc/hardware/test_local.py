@@ -15,8 +15,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc.errors import UsageError
-from hwcalc.hardware import detect as local_probes
-from hwcalc.hardware import local as local_gpu
+from hwcalc.hardware import local
 from hwcalc.hardware.detect import FoundGpu, amdgpu, bounded_output, metal, nvidia_smi, nvml, rocm_smi, torch
 from hwcalc.hardware.local import detect, match
 from hwcalc.hardware.named import load_gpu
@@ -53,7 +52,7 @@ def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str]
 
 def only(monkeypatch: pytest.MonkeyPatch, *found: FoundGpu) -> None:
     """A machine whose first interface knows these."""
-    monkeypatch.setattr(local_gpu, "PROBES", (list, lambda: list(found)))
+    monkeypatch.setattr(local, "PROBES", (list, lambda: list(found)))
 
 
 def nvidia(name: str, memory_mib: int | None, **more: Any) -> FoundGpu:
@@ -97,7 +96,7 @@ def test_a_tool_that_fails_or_lies(tool: Callable[[str, str], None], body: str) 
 @posix
 def test_a_tool_that_hangs(tool: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It is stopped with its children, who would keep the pipe open."""
-    monkeypatch.setattr(local_probes, "_SECONDS", 0.3)
+    monkeypatch.setattr("hwcalc.hardware.detect._SECONDS", 0.3)
     tool("nvidia-smi", "sleep 60 & sleep 60")
     begun = time.monotonic()
 
@@ -370,7 +369,7 @@ def test_a_device_without_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of usage that says what was asked and what to type."""
-    monkeypatch.setattr(local_gpu, "PROBES", (list,))
+    monkeypatch.setattr(local, "PROBES", (list,))
 
     with pytest.raises(UsageError, match="no GPU found here") as caught:
         load_gpu("local", [])
