@@ -165,6 +165,19 @@ def test_given_twice(capsys: Capture, option: typing.Any, more: list[str]) -> No
         assert "is given twice, and takes one value" not in out + err
 
 
+@pytest.mark.parametrize("command", ["plan", "explain", "recommend", "probe", "reconcile", "diff"])
+@pytest.mark.parametrize("line", [[QWEN, "--help", "--seq", "2", "--seq", "3"], [QWEN, "--seq", "2", "--seq", "3", "-h"]])
+def test_help_on_a_line_with_an_option_given_twice(capsys: Capture, command: str, line: list[str]) -> None:
+    """A line that asks for help gets help. Behind ``--``, the same word is an argument."""
+    status, out, err = run(capsys, command, *line)
+
+    assert (status, err) == (0, "")
+    assert out.startswith(f"Usage: kvplan {command}")
+    status, out, err = run(capsys, command, "--seq", "2", "--seq", "3", "--", "--help")
+    assert (status, out) == (2, "")
+    assert "--seq is given twice" in err
+
+
 def test_given_twice_as_json(capsys: Capture) -> None:
     """One document, and the way out: what compares several values."""
     status, out, _ = run(capsys, QWEN, "--seq", "1k", "--json", "--seq=2k")
