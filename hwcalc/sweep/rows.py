@@ -89,7 +89,7 @@ def sweep(
     check(grid)
     read = [model for model in grid.models if isinstance(model, ModelSpec)]
     notes = (
-        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "tp": grid.tps[0]}),
+        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0]}, grid.tps),
         *no_encoder(read, asked.encoder_seq),
     )
     return Sweep(grid=grid, notes=notes)
