@@ -84,6 +84,8 @@ class Models:
             return found
         from hwcalc.sources import resolve
 
+        if model == "-":
+            raise UsageError("a check's draft cannot be standard input.", hint="Give an id or a path.")
         path = self._path(model)
         if path is None:
             return resolve(model, revision=revision, weights=True, **vars(self._access))

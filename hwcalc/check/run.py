@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from hwcalc._version import __version__
@@ -15,9 +16,10 @@ from hwcalc.check.lock import lock_of, read_lock, write_lock
 from hwcalc.check.models import Models, key_of
 from hwcalc.check.result import SCHEMA_VERSION, CheckDocument, Checked, CheckFailure, FileInfo, Judged, Summary
 from hwcalc.check.verdict import figures_of, verdict_of
+from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.library.plan import plan
+from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
 from hwcalc.text import printable
@@ -138,7 +140,18 @@ def _named(check: Check) -> list[tuple[str, str | None]]:
     named = [(check.model, check.options.get("revision"))]
     if "draft" in check.options:
         named.append((check.options["draft"], None))
+        return named
+    with suppress(KvplanError):  # an engine or option that is wrong: planning the check raises the same error
+        draft = _option_draft(check)
+        if draft is not None:
+            named.append((draft, None))
     return named
+
+
+def _option_draft(check: Check) -> str | None:
+    """The draft model that an engine option of the check names."""
+    asked = read_options(check.options)
+    return find_engine(asked.engine)[0].draft_named(asked.engine_options)
 
 
 def _unread(file: Unread) -> Checked:
@@ -196,8 +209,10 @@ def _judged(check: Check, file: str, models: Models, options: CheckOptions) -> t
     keywords = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
     if "draft" in keywords:
         keywords["draft"] = models.spec(keywords["draft"], None, None)
-    planned = plan(spec, **keywords)
-    judged = list(judge(check.required, planned, lambda **change: plan(spec, **keywords | change)))
+    named = None if "draft" in keywords else _option_draft(check)
+    draft = None if named is None else models.spec(named, None, None)
+    planned = plan_loaded(spec, keywords, draft)
+    judged = list(judge(check.required, planned, lambda **change: plan_loaded(spec, keywords | change, draft)))
     figures, verdict = figures_of(planned), verdict_of(planned)
     for model, of in _named(check):
         lock = models.changed(model, of, assume if model == check.model else None)

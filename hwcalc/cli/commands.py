@@ -76,7 +76,12 @@ class Command(TyperCommand):
 
 
 def _check_once(order: Sequence[Any]) -> None:
-    """Raise :class:`~hwcalc.errors.UsageError` if ``order``, the parameters as given, has a single-value option twice."""
+    """Raise :class:`~hwcalc.errors.UsageError` if ``order``, the parameters as given, has a single-value option twice.
+
+    A line that asks for help gets help, whatever else it has.
+    """
+    if any(one.name == "help" for one in order):
+        return
     single = [one for one in order if one.param_type_name == "option" and not one.multiple and not one.is_flag]
     twice = next((one for place, one in enumerate(single) if one in single[:place]), None)
     if twice is None:

@@ -74,6 +74,7 @@ def _probed(
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import read_options
     from hwcalc.planner.context import open_request
+    from hwcalc.planner.effects import without_effect
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
     from hwcalc.probe.run import interruptible, probe
@@ -83,6 +84,7 @@ def _probed(
     with reading(model):
         spec, request = load_request(model, read_options(plan_values))
     opened = open_request(spec, **request)
+    opened.tell(*without_effect(request))
     with interruptible():
         probed = probe(opened, options)
         if probed is None:

@@ -12,7 +12,7 @@ from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "load_model", "load_request", "option_draft", "plan"]
+__all__ = ["ModelLike", "load_model", "load_request", "option_draft", "plan", "plan_loaded"]
 
 
 def plan(
@@ -85,6 +85,13 @@ def plan(
     )
     spec, request = load_request(model, asked)
     return plan_model(spec, **request)
+
+
+def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> Plan:
+    """Plan as :func:`plan` does, but read nothing: a draft in ``given`` is loaded, and ``draft`` is the one an engine option names."""
+    asked = read_options(given)
+    request = asked.keywords() | ({"option_draft": draft} if asked.draft is None else {"draft": asked.draft})
+    return plan_model(model, **request)
 
 
 def load_request(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:

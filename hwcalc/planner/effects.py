@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
@@ -16,24 +16,28 @@ _CODES: Final = ("no-gpu", "kv-memory", "no-encoder")
 """Codes of the notes on options without effect."""
 
 
-def without_effect(keywords: Mapping[str, Any]) -> list[Note]:
+def without_effect(keywords: Mapping[str, Any], tps: Sequence[int | None] = ()) -> list[Note]:
     """Notes on options about the memory of a GPU that have no effect without a GPU, or beside ``kv_memory``.
 
-    ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` counts as not given.
+    ``keywords`` are those of :func:`~hwcalc.planner.context.open_request`; ``None`` counts as not given. With
+    ``tps``, several plans differ in ``tp``, and the notes hold for all of them; their order does not matter.
     """
     given = {name for name, value in keywords.items() if value is not None}
     engine = str(keywords.get("engine", "")).partition("@")[0].strip().lower()
     of_budget = [row.spellings[0] for row in OPTIONS if row.of_budget and row.name in given and engine not in row.in_cache_of]
-    if "kv_memory" in given:
-        message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
-        return [Note(code="kv-memory", message=message)] if of_budget else []
-    if given & {"gpu", "instance"}:
-        return []
     notes: list[Note] = []
-    gpus, ranks = keywords.get("gpus"), prod(keywords.get(name) or 1 for name in ("tp", "pp", "dp"))
-    if gpus == ranks:
+    if "kv_memory" in given and of_budget:
+        message = f"{', '.join(of_budget)}: no effect beside --kv-memory, which gives the cache its bytes directly."
+        notes.append(Note(code="kv-memory", message=message))
+        of_budget = []
+    if given & {"gpu", "instance"}:
+        return notes
+    gpus, others = keywords.get("gpus"), prod(keywords.get(name) or 1 for name in ("pp", "dp"))
+    ranks = {others * (tp or 1) for tp in tps or (keywords.get("tp"),)}
+    becomes_tp = gpus != 1 and 1 in ranks
+    if gpus in ranks and not becomes_tp:
         of_budget.insert(0, "--gpus")
-    elif gpus is not None:
+    elif gpus is not None and becomes_tp and "kv_memory" not in given:
         message = f"--gpus {gpus:,} is planned as --tp {gpus:,}; without a GPU there is no verdict. Name one with --gpu."
         notes.append(Note(code="no-gpu", message=message))
     if of_budget:

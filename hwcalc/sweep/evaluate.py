@@ -132,7 +132,7 @@ def _refused(
 ) -> Iterator[RowBlock]:
     """Rows for a grid whose longest point is refused. If the shortest is refused with the same message, so are all between them."""
     try:
-        plan(model, seq=min(grid.seqs, default=None), batch=min(grid.batches), **keywords)
+        grid.plan(model, keywords, min(grid.seqs, default=None), min(grid.batches))
     except KvplanError as other:
         if grid.seqs and other.message == error.message:
             row = failed_row(known, error.message)
@@ -271,7 +271,7 @@ def _planned(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any], known: d
     first: KvplanError | None = None
     for seq, batch in product(grid.seqs or (None,), grid.batches):
         try:
-            row = row_of(plan(model, seq=seq, batch=batch, **keywords))
+            row = row_of(grid.plan(model, keywords, seq, batch))
             row["gpu"] = row["gpu"] or known["gpu"]
         except KvplanError as error:
             first = first or error

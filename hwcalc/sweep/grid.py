@@ -9,8 +9,9 @@ from typing import Any
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.library.plan import plan
+from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
+from hwcalc.planner.result import Plan
 
 __all__ = ["Grid", "Missing", "check", "count"]
 
@@ -28,7 +29,8 @@ class Grid:
     """Every combination of the lists.
 
     Without ``seqs``, each model is planned at its own maximum. A dtype of ``None`` is the default, a GPU of ``None`` is no GPU, and a
-    ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further keywords of :func:`hwcalc.plan` that were given.
+    ``tp`` of ``None`` leaves the number of ranks to ``options``. These are further keywords of :func:`hwcalc.plan` that were given; a draft among
+    them is loaded, and so is ``option_draft``, the draft that an engine option names.
     """
 
     models: tuple[ModelSpec | Missing, ...]
@@ -38,6 +40,7 @@ class Grid:
     gpus: tuple[str | None, ...] = (None,)
     tps: tuple[int | None, ...] = (None,)
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    option_draft: ModelSpec | None = None
 
     @property
     def engine(self) -> str:
@@ -48,6 +51,10 @@ class Grid:
         """All keywords of a plan except model, length and batch."""
         own = {"dtype": dtype, "gpu": gpu, "tp": tp}
         return dict(self.options) | {name: value for name, value in own.items() if value is not None}
+
+    def plan(self, model: ModelSpec, keywords: Mapping[str, Any], seq: int | None, batch: int) -> Plan:
+        """The plan of one point. Nothing is read."""
+        return plan_loaded(model, {**keywords, "seq": seq, "batch": batch}, self.option_draft)
 
 
 def count(grid: Grid) -> int:
@@ -74,7 +81,7 @@ def check(grid: Grid) -> None:
         first: UsageError | None = None
         for model in models:
             try:
-                plan(model, seq=seq, batch=batch, **grid.keywords(dtype, gpu, tp))
+                grid.plan(model, grid.keywords(dtype, gpu, tp), seq, batch)
             except UsageError as error:
                 first = first or error
                 continue

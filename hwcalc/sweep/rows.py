@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import ModelLike, load
+from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.effects import no_encoder, without_effect
@@ -84,13 +85,21 @@ def sweep(
     points = count(grid)
     if points > MOST_POINTS:
         raise UsageError(f"the grid has {points:,} points.", hint=f"At most {MOST_POINTS:,}. Take larger steps, or fewer models.")
+    grid = _with_draft(grid, asked)
     check(grid)
     read = [model for model in grid.models if isinstance(model, ModelSpec)]
     notes = (
-        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0], "tp": grid.tps[0]}),
+        *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0]}, grid.tps),
         *no_encoder(read, asked.encoder_seq),
     )
     return Sweep(grid=grid, notes=notes)
+
+
+def _with_draft(grid: Grid, asked: Asked) -> Grid:
+    """The grid with its draft loaded, which is the same for all points."""
+    if asked.draft is not None:
+        return replace(grid, options={**grid.options, "draft": load(asked.draft, asked.access, assume=asked.assume)})
+    return replace(grid, option_draft=option_draft(asked.engine, asked.engine_options, asked.access, asked.assume))
 
 
 def _models(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool) -> Iterator[ModelSpec | Missing]:

@@ -52,6 +52,49 @@ def test_a_locked_model_need_not_be_there(tmp_path: Path) -> None:
     assert run(path, "ignore").summary.exit_code == 3
 
 
+@pytest.mark.parametrize("draft", [{"draft": "./draft"}, {"engine_options": {"speculative": "draft:./draft:3"}}], ids=str)
+def test_a_draft_is_locked_too(tmp_path: Path, draft: dict[str, Any]) -> None:
+    """Whether a key or an engine option names it: it comes from the lock, and a change of it is noticed."""
+    path = check_file(tmp_path, {**CHECK, "engine": "vllm", **draft})
+    shutil.copytree(tmp_path / "tiny", tmp_path / "draft")
+    written = run(path, "write")
+    shutil.move(tmp_path / "draft", tmp_path / "gone")
+    later = run(path)
+
+    assert list(read_lock(f"{path}.lock", "") or ()) == ["./draft", "./tiny"]
+    assert (written.checks[0].error, later.checks[0].error) == (None, None)
+    assert written.checks[0].plan == later.checks[0].plan
+    assert [item.message for item in later.checks[0].requirements if item.name == "lock"] == [
+        "the same as in the lock",
+        "not on this machine: taken from the lock",
+    ]
+    shutil.move(tmp_path / "gone", tmp_path / "draft")
+    write(tmp_path / "draft" / "config.json", {**TINY, "num_hidden_layers": 3})
+    assert run(path).checks[0].status == "fail"
+
+
+def test_a_draft_that_is_not_in_the_lock(tmp_path: Path) -> None:
+    """No other source is asked."""
+    path = check_file(tmp_path, {**CHECK, "engine": "vllm"})
+    run(path, "write")
+    check_file(tmp_path, {**CHECK, "engine": "vllm", "engine_options": {"speculative": "draft:Qwen/Qwen3-4B"}})
+    error = run(path).checks[0].error
+
+    assert error is not None
+    assert "the lock does not have Qwen/Qwen3-4B" in error.message
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"engine": "no-such"}, {"engine": "vllm", "engine_options": {"speculative": "draft:-"}}], ids=str
+)
+def test_a_draft_that_cannot_be_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """The check is an error of usage, with a lock or without."""
+    document = run(check_file(tmp_path, {**CHECK, **wrong}))
+
+    assert document.checks[0].error is not None
+    assert document.summary.exit_code == 2
+
+
 def test_the_same_facts_give_the_same_bytes(tmp_path: Path) -> None:
     """Whatever the order of the checks; a second writing changes nothing, and says so."""
     one, two = {"model": "Qwen/Qwen3-8B", "max_cache": 1}, {"model": "openai/gpt-oss-20b", "max_cache": 1}

@@ -17,10 +17,12 @@ from hwcalc.cli.options import PLANNING
 from hwcalc.library import keywords
 from hwcalc.planner import options as table
 from hwcalc.planner.asked import Access, Asked, read_options
+from hwcalc.planner.effects import without_effect
 from hwcalc.planner.options import OPTIONS, PlanOption, options_of
 from hwcalc.planner.result import RequestInfo
 from hwcalc.planner.values import TYPES
 from hwcalc.probe import receipt
+from hwcalc.sweep.rows import sweep
 from tests.hwcalc.command import QWEN, Capture, python, run
 
 ROWS = {row.name: row for row in OPTIONS}
@@ -165,6 +167,19 @@ def test_given_twice(capsys: Capture, option: typing.Any, more: list[str]) -> No
         assert "is given twice, and takes one value" not in out + err
 
 
+@pytest.mark.parametrize("command", ["plan", "explain", "recommend", "probe", "reconcile", "diff"])
+@pytest.mark.parametrize("line", [[QWEN, "--help", "--seq", "2", "--seq", "3"], [QWEN, "--seq", "2", "--seq", "3", "-h"]])
+def test_help_on_a_line_with_an_option_given_twice(capsys: Capture, command: str, line: list[str]) -> None:
+    """A line that asks for help gets help. Behind ``--``, the same word is an argument."""
+    status, out, err = run(capsys, command, *line)
+
+    assert (status, err) == (0, "")
+    assert out.startswith(f"Usage: kvplan {command}")
+    status, out, err = run(capsys, command, "--seq", "2", "--seq", "3", "--", "--help")
+    assert (status, out) == (2, "")
+    assert "--seq is given twice" in err
+
+
 def test_given_twice_as_json(capsys: Capture) -> None:
     """One document, and the way out: what compares several values."""
     status, out, _ = run(capsys, QWEN, "--seq", "1k", "--json", "--seq=2k")
@@ -249,6 +264,9 @@ def notes(*, code: str, **options: typing.Any) -> list[str]:
         ({"gpus": 2, "gpu": "h100", "margin": "5%"}, []),
         ({"gpus": 2, "instance": "p5.48xlarge"}, []),
         ({"gpus": 2, "engine": "vllm", "kv_memory": "20GiB"}, []),
+        ({"gpus": 1, "kv_memory": "20GiB"}, ["--gpus: no effect without a GPU. Name one with --gpu."]),
+        ({"gpus": 2, "tp": 2, "kv_memory": "20GiB"}, ["--gpus: no effect without a GPU. Name one with --gpu."]),
+        ({"gpus": 2, "gpu": "h100", "kv_memory": "20GiB"}, []),
         ({"tp": 2}, []),
     ],
     ids=str,
@@ -283,6 +301,36 @@ def test_what_is_said_to_have_no_effect_has_none(engine: str, option: str, value
         del document["request"], document["notes"]
 
     assert any(f"--{option.replace('_', '-')}" in message for message in said) is (with_it == without)
+
+
+@pytest.mark.parametrize(
+    ("tp", "said"),
+    [
+        ("1,2", ["--gpus 2 is planned as --tp 2; without a GPU there is no verdict. Name one with --gpu.", "--margin: "]),
+        ("2,4", ["--gpus, --margin: "]),
+        ("4", ["--margin: "]),
+    ],
+)
+def test_the_order_of_a_sweep(tp: str, said: list[str]) -> None:
+    """The notes of a sweep are the same, whichever tensor parallel size comes first."""
+    given = {"gpus": 2, "margin": "5%"}
+    for sizes in (tp.split(","), tp.split(",")[::-1]):
+        found = [note.message for note in without_effect(given, [int(size) for size in sizes])]
+
+        assert [message.startswith(start) for message, start in zip(found, said, strict=True)] == [True] * len(said)
+    if tp == "1,2":  # a sweep refuses sizes that contradict --gpus
+        sweeps = [sweep(QWEN, seq=1024, tp=sizes, gpus=2, margin="5%") for sizes in (tp, ",".join(tp.split(",")[::-1]))]
+        assert sweeps[0].notes == sweeps[1].notes == tuple(without_effect(given, [int(size) for size in tp.split(",")]))
+
+
+@pytest.mark.parametrize("more", [["--json"], []], ids=["json", "text"])
+def test_a_probe_says_what_has_no_effect(capsys: Capture, more: list[str]) -> None:
+    """As a plan does."""
+    pytest.importorskip("torch")
+    words = ["--gpus", "1", "--margin", "5%", "--memory-utilization", "50%"]
+    _, out, _ = run(capsys, "probe", QWEN, "--seq", "64", "--device", "cpu", "--scale", "10%", *words, *more)
+
+    assert "--gpus, --memory-utilization, --margin: no effect without a GPU. Name one with --gpu." in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", [["plan"], ["explain"], ["recommend"], ["compare"], ["sweep"], ["diff", "Qwen/Qwen3-4B"]])

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hwcalc import plan, recommend
+from hwcalc import plan, recommend, sweep
 from hwcalc.cli import main
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.errors import ModelNotFoundError, UsageError
@@ -71,3 +72,41 @@ def test_which_options_name_a_model() -> None:
     assert named({"speculative": "draft:C:\\models\\draft"}) == "C:\\models\\draft"
     assert {named({"speculative": value}) for value in ("ngram:3", "mtp:1", "eagle", "eagle:", "magic:org/draft")} == {None}
     assert {find_engine(name)[0].draft_named({}) for name in ENGINES} == {None}
+
+
+@pytest.mark.parametrize("given", [{"draft": "org/draft"}, {"engine_options": {"speculative": "draft:org/draft"}}], ids=str)
+def test_a_sweep_reads_its_draft_once(hub: Path, loopback: Hub, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> None:
+    """With the rights of the caller, whatever the number of points; the rows are those of the plans."""
+    from hwcalc.library import load as loading
+
+    loopback.add("org/draft", MODEL, token="hf_secret")
+    monkeypatch.delenv("HF_ENDPOINT")
+    read = []
+    resolve = loading.load
+
+    def counted(model: Any, *words: Any, **more: Any) -> Any:
+        read.append(model)
+        return resolve(model, *words, **more)
+
+    for place in ("hwcalc.library.plan.load", "hwcalc.sweep.rows.load"):
+        monkeypatch.setattr(place, counted)
+    access = {"token": "hf_secret", "endpoint": loopback.address}
+    rows = list(sweep(QWEN, seq="1k,2k,4k,8k", batch="1,2", engine="vllm", gpu="h100", **given, **access))
+
+    assert read.count("org/draft") == 1
+    assert len(rows) == 8
+    assert rows[2].cache_total_bytes == plan(QWEN, seq=2048, engine="vllm", gpu="h100", **given, **access).cache.total_bytes
+
+
+@pytest.mark.parametrize("words", [["--draft", "org/none"], ["--engine-option", "speculative=draft:org/none"]], ids=str)
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_a_draft_that_does_not_exist(
+    hub: Path, loopback: Hub, capsys: pytest.CaptureFixture[str], command: str, words: list[str]
+) -> None:
+    """One plain error, and no row."""
+    status = main([command, QWEN, "--seq", "4k", "--engine", "vllm", "--offline", *words])
+    out, err = capsys.readouterr()
+
+    assert (status, out) == (3, "")
+    assert err.startswith("kvplan: ")
+    assert "org/none" in err

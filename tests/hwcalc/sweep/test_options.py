@@ -17,7 +17,10 @@ from tests.hwcalc.command import QWEN, Capture, run
 
 GIVEN = [option for option in PLANNING if option.flags and option not in OUTPUT]
 READING = [row.name for row in OPTIONS if row.reads_model]
+DRAFT = "Qwen/Qwen3-4B"
 VALUES = {
+    "draft": DRAFT,
+    "engine": "vllm",
     "engine_options": "knob=7",
     "gpu": "l4",
     "lora": "rank=8",
@@ -38,7 +41,8 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
     seen: list[dict[str, Any]] = []
 
     def read(model: str, access: Access, **how: Any) -> Any:
-        seen.append({**vars(access), **how})
+        if model != DRAFT:
+            seen.append({**vars(access), **how})
         return load(model, Access(offline=True))
 
     def plan(_: object, **wanted: Any) -> None:
@@ -47,8 +51,8 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
 
     for module in (compare, rows):
         monkeypatch.setattr(module, "load", read)
-    for module in (compare, grid):
-        monkeypatch.setattr(module, "plan", plan)
+    monkeypatch.setattr(compare, "plan", plan)
+    monkeypatch.setattr(grid, "plan_loaded", lambda model, given, _: plan(model, **given))
     run(capsys, command, QWEN)
     run(capsys, command, QWEN, option.flags[0], *([] if option.kind == "flag" else [VALUES.get(option.name, "3")]))
 
