@@ -81,7 +81,8 @@ def sweep(
         "tps": numbers(tp, "tp") or (None,),
     }
     given = each_model(models, every=every)
-    grid = Grid(models=tuple(_models(given, asked, keep_going=keep_going)), **axes, options=one_for_all)
+    grid = Grid(models=tuple(_models(given, asked, keep_going=keep_going)), options=one_for_all)
+    grid = replace(grid, **axes)
     points = count(grid)
     if points > MOST_POINTS:
         raise UsageError(f"the grid has {points:,} points.", hint=f"At most {MOST_POINTS:,}. Take larger steps, or fewer models.")

@@ -90,7 +90,7 @@ def test_a_sweep_reads_its_draft_once(hub: Path, loopback: Hub, monkeypatch: pyt
 
     for place in ("hwcalc.library.plan.load", "hwcalc.sweep.rows.load"):
         monkeypatch.setattr(place, counted)
-    access = {"token": "hf_secret", "endpoint": loopback.address}
+    access: dict[str, Any] = {"token": "hf_secret", "endpoint": loopback.address}
     rows = list(sweep(QWEN, seq="1k,2k,4k,8k", batch="1,2", engine="vllm", gpu="h100", **given, **access))
 
     assert read.count("org/draft") == 1
