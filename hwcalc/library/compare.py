@@ -112,7 +112,8 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     specs = [load(model, asked.access, revision=asked.revision, assume=asked.assume) for model in each_model(models)]
     axes["seq"] = axes["seq"] or (_common_length(specs),)
-    return _planned(specs, axes, one_for_all)
+    # The models are loaded; a draft is loaded with each plan, in the same way.
+    return _planned(specs, axes, {**one_for_all, **vars(asked.access), "assume": asked.assume})
 
 
 def _common_length(models: Iterable[ModelSpec]) -> int:

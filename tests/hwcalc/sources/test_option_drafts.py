@@ -99,7 +99,7 @@ def test_a_sweep_reads_its_draft_once(hub: Path, loopback: Hub, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("words", [["--draft", "org/none"], ["--engine-option", "speculative=draft:org/none"]], ids=str)
-@pytest.mark.parametrize("command", ["plan", "sweep"])
+@pytest.mark.parametrize("command", ["plan", "sweep", "compare"])
 def test_a_draft_that_does_not_exist(
     hub: Path, loopback: Hub, capsys: pytest.CaptureFixture[str], command: str, words: list[str]
 ) -> None:
