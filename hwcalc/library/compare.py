@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import ModelLike, load
-from hwcalc.library.plan import plan
+from hwcalc.library.plan import option_draft, plan_loaded
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
@@ -112,8 +113,14 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
     specs = [load(model, asked.access, revision=asked.revision, assume=asked.assume) for model in each_model(models)]
     axes["seq"] = axes["seq"] or (_common_length(specs),)
-    # The models are loaded; a draft is loaded with each plan, in the same way.
-    return _planned(specs, axes, {**one_for_all, **vars(asked.access), "assume": asked.assume})
+    if asked.draft is not None:
+        one_for_all = {**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)}
+
+    @cache
+    def draft_of(engine: str | None) -> ModelSpec | None:
+        return option_draft(engine or asked.engine, asked.engine_options, asked.access, asked.assume)
+
+    return _planned(specs, axes, one_for_all, draft_of)
 
 
 def _common_length(models: Iterable[ModelSpec]) -> int:
@@ -125,9 +132,15 @@ def _common_length(models: Iterable[ModelSpec]) -> int:
 
 
 def _planned(
-    models: Sequence[ModelSpec], axes: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]
+    models: Sequence[ModelSpec],
+    axes: Mapping[str, tuple[Any, ...]],
+    options: Mapping[str, Any],
+    draft_of: Callable[[str | None], ModelSpec | None],
 ) -> tuple[Comparison, tuple[Note, ...]]:
-    """Plan every combination of the models and the other :data:`AXES`. An entry of ``None`` leaves the keyword out."""
+    """Plan every combination of the models and the other :data:`AXES`. An entry of ``None`` leaves the keyword out.
+
+    ``draft_of`` gives the draft that the options of an engine name.
+    """
     lists = [tuple(models), *(axes[name] for name in AXES[1:])]
     every = list(product(*lists))
     if len(every) > MOST_VARIANTS:
@@ -143,7 +156,7 @@ def _planned(
         asked = dict(zip(AXES, values, strict=True))
         keywords = {name: value for name, value in asked.items() if name != "model" and value is not None}
         try:
-            planned = plan(asked["model"], **options, **keywords)
+            planned = plan_loaded(asked["model"], {**options, **keywords}, draft_of(asked["engine"]))
         except KvplanError as error:
             errors.append((asked, error))
             variants.append(_failed(asked, error))

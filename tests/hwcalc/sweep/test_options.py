@@ -51,8 +51,8 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
 
     for module in (compare, rows):
         monkeypatch.setattr(module, "load", read)
-    monkeypatch.setattr(compare, "plan", plan)
-    monkeypatch.setattr(grid, "plan_loaded", lambda model, given, _: plan(model, **given))
+    for module in (compare, grid):
+        monkeypatch.setattr(module, "plan_loaded", lambda model, given, _: plan(model, **given))
     run(capsys, command, QWEN)
     run(capsys, command, QWEN, option.flags[0], *([] if option.kind == "flag" else [VALUES.get(option.name, "3")]))
 
