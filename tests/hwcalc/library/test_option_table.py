@@ -326,7 +326,6 @@ def test_the_order_of_a_sweep(tp: str, said: list[str]) -> None:
 @pytest.mark.parametrize("more", [["--json"], []], ids=["json", "text"])
 def test_a_probe_says_what_has_no_effect(capsys: Capture, more: list[str]) -> None:
     """As a plan does."""
-    pytest.importorskip("torch")
     words = ["--gpus", "1", "--margin", "5%", "--memory-utilization", "50%"]
     _, out, _ = run(capsys, "probe", QWEN, "--seq", "64", "--device", "cpu", "--scale", "10%", *words, *more)
 
