@@ -132,6 +132,8 @@ class ModelFacts:
     """Layers of multi-token prediction that come with the model."""
     sliding_window: int | None = None
     """The window that the file names, whether or not its layers use it."""
+    state_chunk_tokens: int | None = None
+    """Tokens that the kernels of a recurrent layer take at a time."""
     ngram_size: int | None = None
     """Tokens of an n-gram, for models that look n-grams up."""
     deepstack_layers: int = 0

@@ -29,6 +29,8 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         draft_vocab_size=_number(config, "draft_vocab_size"),
         mtp_modules=_mtp_modules(levels),
         sliding_window=_number(config, "sliding_window"),
+        state_chunk_tokens=_number(config if text is None else text, "mamba_chunk_size")
+        or _number(config if text is None else text, "chunk_size"),
         ngram_size=_number(config if text is None else text, "ngram_size"),
         deepstack_layers=len(deepstack) if isinstance(deepstack, (list, tuple)) else 0,
     )

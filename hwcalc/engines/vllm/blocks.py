@@ -5,9 +5,9 @@ Source: vLLM 0.33, platforms/cuda.py (order of backends), platforms/interface.py
 
 from __future__ import annotations
 
-from math import lcm
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ceil_div
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
@@ -21,7 +21,6 @@ _DEFAULT: Final = 16
 _HOPPER: Final = 90
 _COMPRESSED_BLOCK: Final = 256
 _INDEXED_BLOCK: Final = 64
-_LATENT_MULTIPLE: Final = 128
 _FLASHINFER_NOPE: Final = (64, 128, 192)
 
 
@@ -49,7 +48,7 @@ def sparse_kv_dtype(kv_dtype: str, capability: int, *, keep: bool) -> str:
     return kv_dtype
 
 
-def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: int, nope: int | None) -> int:
+def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: int, nope: int | None, rules: Rules) -> int:
     """The smallest block size, in tokens, of the attention backend's kernels. They also accept its multiples, or split them.
 
     ``nope`` is the width of the keys without rotary positions in a latent layer.
@@ -63,7 +62,7 @@ def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: i
             return 64  # FLASHMLA; FLASH_ATTN_MLA has no fp8
         if capability // 10 == 10:
             return 32 if nope in _FLASHINFER_NOPE else 128  # FLASHINFER_MLA, else CUTLASS_MLA
-        return _DEFAULT
+        return rules.latent_block if capability // 10 == 9 else _DEFAULT
     if SparseIndexer in kinds:
         return 128  # MiniMax-M3
     return _DEFAULT
@@ -83,13 +82,11 @@ def backend_block(kernel: int, *, packed: bool, user: int | None) -> int:
     return max(size, ceil_div(2 * _DEFAULT, size) * size) if packed else size
 
 
-def hybrid_block(size: int, kernel: int, *, attention_row: int, state: int, latent: bool, alignment: int) -> int:
+def hybrid_block(size: int, kernel: int, *, attention_row: int, state: int, step: int) -> int:
     """Tokens in a block of a hybrid model, whose attention page must hold a recurrent state of ``state`` bytes.
 
     ``attention_row`` is the bytes per token of one attention layer. Jamba has states of 311,296 bytes and attention of 4,096 bytes per
     token: a block has 80 tokens, the first multiple of 16 that holds a state (80 x 4,096 = 327,680).
     """
-    step = max(kernel, size, _LATENT_MULTIPLE if latent else 0)
-    step = lcm(step, alignment)
     tokens = step * ceil_div(state, step * attention_row)
     return max(size, ceil_div(tokens, kernel) * kernel)

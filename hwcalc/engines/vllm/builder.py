@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from math import lcm
 from typing import Final
 
 from hwcalc.engines.reference import known_dtype
-from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import (
@@ -42,11 +43,15 @@ _KEEPERS: Final = (AttentionKind, LatentAttention, SparseIndexer, CompressedAtte
 _STATELESS: Final = frozenset({"shared_cache", "no_cache"})
 _WINDOW_BLOCK: Final = 64
 _COMPRESSOR_BLOCKS: Final = {4: 4, 128: 8}
-_PADDED_LATENT: Final = 640
+_STEP: Final = 16
+_DEFAULT_CHUNK: Final = 2048
 # vLLM runs these latent layers with full keys and values for every head.
 _EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
 # vLLM applies sliding_window to every layer of these, although the config has use_sliding_window false.
 _ALWAYS_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
+
+# vLLM builds the attention of these without its window.
+_NEVER_WINDOWED: Final = frozenset({"Plamo2ForCausalLM"})
 
 Named = tuple[str, LayerSpec]
 """The name of a cache, such as ``keys_values``, and its spec."""
@@ -65,7 +70,8 @@ class SpecBuilder:
                 raise UnsupportedError(f"vLLM does not run {kind.title}.", hint="Use: --engine reference")
         self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]
         others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
-        self.aligned = bool(self.states) and settings.prefix_caching
+        self.rules = settings.rules
+        self.aligned = settings.state_caching in ("align", "all")
         self.leaves_outer = formats.is_turboquant(settings.kv_dtype) and not self.states
         latent = next((kind for kind in kinds if isinstance(kind, LatentAttention)), None)
         kernel = kernel_block(
@@ -73,18 +79,23 @@ class SpecBuilder:
             settings.kv_dtype,
             settings.capability,
             None if latent is None else latent.qk_nope_head_dim,
+            self.rules,
         )
-        self.block = backend_block(kernel, packed=self.leaves_outer, user=settings.block_size)
+        self.kernel = kernel
+        forced = latent is not None and self.rules.latent_block_forced
+        self.block = backend_block(kernel, packed=self.leaves_outer, user=None if forced else settings.block_size)
         self.padded = 0
         if self.states and others:
             row = self._row(others[0])
+            step = max(kernel, self.block) if self.rules.hybrid_step == "user" else _STEP
+            if latent is not None:
+                step = max(step, self.rules.latent_hybrid_step)
             self.block = hybrid_block(
                 self.block,
                 kernel,
                 attention_row=row,
                 state=max(self._state_bytes(kind) for kind in self.states),
-                latent=latent is not None,
-                alignment=self._alignment(),
+                step=lcm(step, self._alignment()),
             )
             self.padded = self.block * row
 
@@ -122,18 +133,24 @@ class SpecBuilder:
     def _attention(self, kind: AttentionKind | LatentAttention, *, outer: bool) -> Named:
         heads, width, value = self._heads(kind)
         kv_dtype = "auto" if outer else self.settings.kv_dtype
+        window = self._window(kind)
         row = formats.row_bytes(kv_dtype, width, value, self.settings.element_bytes)
         tag = f"{kv_dtype} {heads} {width} {value}"
-        window = self.model.facts.sliding_window if self.model.architecture in _ALWAYS_WINDOWED else None
-        if window is None and isinstance(kind, (SlidingAttention, LatentAttention)):
-            window = kind.window
         if window is not None:
-            return "keys_values", WindowSpec.of(block_size=self.block, heads=heads, row=row, tag=tag, limit=window)
-        if isinstance(kind, ChunkedAttention):
+            size = min(self.block, self.kernel) if self.rules.window_block_fixed else self.block
+            return "keys_values", WindowSpec.of(block_size=size, heads=heads, row=row, tag=tag, limit=window)
+        if isinstance(kind, ChunkedAttention) and self.rules.chunks != "full":
             return "keys_values", ChunkSpec.of(block_size=self.block, heads=heads, row=row, tag=tag, limit=kind.chunk)
         if isinstance(kind, CrossAttention):
             return "cross_keys_values", CrossSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
         return "keys_values", FullSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
+
+    def _window(self, kind: AttentionKind | LatentAttention) -> int | None:
+        if self.model.architecture in _NEVER_WINDOWED:
+            return None
+        if self.model.architecture in _ALWAYS_WINDOWED and self.model.facts.sliding_window is not None:
+            return self.model.facts.sliding_window
+        return kind.window if isinstance(kind, (SlidingAttention, LatentAttention)) else None
 
     def _heads(self, kind: LayerKind) -> tuple[int, int, int]:
         """Key/value heads on a rank (at least one), and the widths of a key and a value."""
@@ -141,14 +158,13 @@ class SpecBuilder:
             width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
             return max(1, kind.num_attention_heads // self.settings.tp), width, width
         assert isinstance(kind, AttentionKind)
-        return max(1, kind.num_key_value_heads // self.settings.tp), kind.head_dim, kind.v_head_dim
+        value = kind.v_head_dim if self.rules.value_width else kind.head_dim
+        return max(1, kind.num_key_value_heads // self.settings.tp), kind.head_dim, value
 
     def _row(self, kind: LayerKind) -> int:
         """Bytes per token of one layer on a rank."""
         if isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
             width = kind.kv_lora_rank + kind.qk_rope_head_dim
-            if self.settings.version < versions.PLAIN_LATENT_SINCE:
-                width = ceil_div(width, _PADDED_LATENT) * _PADDED_LATENT
             return formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes)
         heads, key, value = self._heads(kind)
         return heads * formats.row_bytes(self.settings.kv_dtype, key, value, self.settings.element_bytes)
@@ -195,17 +211,27 @@ class SpecBuilder:
         )
 
     def _alignment(self) -> int:
+        """Tokens of which a block must be a multiple, so that states can be kept at its end."""
+        if self.settings.state_caching == "all":
+            return self.model.facts.state_chunk_tokens or _DEFAULT_CHUNK
         if not self.aligned:
             return 1
-        return max(checkpoint_alignment(kind, self.model, self.settings.capability) for kind in self.states)
+        return max(checkpoint_alignment(kind, self.model, self.settings.capability, self.rules) for kind in self.states)
 
     def _state(self, kind: LayerKind) -> StateSpec:
         """The spec of a recurrent state, padded to the page of the model's attention layers."""
-        boundary = 2 + exports_checkpoints(kind, self.model, self.settings.capability) if self.aligned else 1
+        speculated = self.settings.speculated if self.rules.speculated_states else 0
+        every = self.settings.state_caching == "all"
+        boundary = 0 if every else 1
+        if self.settings.state_caching == "align":
+            boundary = 2 + exports_checkpoints(kind, self.model, self.settings.capability, self.rules)
+        attention_free = every and not self.padded
+        whole = not self.aligned or (attention_free and self.rules.attention_free_block == "length")
         return StateSpec(
-            block_size=self.block if self.aligned else self.length,
+            block_size=self.length if whole else self.block,
             page=max(self._state_bytes(kind), self.padded),
-            states=boundary + self.settings.speculated,
+            states=boundary + speculated,
+            every=every,
             tag=kind.name,
         )
 

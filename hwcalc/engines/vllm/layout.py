@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from hwcalc.engines.vllm.builder import SpecBuilder
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
+from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import LayerSpec, Limits
 from hwcalc.errors import UnsupportedError
@@ -54,7 +55,14 @@ class PoolLayout:
     groups: tuple[BlockGroup, ...]
     block_size: int
     limits: Limits
+    rules: Rules
     stage_bytes: tuple[int, ...]
+    stage_groups: tuple[tuple[BlockGroup, ...], ...]
+    """The groups of each pipeline stage, where stages form their own; else those of the whole model."""
+    packed: bool
+    """Whether a block has pages of different sizes side by side (DeepSeek-V4)."""
+    declared: tuple[LayerSpec, ...]
+    """The specs of all caches before they are grouped."""
     depends_on_length: bool
     """Whether the layout changes with the longest sequence. It does for encoders, and for states with one block per sequence."""
 
@@ -84,18 +92,38 @@ class PoolLayout:
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""
-        return sum(self.blocks(group, length) for group in self.groups)
+        return sum(self.blocks(group, length) for group in self.stage_groups[0])
+
+    def needed(self, length: int, stage: int) -> int:
+        """The bytes of a request of ``length`` tokens by the check before start-up, on a rank of one stage."""
+        if self.rules.check == "layers":
+            own = (spec for cache, spec in zip(self.caches, self.declared, strict=True) if cache.stage == stage)
+            return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
+        groups = self.groups if self.rules.check == "groups" else self.groups[:1]
+        width = self.stage_bytes[stage]
+        if self.rules.check == "model":
+            width = max(sum(spec.page for spec in group.specs) for group in self.groups)
+        return width * sum(self.blocks(group, length) for group in groups)
 
     def longest(self, blocks: int, bound: int) -> int:
         """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits. Found by bisection."""
-        low, high = 0, bound
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.total_blocks(middle) <= blocks:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        return longest(lambda length: self.total_blocks(length) <= blocks, bound)
+
+    def longest_checked(self, budget: int, bound: int, stage: int) -> int:
+        """As :meth:`longest`, by the check before start-up, in ``budget`` bytes of a rank of one stage."""
+        return longest(lambda length: self.needed(length, stage) <= budget, bound)
+
+
+def longest(fits: Callable[[int], bool], bound: int) -> int:
+    """The largest number up to ``bound`` that fits, by bisection; 0 if none does."""
+    low, high = 0, bound
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLayout:
@@ -106,13 +134,27 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
     drafts = draft_layers(model, settings.speculation)
     built += _of_drafts(builder, drafts, settings.pp)
     caches, specs = [cache for cache, _ in built], [spec for _, spec in built]
-    groups = form_groups(specs, hybrid=settings.hybrid, packed=any(cache.name == "window_latent" for cache in caches))
+    rules, packed = settings.rules, any(cache.name == "window_latent" for cache in caches)
+
+    def grouped(members: Sequence[int]) -> tuple[BlockGroup, ...]:
+        groups = form_groups([specs[member] for member in members], rules, hybrid=settings.hybrid, packed=packed)
+        return tuple(group._replace(members=tuple(members[index] for index in group.members)) for group in groups)
+
+    groups = grouped(range(len(specs)))
+    stage_groups = (groups,) * settings.pp
+    if rules.groups_by_stage and settings.pp > 1:
+        stages = [[index for index, cache in enumerate(caches) if cache.stage == stage] for stage in range(settings.pp)]
+        stage_groups = tuple(grouped(members) for members in stages)
     return PoolLayout(
         caches=tuple(caches),
-        groups=tuple(groups),
+        groups=groups,
         block_size=builder.block,
         limits=_limits(builder, settings, modules=len(drafts)),
-        stage_bytes=_stage_bytes(caches, groups, settings.pp),
+        rules=rules,
+        stage_bytes=tuple(_stage_bytes(caches, own, stage, rules, packed=packed) for stage, own in enumerate(stage_groups)),
+        stage_groups=stage_groups,
+        packed=packed,
+        declared=tuple(specs),
         depends_on_length=builder.depends_on_length,
     )
 
@@ -165,11 +207,13 @@ def _placed(stack: Stack, pp: int) -> Iterator[tuple[int, int, Sequence[LayerKin
             layer += 1
 
 
-def _stage_bytes(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], pp: int) -> tuple[int, ...]:
-    widest = [0] * pp
-    for group in groups:
-        sums = [0] * pp
-        for member, spec in zip(group.members, group.specs, strict=True):
-            sums[caches[member].stage] += spec.page
-        widest = [max(pair) for pair in zip(widest, sums, strict=True)]
-    return tuple(widest)
+def _stage_bytes(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: int, rules: Rules, *, packed: bool) -> int:
+    """The bytes of a block on a rank of one stage: those of the widest group."""
+    pages = [[spec.page for member, spec in zip(*group[:2], strict=True) if caches[member].stage == stage] for group in groups]
+    if not packed or len(groups) == 1 or rules.packed == "pages":
+        return max((sum(own) for own in pages), default=0)
+    # DeepSeek-V4 before 0.27 had a slot for every page size.
+    slots = {page: max(own.count(page) for own in pages) for own in pages for page in own}
+    if rules.packed == "slots":
+        return sum(page * count for page, count in slots.items())
+    return sum(set(pages[0])) * max(slots.values(), default=0)

@@ -6,12 +6,14 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
-from hwcalc.engines.vllm import versions
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.settings import VllmSettings
-from hwcalc.engines.vllm.specs import FullSpec, StateSpec
+from hwcalc.engines.vllm.rules import Rules
+from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
 from hwcalc.units import GIB
@@ -24,14 +26,13 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
     stages = [size for size in layout.stage_bytes if size]
     if not stages:
         return _without_cache(budget)
-    per_request = layout.total_blocks(length)
     blocks = min(budget // size for size in stages)
     if settings.override is not None:
         blocks = settings.override
-    usable = usable_blocks(layout, settings, budget)
     message = _message(layout, settings, budget, length, bound)
-    concurrency = blocks / per_request
     fits = message is None
+    per_request = layout.total_blocks(length)
+    concurrency = float(blocks / _logged_blocks(layout, length))
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     return PoolInfo(
         budget_bytes=budget,
@@ -42,11 +43,11 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
         bytes_per_block=max(stages),
         blocks_per_request=per_request,
         max_concurrency=concurrency if fits else None,
-        max_requests=usable // per_request,
-        max_seq=layout.longest(usable, bound),
+        max_requests=usable_blocks(layout, settings, budget) // per_request,
+        max_seq=_longest(layout, settings, budget, bound),
         swa_tokens=None,
         state_slots=None,
-        needed_bytes=max(stages) * per_request,
+        needed_bytes=max(layout.needed(length, stage) for stage in range(settings.pp)),
         fits=fits,
         message=message,
         requires=_mamba_limit(layout, settings, blocks) if fits else (),
@@ -84,35 +85,68 @@ def _without_cache(budget: int) -> PoolInfo:
     )
 
 
+def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
+    """The blocks of one request as the log's concurrency counts them."""
+    if layout.rules.concurrency == "length":
+        return Fraction(length, layout.block_size)
+    if layout.rules.packed == "pages" or not layout.packed:
+        return layout.total_blocks(length)
+    # DeepSeek-V4 before 0.27: the bytes of all groups' blocks, in blocks of the first group.
+    pages = [sum(spec.page for spec in group.specs) for group in layout.groups]
+    needed = sum(page * layout.blocks(group, length) for page, group in zip(pages, layout.groups, strict=True))
+    return ceil_div(needed, pages[0])
+
+
 def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency: float, length: int) -> int:
     """The number of tokens in the log. vLLM computes it in floating point, so it may be one below the exact product."""
-    if settings.version >= versions.GROUP_AWARE_LOG_SINCE:
+    if layout.rules.logged_tokens == "request":
         return int(concurrency * length)
-    smallest = min(spec.block_size for group in layout.groups for spec in group.specs)
-    return blocks // len(layout.groups) * smallest * settings.dcp
+    groups = layout.stage_groups[0]
+    smallest = min(spec.block_size for group in groups for spec in group.specs)
+    return blocks // len(groups) * smallest * settings.dcp
+
+
+def _checked_bytes(layout: PoolLayout, settings: VllmSettings, budget: int, stage: int) -> int:
+    """The bytes with which the check compares what a request needs."""
+    size = layout.stage_bytes[stage]
+    if settings.override is not None and layout.rules.override_checked:
+        budget = settings.override * size
+    return budget - size if layout.rules.null_block_reserved else budget
+
+
+def _checked_stages(layout: PoolLayout) -> list[int]:
+    return [stage for stage, size in enumerate(layout.stage_bytes) if size]
+
+
+def _longest(layout: PoolLayout, settings: VllmSettings, budget: int, bound: int) -> int:
+    """The longest sequence with which vLLM starts."""
+    return min(
+        layout.longest_checked(_checked_bytes(layout, settings, budget, stage), bound, stage) for stage in _checked_stages(layout)
+    )
 
 
 def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:
     """The error message of vLLM if it does not start, for the first pipeline stage that lacks memory; else ``None``."""
-    per_request = layout.total_blocks(length)
-    for size in layout.stage_bytes:
-        if not size:
-            continue
-        available = (size * settings.override if settings.override is not None else budget) - size
+    rules = layout.rules
+    for stage in _checked_stages(layout):
+        available, needed = _checked_bytes(layout, settings, budget, stage), layout.needed(length, stage)
         if available <= 0:
             return "No available memory for the cache blocks."
-        if size * per_request > available:
-            longest = layout.longest(available // size, min(length, bound))
-            estimate = f" Based on the available memory, the estimated maximum model length is {longest}." if longest else ""
+        if needed > available:
+            longest = layout.longest_checked(available, min(length, bound), stage)
+            estimate = ""
+            if longest:
+                estimate = " Based on the available memory,"
+                estimate += f" the estimated maximum model length is {longest}." if rules.estimate_told else " "
             return (
-                f"To serve at least one request with the model's max seq len ({length}), ({_gib(size * per_request)} GiB KV cache is "
-                f"needed, which is larger than the available KV cache memory ({_gib(available)} GiB).{estimate}"
+                f"To serve at least one request with the {rules.possessive} max seq len ({length}), ({_gib(needed, rules)} GiB KV cache "
+                f"is needed, which is larger than the available KV cache memory ({_gib(available, rules)} GiB).{estimate}"
             )
     return None
 
 
-def _gib(size: int) -> str:
-    return f"{round(size / GIB, 2)}"
+def _gib(size: int, rules: Rules) -> str:
+    return f"{size / GIB:.2f}" if rules.gib_digits == "fixed" else f"{round(size / GIB, 2)}"
 
 
 def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tuple[Try, ...]:
@@ -121,7 +155,7 @@ def _mamba_limit(layout: PoolLayout, settings: VllmSettings, blocks: int) -> tup
     Source: vLLM, config/compilation.py (pull request 38270): "max_num_seqs exceeds available Mamba cache blocks".
     """
     states = any(isinstance(spec, StateSpec) for group in layout.groups for spec in group.distinct)
-    if not states or settings.version < versions.STATES_CHECKED_SINCE or settings.sequences <= blocks:
+    if not states or not layout.rules.states_checked or settings.sequences <= blocks:
         return ()
     return (Try(flag=f"--max-num-seqs {blocks}", effect=f"{settings.sequences:,} requests need a state block each"),)
 

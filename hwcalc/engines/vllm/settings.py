@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.engines.request import Request
-from hwcalc.engines.vllm import formats, versions
+from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import compute_capability, sparse_kv_dtype
 from hwcalc.engines.vllm.defaults import batch_defaults
+from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
-from hwcalc.engines.vllm.states import STATE_KINDS, default_state_dtype
+from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype
+from hwcalc.engines.vllm.versions import Version, numbers, runs_second_runner
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.formats import FLOATS
@@ -38,8 +40,7 @@ class VllmSettings:
     """The dtype of recurrent states."""
     capability: int
     """Compute capability of the GPU: 90 for 9.0."""
-    version: int
-    """The minor version: 33 for 0.33."""
+    version: Version
     tp: int
     pp: int
     dcp: int
@@ -51,7 +52,10 @@ class VllmSettings:
     sequences: int
     """``max_num_seqs``."""
     prefix_caching: bool
-    async_scheduling: bool
+    state_caching: str
+    """What prefix caching keeps of recurrent states: ``none``, ``align`` or ``all``, as ``mamba_cache_mode``."""
+    concurrent_batches: int
+    """Batches that are scheduled and not finished."""
     hybrid: bool
     """Whether windowed layers keep only their window (vLLM's hybrid KV cache manager)."""
     override: int | None
@@ -69,15 +73,18 @@ class VllmSettings:
         return 0 if self.speculation is None else self.speculation.tokens
 
     @property
+    def rules(self) -> Rules:
+        """The rules of this version."""
+        return rules_of(self.version)
+
+    @property
     def in_flight(self) -> int:
-        """Tokens that are scheduled and not finished: one batch per pipeline stage, and one more with async scheduling."""
-        if self.version < versions.IN_FLIGHT_SINCE:
-            return self.batched_tokens
-        return (self.pp + self.async_scheduling) * self.batched_tokens
+        """Tokens that are scheduled and not finished."""
+        return self.concurrent_batches * self.batched_tokens
 
     def sized(self, request: Request) -> VllmSettings:
         """The settings for a request that differs only in length and batch."""
-        sequences, batched, full = _batches(request)
+        sequences, batched, full = _batches(request, self.rules)
         if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
             return self
         return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
@@ -91,18 +98,21 @@ class VllmSettings:
 def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
     """Fill in the defaults of vLLM. Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value."""
     options = request.options
+    release = numbers(version)
+    rules = rules_of(release)
     capability = compute_capability(request.hardware.gpu)
     model_dtype = _model_dtype(model, options.get("dtype"))
-    sequences, batched, full_batch = _batches(request)
+    sequences, batched, full_batch = _batches(request, rules)
     kinds = cached_kinds(model)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
+    prefix_caching, state_caching = _prefix_caching(options, model, kinds, rules)
     return VllmSettings(
-        kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds),
+        kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
         conv=conv,
-        state=_dtype_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv)),
+        state=_dtype_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv, rules)),
         capability=capability,
-        version=versions.minor(version),
+        version=release,
         tp=request.parallel.tp,
         pp=request.parallel.pp,
         dcp=request.parallel.dcp,
@@ -110,12 +120,35 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         batched_tokens=batched,
         full_batch=full_batch,
         sequences=sequences,
-        prefix_caching=_flag(options.get("enable_prefix_caching"), default=not (bool(kinds) and kinds <= set(STATE_KINDS))),
-        async_scheduling=_flag(options.get("async_scheduling"), default=True),
+        prefix_caching=prefix_caching,
+        state_caching=state_caching,
+        concurrent_batches=_concurrent_batches(options, model, release, request.parallel.pp),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
         speculation=read_speculation(options.get("speculative"), request.draft, request.option_draft),
     )
+
+
+def _prefix_caching(
+    options: Mapping[str, str], model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules
+) -> tuple[bool, str]:
+    """Whether prefixes are cached, and what is kept of recurrent states. The default is off for models without attention."""
+    states = bool(kinds & set(STATE_KINDS))
+    default = not states or (rules.hybrid_caching and not kinds <= set(STATE_KINDS))
+    requested = _flag(options.get("enable_prefix_caching"), default=default)
+    caching = caching_of_states(model, rules) if requested and states else "none"
+    return requested and (not states or caching != "none"), caching
+
+
+def _concurrent_batches(options: Mapping[str, str], model: ModelSpec, release: Version, pp: int) -> int:
+    """Batches that are scheduled and not finished: one a stage, and one more with async scheduling."""
+    rules = rules_of(release)
+    if rules.batches == "one":
+        return 1
+    ahead = _flag(options.get("async_scheduling"), default=rules.async_scheduling)
+    if rules.batches == "runner" and pp > 1 and not runs_second_runner(model, release):
+        ahead = False
+    return pp + ahead
 
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
@@ -124,7 +157,7 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return frozenset(kinds - {SharedCache})
 
 
-def _batches(request: Request) -> tuple[int, int, int | None]:
+def _batches(request: Request, rules: Rules) -> tuple[int, int, int | None]:
     """``max_num_seqs``, ``max_num_batched_tokens`` and :attr:`VllmSettings.full_batch`."""
     sequences, batched = batch_defaults(request.hardware.gpu)
     user_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
@@ -133,6 +166,8 @@ def _batches(request: Request) -> tuple[int, int, int | None]:
     if user_batched is None:
         if user_sequences is None:
             sequences = min(sequences, batched)
+        if not rules.batch_within_lengths:
+            return sequences, batched, None
         return sequences, min(batched, sequences * request.seq), batched
     if user_sequences is not None and user_sequences > user_batched:
         raise UsageError(
@@ -155,7 +190,12 @@ def _model_dtype(model: ModelSpec, requested: str | None) -> str:
 
 
 def _kv_dtype(
-    model: ModelSpec, requested: str | None, model_dtype: str, capability: int, kinds: frozenset[type[LayerKind]]
+    model: ModelSpec,
+    requested: str | None,
+    model_dtype: str,
+    capability: int,
+    kinds: frozenset[type[LayerKind]],
+    rules: Rules,
 ) -> str:
     """The KV dtype as vLLM resolves it; ``auto`` is the model dtype."""
     kv_dtype = formats.read_kv_dtype(requested or "auto")

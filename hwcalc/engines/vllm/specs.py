@@ -15,6 +15,7 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.frozen import fields, frozen, replace
 
 __all__ = [
@@ -60,12 +61,17 @@ class LayerSpec:
     block_size: int
     page: int
     tag: str = ""
+    alignment: int = 1
+    """Bytes of which a page is a multiple."""
+    unaligned: int = 0
+    """Bytes of a page before that."""
 
     @classmethod
     def of(cls, *, block_size: int, heads: int, row: int, tag: str, per_state: int = 1, alignment: int = 1, **more: Any) -> Self:
         """Compute the page. ``row`` is the bytes per head and state, a state covers ``per_state`` tokens, and ``alignment`` is in bytes."""
-        page = ceil_div(heads * (block_size // per_state) * row, alignment) * alignment
-        return cls(block_size=block_size, page=page, tag=tag, **more)
+        unaligned = heads * (block_size // per_state) * row
+        page = ceil_div(unaligned, alignment) * alignment
+        return cls(block_size=block_size, page=page, tag=tag, alignment=alignment, unaligned=unaligned, **more)
 
     @abstractmethod
     def blocks(self, length: int, limits: Limits) -> int:
@@ -80,12 +86,14 @@ class LayerSpec:
         """The spec without its window, in blocks of ``block_size`` or of the same size; unchanged if it has no window."""
         return self
 
-    def widened(self, page: int) -> LayerSpec | None:
+    def widened(self, page: int, rules: Rules) -> LayerSpec | None:
         """The spec with a larger page: more tokens per block if that divides evenly, or else padding; ``None`` if neither works."""
         ratio, rest = divmod(page, self.page)
-        if not rest:
+        if ratio == 1 and not rest:
+            return self
+        if not rest and rules.pages_grow:
             return replace(self, block_size=self.block_size * ratio, page=page)
-        return None if self.is_latent else replace(self, page=page)
+        return replace(self, page=page) if rules.pads_attention and not self.is_latent else None
 
     @cached_property
     def _hash(self) -> int:
@@ -136,7 +144,14 @@ class WindowSpec(LayerSpec):
 
     def whole(self, block_size: int | None) -> LayerSpec:
         size = block_size or self.block_size
-        return self.without_window(block_size=size, page=self.page * size // self.block_size, tag=self.tag)
+        unaligned = self.unaligned * size // self.block_size
+        return self.without_window(
+            block_size=size,
+            page=ceil_div(unaligned, self.alignment) * self.alignment,
+            tag=self.tag,
+            alignment=self.alignment,
+            unaligned=unaligned,
+        )
 
 
 class LatentWindowSpec(WindowSpec):
@@ -171,20 +186,21 @@ class CrossSpec(LayerSpec):
 
 @frozen
 class StateSpec(LayerSpec):
-    """Keeps recurrent states: ``states`` of them per request, whatever its length."""
+    """Keeps recurrent states: ``states`` of them per request, whatever its length, or beside them one for each block of tokens."""
 
     form: ClassVar[str] = "state"
 
     states: int
+    every: bool = False
     __hash__ = LayerSpec.__hash__
 
     def blocks(self, length: int, limits: Limits) -> int:
-        return self.states
+        return self.states + (ceil_div(length, self.block_size) if self.every else 0)
 
     @property
     def family(self) -> tuple[object, ...]:
         return self.form, self.block_size, self.page, self.states
 
-    def widened(self, page: int) -> LayerSpec:
+    def widened(self, page: int, rules: Rules) -> LayerSpec | None:
         """A block holds one state, so that its page can only be padded."""
-        return replace(self, page=page)
+        return self if page == self.page else replace(self, page=page) if rules.pads_states else None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from hwcalc.engines.vllm.rules import Rules
 from hwcalc.errors import UsageError
 from hwcalc.formulas import (
     GatedDeltaNet,
@@ -25,26 +26,56 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
-__all__ = ["STATE_KINDS", "checkpoint_alignment", "default_state_dtype", "exports_checkpoints", "state_bytes"]
+__all__ = ["STATE_KINDS", "caching_of_states", "checkpoint_alignment", "default_state_dtype", "exports_checkpoints", "state_bytes"]
 
 STATE_KINDS: Final = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, ShortConvolution, LightningAttention)
 
-# Prefix of model classes whose config names the format of the state -> the default if it does not; None is the format of convolutions.
-_NAMED_STATES: Final = {"NemotronH": "fp32", "Qwen3_5": None, "Qwen4Exp": None, "NemotronH_Nano": "fp32"}
+# Prefixes of model classes whose config may name the format of the state; else it is that of convolutions.
+_NAMED_STATES: Final = ("Qwen3_5", "Qwen4Exp")
+# Model classes with the mixin SupportsMambaPrefixCaching, in 0.11.1 to 0.27.
+_EVERY_STATE: Final = frozenset(
+    {
+        "BambaForCausalLM",
+        "FalconH1ForCausalLM",
+        "FalconMambaForCausalLM",
+        "GraniteMoeHybridForCausalLM",
+        "JambaForCausalLM",
+        "Mamba2ForCausalLM",
+        "MambaForCausalLM",
+        "NemotronHForCausalLM",
+        "NemotronHPuzzleForCausalLM",
+        "Zamba2ForCausalLM",
+    }
+)
 _GATED_DELTA_CHUNK: Final = 64
 
 
-def default_state_dtype(model: ModelSpec, conv: str) -> str:
+def default_state_dtype(model: ModelSpec, conv: str, rules: Rules) -> str:
     """The format of recurrent states for ``mamba_ssm_cache_dtype=auto``. ``conv`` is the format of convolutions."""
     if any(isinstance(group.kind, KimiDeltaAttention) for group in model.stack_for("vllm").groups):
         return "fp32"
-    for prefix, default in _NAMED_STATES.items():
-        if (model.architecture or "").startswith(prefix):
-            return model.state_dtype or default or conv
+    architecture = model.architecture or ""
+    if architecture.startswith("NemotronH"):
+        return conv if rules.nemotron_states == "conv" else model.state_dtype or rules.nemotron_states
+    if architecture.startswith(_NAMED_STATES) and rules.config_states:
+        return model.state_dtype or conv
     return conv
 
 
-def exports_checkpoints(kind: LayerKind, model: ModelSpec, capability: int) -> bool:
+def caching_of_states(model: ModelSpec, rules: Rules) -> str:
+    """What prefix caching keeps of the states of this model: ``all`` of them, the last ones (``align``), or ``none``.
+
+    With ``none`` vLLM turns prefix caching off for the whole model.
+    """
+    if rules.state_caching == "no":
+        return "none"
+    if rules.state_caching == "last":
+        return "align"
+    every = model.architecture in _EVERY_STATE
+    return "all" if every else "align" if rules.state_caching == "both" else "none"
+
+
+def exports_checkpoints(kind: LayerKind, model: ModelSpec, capability: int, rules: Rules) -> bool:
     """Whether prefill kernels write the state at block boundaries, which takes one more block per request.
 
     Those of Mamba-2 always do; those of gated delta nets with FlashInfer (SM90, or SM10x and SM12x with key heads of 128); those of
@@ -52,19 +83,19 @@ def exports_checkpoints(kind: LayerKind, model: ModelSpec, capability: int) -> b
     """
     family = capability // 10
     if isinstance(kind, Mamba2):
-        return True
+        return rules.mamba2_checkpoint
     if isinstance(kind, GatedDeltaNet):
-        if (model.architecture or "").startswith("OlmoHybrid"):
+        if not rules.gated_delta_checkpoint or (model.architecture or "").startswith("OlmoHybrid"):
             return False
         return family == 9 or (family in (10, 12) and kind.key_head_dim == 128)
-    if isinstance(kind, KimiDeltaAttention):
+    if isinstance(kind, KimiDeltaAttention) and rules.kimi_k3_checkpoint:
         return (model.architecture or "").startswith("KimiK3") and family in (9, 10, 12) and kind.head_dim == 128
     return False
 
 
-def checkpoint_alignment(kind: LayerKind, model: ModelSpec, capability: int) -> int:
+def checkpoint_alignment(kind: LayerKind, model: ModelSpec, capability: int, rules: Rules) -> int:
     """The number of tokens of which a block must be a multiple, so that checkpoints fall on block boundaries."""
-    if isinstance(kind, GatedDeltaNet) and exports_checkpoints(kind, model, capability):
+    if isinstance(kind, GatedDeltaNet) and exports_checkpoints(kind, model, capability, rules):
         return _GATED_DELTA_CHUNK
     return 1
 

@@ -1,18 +1,6 @@
-"""Changes between versions of vLLM, and the model classes that a version no longer has.
+"""Releases of vLLM: how a version is spelled, and the model classes that a release does not have.
 
-==================================================  ==============================  ==============
-behaviour                                           older                           since
-==================================================  ==============================  ==============
-page of a multi-head latent layer                   rows padded to 640 elements     plain (0.8)
-logged tokens of several groups                     (blocks // groups) x block      0.21
-share of the GPU, when the user gives none          0.9                             0.92 (0.21)
-CUDA graph memory                                   not subtracted                  0.21
-fewer blocks for states than requests               graphs for fewer requests       no start (0.19)
-batches in flight that windowed layers allow for    one                             two (0.24)
-==================================================  ==============================  ==============
-
-Sources: start-up messages of vLLM ("default since v0.21.0"); pull request 47728, which frees blocks by processed tokens and is not in
-0.23.0; ``model_executor/models/registry.py`` of 0.33 for the model classes.
+The rules that changed between releases are in :mod:`hwcalc.engines.vllm.rules`.
 """
 
 from __future__ import annotations
@@ -22,18 +10,18 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas import Role
+from hwcalc.model import ModelSpec
 
-__all__ = ["NEWEST", "VERSIONS", "check_architecture", "minor", "resolve"]
+__all__ = ["NEWEST", "VERSIONS", "Version", "check_architecture", "numbers", "resolve", "runs_second_runner"]
 
-NEWEST: Final = 33
-_OLDEST: Final = 7
-VERSIONS: Final = tuple(f"0.{number}" for number in range(NEWEST, _OLDEST - 1, -1))
-
-PLAIN_LATENT_SINCE: Final = 8
-GROUP_AWARE_LOG_SINCE: Final = 21
-IN_FLIGHT_SINCE: Final = 24
+_OLDEST: Final = 8
+VERSIONS: Final = tuple(f"0.{number}" for number in range(33, _OLDEST - 1, -1))
+NEWEST: Final = VERSIONS[0]
 _CROSS_UNTIL: Final = 10
-STATES_CHECKED_SINCE: Final = 19
+
+Version = tuple[int, ...]
+_LAST_PATCH: Final = 999
 
 # Model class -> the last version that has it. Dots1ForCausalLM was removed too, but vLLM runs the class of transformers instead.
 _REMOVED: Final[Mapping[str, str]] = MappingProxyType(
@@ -103,22 +91,42 @@ _NEVER: Final = frozenset(
         "XLNetLMHeadModel",
     }
 )
+# DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES of config/vllm.py, with the first release that lists them (0.26 or later).
+_SECOND_RUNNER: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "DeepseekV2ForCausalLM": "0.26",
+        "DeepseekV4ForCausalLM": "0.28",
+        "GraniteMoeForCausalLM": "0.26",
+        "InklingForCausalLM": "0.26",
+        "InklingForConditionalGeneration": "0.26",
+        "KimiK3ForConditionalGeneration": "0.27",
+        "LongcatFlashNgramForCausalLM": "0.26",
+        "Qwen2MoeForCausalLM": "0.26",
+    }
+)
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 
 
-def minor(version: str) -> int:
-    """The minor version: 33 for ``0.33``."""
-    return int(version.split(".")[1])
+def numbers(version: str, *, first: bool = False) -> Version:
+    """The numbers of a version, for comparison. A version without a patch is its last patch, or its first one.
+
+    >>> numbers("0.20.1"), numbers("0.20"), numbers("0.20", first=True)
+    ((0, 20, 1), (0, 20, 999), (0, 20, 0))
+    """
+    parts = tuple(int(part) for part in version.split("."))
+    return parts if len(parts) > 2 else (*parts, 0 if first else _LAST_PATCH)
 
 
 def resolve(requested: str) -> str:
-    """The known version of a spelling: ``0.20`` for ``0.20``, ``0.20.1`` and ``v0.20``."""
+    """The release that a spelling names: ``0.20.1`` for ``v0.20.1``, and ``0.20``, its last patch, for ``0.20``."""
     parts = requested.removeprefix("v").split(".")
-    if 2 <= len(parts) <= 3 and all(part.isdecimal() and len(part) < 4 for part in parts):
-        version = f"{int(parts[0])}.{int(parts[1])}"
-        if version in VERSIONS:
-            return version
+    if parts[-1].startswith("post"):
+        parts.pop()
+    if 2 <= len(parts) <= 4 and all(part.isdecimal() and len(part) < 4 for part in parts):
+        version = [int(part) for part in parts]
+        if f"{version[0]}.{version[1]}" in VERSIONS:
+            return ".".join(map(str, version))
     raise UnknownNameError(
         f"--engine vllm@{requested[:20]}: no rules for that version.",
         option="engine",
@@ -126,16 +134,27 @@ def resolve(requested: str) -> str:
     )
 
 
+def runs_second_runner(model: ModelSpec, version: Version) -> bool:
+    """Whether 0.26 to 0.28 run the model on the V2 runner: dense models with attention only, and a list of model classes."""
+    first = next((since for architecture, since in _SECOND_RUNNER.items() if architecture == model.architecture), None)
+    if first is not None:
+        return version >= numbers(first, first=True)
+    kinds = [tensor.role for group in model.stack_for("vllm").groups for tensor in group.kind.tensors()]
+    blocks = () if model.counted is None else model.counted.blocks
+    routed = any(weight.copies > 1 for block in blocks for weight in block.weights)
+    return not routed and Role.STATE not in kinds and Role.CONV not in kinds
+
+
 def check_architecture(architecture: str | None, version: str, *, cross: bool) -> None:
     """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not run the model class.
 
     ``cross`` says whether the model has cross attention.
     """
-    lost = cross and minor(version) > _CROSS_UNTIL and not (architecture or "").startswith(_CROSS)
+    lost = cross and numbers(version)[1] > _CROSS_UNTIL and not (architecture or "").startswith(_CROSS)
     if architecture in _NEVER or (lost and architecture not in _REMOVED):
         raise UnsupportedError(f"vLLM does not run {architecture}.", hint="Use: --engine transformers")
     last = _REMOVED.get(architecture or "")
-    if last is None or minor(version) <= minor(last):
+    if last is None or numbers(version)[:2] <= numbers(last)[:2]:
         return
     raise UnsupportedError(
         f"vLLM {version} does not run {architecture}: needs vLLM <= {last}.",

@@ -3,55 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from hwcalc.engines.pool import PoolGroup
 from hwcalc.errors import KvplanError
-from tests.hwcalc.engines.vllm_rows import Row, row_opened, rows
+from tests.hwcalc.engines.vllm_rows import differences, row_opened, rows
 
 ALLOWED_MISSES: Final = 0.03
 
 KNOWN_MISSES: Final[Mapping[str, str]] = {}
 """Rows that are not planned exactly, by name, each with its reason. One that begins to pass must leave this table."""
-
-
-def differences(row: Row) -> list[str]:
-    """Everything in which the plan of a row differs from vLLM's own."""
-    context = row_opened(row)
-    pool = context.pool(row["options"]["available_bytes"])
-    assert pool is not None
-    result = row["result"]
-    pairs: dict[str, tuple[Any, Any]] = {
-        "bytes per block": (pool.bytes_per_block, max(result["bytes_per_block_per_rank"])),
-        "groups": (sorted(map(_group, context.groups)), sorted(map(_golden_group, result["groups"]))),
-        "fits": (pool.fits, "error" not in result),
-    }
-    if "bytes_needed_for_one_max_len_request_per_rank" in result:
-        pairs["needed"] = (pool.needed_bytes, max(result["bytes_needed_for_one_max_len_request_per_rank"]))
-    if "estimated_max_model_len" in result:
-        pairs["longest"] = (min(pool.max_seq or 0, context.tokens), result["estimated_max_model_len"])
-    if "error" in result:
-        pairs["message"] = (pool.message, result["error"].partition(" Try increasing")[0])
-    else:
-        pairs["blocks"] = (pool.blocks, result["num_blocks"])
-        pairs["tokens"] = (pool.tokens, result["log_kv_cache_size_tokens"])
-        pairs["concurrency"] = (f"{pool.max_concurrency:.2f}", f"{result['log_max_concurrency']:.2f}")
-    if result.get("effective", {}).get("block_size"):
-        pairs["block size"] = (pool.block_size, result["effective"]["block_size"])
-    return [f"{name}: {ours} != {theirs}" for name, (ours, theirs) in pairs.items() if ours != theirs]
-
-
-def _group(group: PoolGroup) -> tuple[int, int, int]:
-    """Layers, blocks, and the bytes of all its layers' pages."""
-    return group.count, group.blocks_per_request, group.block_bytes
-
-
-def _golden_group(group: Mapping[str, Any]) -> tuple[int, int, int]:
-    summed = group["class"] == "UniformTypeKVCacheSpecs"
-    total = group["page_size_bytes"] * (1 if summed else group["n_layers"])
-    return group["n_layers"], group["blocks_for_one_max_len_request"], total
 
 
 @pytest.mark.parametrize("name", rows())

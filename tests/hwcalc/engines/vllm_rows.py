@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
@@ -10,7 +11,12 @@ from typing import Any, Final
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
+from hwcalc.engines.pool import PoolGroup
 from hwcalc.engines.request import Request
+from hwcalc.engines.vllm.groups import BlockGroup
+from hwcalc.engines.vllm.opened import of_vllm
+from hwcalc.engines.vllm.pool import group_infos
+from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.sources import resolve
 from tests.paths import GOLDEN as ROWS
@@ -63,6 +69,7 @@ def row_opened(row: Row) -> Opened:
     if isinstance(config.get("text_config"), Mapping):
         config["text_config"] = {key: value for key, value in config["text_config"].items() if key != "quantization_config"}
     own = {
+        "block_size": options.get("block_size"),
         "max_num_batched_tokens": options.get("max_num_batched_tokens"),
         "num_gpu_blocks_override": options.get("num_gpu_blocks_override"),
         "enable_prefix_caching": options.get("enable_prefix_caching"),
@@ -74,9 +81,9 @@ def row_opened(row: Row) -> Opened:
     gpu = row["result"].get("gpu_emulated")
     return opened(
         config,
-        seq=options.get("max_model_len") or row["result"]["effective"]["max_model_len"],
+        seq=options.get("max_model_len") or _length(row["result"]),
         # MiniMax-Text-01 left after 0.23; its row asked the planner without the model.
-        version=None if gpu else "0.23",
+        version=row.get("vllm_version") or (None if gpu else "0.23"),
         dtype=options.get("kv_cache_dtype"),
         tp=options.get("tp", 1),
         pp=options.get("pp", 1),
@@ -84,3 +91,62 @@ def row_opened(row: Row) -> Opened:
         gpu=None if gpu is None else card(gpu.split()[1]),
         options={name: str(value).lower() for name, value in own.items() if value is not None},
     )
+
+
+def _length(result: Row) -> int:
+    """The length that the run planned for. Before 0.12 a refused run leaves its last trial value in the settings."""
+    told = re.search(r"max seq len \((\d+)\)", result.get("error", ""))
+    return int(told[1]) if told else int(result["effective"]["max_model_len"])
+
+
+def differences(row: Row) -> list[str]:
+    """Everything in which the plan of a row differs from vLLM's own."""
+    context = row_opened(row)
+    pool = context.pool(row["options"]["available_bytes"])
+    assert pool is not None
+    result = row["result"]
+    pairs: dict[str, tuple[Any, Any]] = {
+        "fits": (pool.fits, "error" not in result),
+    }
+    if "bytes_per_block_per_rank" in result:
+        pairs["bytes per block"] = (pool.bytes_per_block, max(result["bytes_per_block_per_rank"]))
+    if "groups" in result:
+        first = "vllm_version" in row and context.request.parallel.pp > 1
+        ours = _groups_of_first_stage(context) if first else context.groups
+        pairs["groups"] = (sorted(map(_group, ours)), sorted(map(_golden_group, result["groups"])))
+    if "bytes_needed_for_one_max_len_request_per_rank" in result:
+        pairs["needed"] = (pool.needed_bytes, max(result["bytes_needed_for_one_max_len_request_per_rank"]))
+    if "estimated_max_model_len" in result:
+        pairs["longest"] = (min(pool.max_seq or 0, context.tokens), result["estimated_max_model_len"])
+    if "error" in result:
+        pairs["message"] = (pool.message, result["error"].partition(" Try increasing")[0])
+    else:
+        pairs["blocks"] = (pool.blocks, result["num_blocks"])
+        pairs["tokens"] = (pool.tokens, result["log_kv_cache_size_tokens"])
+        pairs["concurrency"] = (f"{pool.max_concurrency or 0:.2f}", f"{result['log_max_concurrency']:.2f}")
+    if result.get("effective", {}).get("block_size") and "vllm_version" not in row:
+        pairs["block size"] = (pool.block_size, result["effective"]["block_size"])
+    return [f"{name}: {ours} != {theirs}" for name, (ours, theirs) in pairs.items() if ours != theirs]
+
+
+def _groups_of_first_stage(context: Opened) -> list[PoolGroup]:
+    """The groups with the layers of the first pipeline stage, which is what the rows of older versions list."""
+    layout = of_vllm(context).layout
+    own = []
+    for group in layout.stage_groups[0]:
+        pairs = zip(group.members, group.specs, strict=True)
+        kept = [(member, spec) for member, spec in pairs if layout.caches[member].stage == 0]
+        members, specs = zip(*kept, strict=True) if kept else ((), ())
+        own.append(BlockGroup(members=members, specs=specs, distinct=group.distinct))
+    return list(group_infos(replace(layout, groups=tuple(own)), context.tokens))
+
+
+def _group(group: PoolGroup) -> tuple[int, int, int]:
+    """Layers, blocks, and the bytes of all its layers' pages."""
+    return group.count, group.blocks_per_request, group.block_bytes
+
+
+def _golden_group(group: Mapping[str, Any]) -> tuple[int, int, int]:
+    summed = group["class"] == "UniformTypeKVCacheSpecs"
+    total = group["page_size_bytes"] * (1 if summed else group["n_layers"])
+    return group["n_layers"], group["blocks_for_one_max_len_request"], total

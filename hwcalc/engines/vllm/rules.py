@@ -1,0 +1,205 @@
+"""The rules of vLLM's planner that changed between releases: one table of what held from which release on.
+
+Each row was read in the Python of the releases and run there (``tests/golden/vllm_versions.json``). The newest entry of a rule is what
+the rest of this room describes; an older one is a difference to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from hwcalc.engines.vllm.versions import NEWEST, Version, numbers
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["TABLE", "Period", "Rule", "Rules", "periods", "rules_of"]
+
+_UTILS: Final = "v1/core/kv_cache_utils.py"
+_SPECS: Final = "v1/kv_cache_interface.py"
+_MODELS: Final = "model_executor/models/config.py"
+
+
+@frozen
+class Rules:
+    """What holds in one release. The fields are the rules of :data:`TABLE`."""
+
+    logged_tokens: str
+    """The log's tokens: ``group`` is the tokens of one group's share of the blocks, ``request`` is concurrency x length."""
+    concurrency: str
+    """The log's concurrency: all ``blocks`` over those of a request, or all tokens over its ``length``."""
+    check: str
+    """What one request needs by the check before start-up, compared with the budget.
+
+    ``layers``: the sum over layers, before windowed layers are promoted. ``model``: the blocks of the first group, of the whole model
+    on one rank. ``first``: the blocks of the first group, on each stage. ``groups``: the blocks of all groups.
+    """
+    null_block_reserved: bool
+    """Whether the check leaves the null block out of the budget."""
+    override_checked: bool
+    """Whether the check compares with ``num_gpu_blocks_override`` instead of the budget."""
+    estimate_told: bool
+    """Whether the error names the longest length that fits. In 0.8 the sentence breaks off before the number."""
+    gib_digits: str
+    """How the error writes GiB: ``fixed`` has two decimals, ``short`` at most two."""
+    possessive: str
+    groups_layers: bool
+    """Whether layers of different kinds get groups. Before, windowed layers are kept whole where full ones exist."""
+    groups_by_stage: bool
+    """Whether each pipeline stage forms groups of its own layers."""
+    group_ratio: str
+    """A group has as many layers as the commonest kind, if that has less than this times as many as the rarest; else as the rarest."""
+    strided_groups: bool
+    """Whether a group takes every n-th layer of its kind. Before, it takes layers in a row, and the last group is shorter."""
+    sums_page_sizes: bool
+    """Whether layers of one kind with pages of different sizes form one group."""
+    pages_grow: bool
+    """Whether a block of a small page gets more tokens, so that all pages are of one size."""
+    pads_attention: bool
+    """Whether an attention page that does not divide the largest one is padded."""
+    pads_states: bool
+    """Whether a state that is smaller than the largest page is padded."""
+    promotes_latents: bool
+    """Whether windowed layers are kept whole if a latent page cannot be brought to the size of the others."""
+    promoted_block: bool
+    """Whether a windowed layer that is kept whole takes the block size of the full layers."""
+    chunks: str
+    """Chunked layers (Llama 4): ``groups`` of their own; kept ``whole``, but checked as chunks; or ``full`` in every respect."""
+    value_width: bool
+    """Whether a layer has the width of its values. Before, values take the width of keys."""
+    window_block_fixed: bool
+    """Whether windowed layers keep blocks of the kernel's size under a larger ``block_size``."""
+    packed: str
+    """DeepSeek-V4's blocks: ``pages`` side by side, ``slots`` by page size, ``tuples`` of one page of each size."""
+    batches: str
+    """Batches in flight: ``one``; ``runner``: one a stage, and one more on the V2 runner or with a single stage; ``stages``: always."""
+    async_scheduling: bool
+    hybrid_caching: bool
+    """Whether hybrid models cache prefixes by default."""
+    state_caching: str
+    """Recurrent states under prefix caching: ``no``; ``all`` blocks' states or nothing; ``both`` all or the last; the ``last`` ones."""
+    attention_free_block: str
+    """The tokens in a block of a model without attention that caches prefixes: the default ``block`` size, or the whole ``length``."""
+    speculated_states: bool
+    """Whether each speculated token takes a block of a state."""
+    hybrid_step: str
+    """A hybrid's attention block grows in steps of: ``kernel``, or ``user`` for the larger of the kernel's and the user's block."""
+    latent_hybrid_step: int
+    """The least step for a hybrid with latent attention."""
+    mamba2_checkpoint: bool
+    gated_delta_checkpoint: bool
+    kimi_k3_checkpoint: bool
+    nemotron_states: str
+    """The default of Nemotron-H's states: ``conv`` is the format of convolutions."""
+    config_states: bool
+    """Whether Qwen3.5's states have the format that the config names."""
+    latent_block: int
+    """The block size of multi-head latent attention on SM90."""
+    latent_block_forced: bool
+    """Whether latent attention takes its own block size whatever the user's."""
+    sparse_auto: str
+    """DeepSeek-V3.2's cache for ``auto``: ``fp8_ds_mla`` or ``auto``."""
+    batch_within_lengths: bool
+    """Whether the default batch is at most all requests' longest sequences."""
+    whole_encoder: bool
+    """Whether cross attention reserves the batch, not the longest input of the encoder."""
+    states_checked: bool
+    """Whether a start with more ``max_num_seqs`` than state blocks is refused."""
+
+
+class Rule(NamedTuple):
+    """A rule: the field of :class:`Rules`, what held since which release (newest first), and the place where vLLM keeps it."""
+
+    name: str
+    entries: tuple[tuple[str, Any], ...]
+    source: str
+
+
+class Period(NamedTuple):
+    """An entry of the table with both its ends: it holds from ``since`` until before ``until``."""
+
+    rule: str
+    value: Any
+    since: str
+    until: str | None
+    source: str
+
+
+def _on(name: str, since: str, source: str) -> Rule:
+    return Rule(name, ((since, True), ("0.0", False)), source)
+
+
+def _off(name: str, since: str, source: str) -> Rule:
+    return Rule(name, ((since, False), ("0.0", True)), source)
+
+
+TABLE: Final[tuple[Rule, ...]] = (
+    Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
+    Rule("concurrency", (("0.9.1", "blocks"), ("0.0", "length")), f"{_UTILS} get_max_concurrency_for_kv_cache_config"),
+    Rule(
+        "check",
+        (("0.19", "groups"), ("0.17", "first"), ("0.14", "model"), ("0.0", "layers")),
+        f"{_UTILS} _max_memory_usage_bytes_from_groups, check_enough_kv_cache_memory",
+    ),
+    _on("null_block_reserved", "0.29", f"{_UTILS} get_kv_cache_configs"),
+    _on("override_checked", "0.20.1", f"{_UTILS} get_kv_cache_configs"),
+    _on("estimate_told", "0.9", f"{_UTILS} check_enough_kv_cache_memory"),
+    Rule("gib_digits", (("0.14", "short"), ("0.0", "fixed")), f"{_UTILS} _check_enough_kv_cache_memory"),
+    Rule("possessive", (("0.22", "model's"), ("0.0", "models's")), f"{_UTILS} _check_enough_kv_cache_memory"),
+    _on("groups_layers", "0.9.1", f"{_UTILS} get_kv_cache_config"),
+    _off("groups_by_stage", "0.11", f"{_UTILS} get_kv_cache_configs"),
+    Rule("group_ratio", (("0.18", "1.5"), ("0.12", "1.25"), ("0.0", "1")), f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
+    _on("strided_groups", "0.11", f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
+    _on("sums_page_sizes", "0.11", f"{_SPECS} UniformTypeKVCacheSpecs"),
+    _on("pages_grow", "0.12", f"{_UTILS} unify_kv_cache_spec_page_size"),
+    _on("pads_attention", "0.24", f"{_UTILS} unify_kv_cache_spec_page_size"),
+    _on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
+    _on("promotes_latents", "0.27", f"{_UTILS} _try_get_full_allocation_fallback_groups"),
+    _on("promoted_block", "0.27", f"{_UTILS} _promote_local_kv_cache_specs"),
+    Rule("chunks", (("0.14", "groups"), ("0.10", "whole"), ("0.0", "full")), "config/vllm.py __post_init__"),
+    _on("value_width", "0.20", f"{_SPECS} SlidingWindowSpec; models/mimo_v2_flash.py"),
+    Rule(
+        "window_block_fixed",
+        (("0.30", False), ("0.25", True), ("0.0", False)),
+        "model_executor/layers/attention/attention.py get_kv_cache_spec",
+    ),
+    Rule("packed", (("0.27", "pages"), ("0.23", "slots"), ("0.0", "tuples")), f"{_UTILS} _get_kv_cache_config_packed"),
+    Rule("batches", (("0.29", "stages"), ("0.26", "runner"), ("0.0", "one")), "config/vllm.py max_concurrent_batches"),
+    _on("async_scheduling", "0.14", "config/vllm.py __post_init__"),
+    _on("hybrid_caching", "0.28", "engine/arg_utils.py _set_default_chunked_prefill_and_prefix_caching_args"),
+    Rule(
+        "state_caching",
+        (("0.28", "last"), ("0.15", "both"), ("0.11.1", "all"), ("0.0", "no")),
+        f"{_MODELS} MambaModelConfig",
+    ),
+    Rule("attention_free_block", (("0.12", "block"), ("0.0", "length")), f"{_MODELS} MambaModelConfig"),
+    _on("speculated_states", "0.15", f"{_SPECS} MambaSpec.max_memory_usage_bytes"),
+    Rule("hybrid_step", (("0.20", "user"), ("0.0", "kernel")), "platforms/interface.py _align_hybrid_block_size"),
+    Rule("latent_hybrid_step", (("0.27", 128), ("0.20", 16), ("0.11.1", 64), ("0.0", 16)), "platforms/interface.py"),
+    _on("mamba2_checkpoint", "0.32", "model_executor/layers/mamba/mamba_mixer2.py"),
+    _on("gated_delta_checkpoint", "0.33", "model_executor/layers/mamba/gdn"),
+    _on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
+    Rule("nemotron_states", (("0.20", "fp32"), ("0.13", "fp16"), ("0.0", "conv")), f"{_MODELS} NemotronHForCausalLMConfig"),
+    _on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
+    Rule("latent_block", (("0.18", 16), ("0.0", 64)), "platforms/cuda.py"),
+    _off("latent_block_forced", "0.11", "platforms/cuda.py check_and_update_config"),
+    Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
+    _on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
+    _on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),
+    _on("states_checked", "0.20", "config/compilation.py"),
+)
+
+
+def periods() -> Iterator[Period]:
+    """Every entry of the table with the release in which it ended."""
+    for rule in TABLE:
+        until: str | None = None
+        for since, value in rule.entries:
+            yield Period(rule.name, value, since, until, rule.source)
+            until = since
+
+
+@lru_cache(maxsize=64)
+def rules_of(version: Version = numbers(NEWEST)) -> Rules:
+    """The rules of one release."""
+    return Rules(**{rule.name: next(value for since, value in rule.entries if numbers(since, first=True) <= version) for rule in TABLE})
