@@ -146,7 +146,7 @@ class SpecBuilder:
         return "keys_values", FullSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
 
     def _window(self, kind: AttentionKind | LatentAttention) -> int | None:
-        if self.model.architecture in _NEVER_WINDOWED:
+        if self.model.architecture in _NEVER_WINDOWED or self.rules.engine == "V0":
             return None
         if self.model.architecture in _ALWAYS_WINDOWED and self.model.facts.sliding_window is not None:
             return self.model.facts.sliding_window
@@ -165,7 +165,8 @@ class SpecBuilder:
         """Bytes per token of one layer on a rank."""
         if isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
             width = kind.kv_lora_rank + kind.qk_rope_head_dim
-            return formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes)
+            row, alignment = formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes), self.rules.latent_row_alignment
+            return ceil_div(row, alignment) * alignment
         heads, key, value = self._heads(kind)
         return heads * formats.row_bytes(self.settings.kv_dtype, key, value, self.settings.element_bytes)
 
@@ -202,12 +203,13 @@ class SpecBuilder:
         yield "compressor_state", window(block, 2 * halves * kind.head_dim * 4, "state", halves * ratio)
 
     def _state_bytes(self, kind: LayerKind) -> int:
+        in_fp8 = self.rules.states_follow_cache and formats.is_fp8(self.settings.kv_dtype)
         return state_bytes(
             kind,
             tp=self.settings.tp,
             speculated=self.settings.speculated,
-            conv_bytes=_element(self.settings.conv),
-            ssm_bytes=_element(self.settings.state),
+            conv_bytes=1 if in_fp8 else _element(self.settings.conv),
+            ssm_bytes=1 if in_fp8 else _element(self.settings.state),
         )
 
     def _alignment(self) -> int:

@@ -20,6 +20,7 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.blocks import compute_capability
+from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import FLAGS, serve
 from hwcalc.engines.vllm.layout import LayerCache
@@ -30,6 +31,7 @@ from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec
 from hwcalc.engines.vllm.speculation import draft_named
+from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
@@ -41,11 +43,7 @@ __all__ = ["Vllm"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
-_OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
-_VENDORS: Final = ("nvidia", "amd")
-_LEAST_CAPABILITY: Final = 70
-"""Compute capability 7.0, which vLLM's installation page requires."""
 
 
 class Vllm(Engine):
@@ -108,7 +106,7 @@ class Vllm(Engine):
 
     def check(self, opened: Opened) -> None:
         planned = of_vllm(opened)
-        opened.told(opened.shared("supported", lambda: _supported(planned)))
+        opened.told(opened.shared("supported", lambda: check_supported(planned)))
         # Plan the layout here, since vLLM refuses a model that it cannot lay out.
         planned.layout  # noqa: B018
         opened.tell(*opened.shared("remarks", lambda: tuple(_remarks(planned))))
@@ -216,34 +214,6 @@ class Vllm(Engine):
         return weight_parts(opened)
 
 
-def _supported(opened: VllmOpened) -> Noted[None]:
-    """Raise an error for a model, a GPU or parallel sizes that vLLM does not support. Notes say what is assumed."""
-    model, gpu = opened.model, opened.request.hardware.gpu
-    versions.check_architecture(model.architecture, opened.version, cross=CrossAttention in cached_kinds(model))
-    if (model.architecture or "").startswith(_OWN_CACHES):
-        raise UnsupportedError(
-            f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
-            hint="Use: --engine reference",
-        )
-    _check_ranks(model, opened.request.parallel)
-    notes = []
-    if opened.version != versions.VERSIONS[0]:
-        message = "Flags and KV dtypes are taken to be those of 0.33; what kvplan knows to differ is applied."
-        notes.append(Note(code="older-version", message=message))
-    if gpu is None:
-        message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
-        notes.append(Note(code="default-gpu", message=message))
-    elif gpu.vendor.lower() not in _VENDORS or 0 < compute_capability(gpu) < _LEAST_CAPABILITY:
-        raise UnsupportedError(
-            f"vLLM's rules for {gpu.name} are not known.",
-            hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
-        )
-    elif gpu.vendor.lower() != "nvidia":
-        message = "vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks."
-        notes.append(Note(code="not-cuda", message=message))
-    return Noted(None, tuple(notes))
-
-
 def _remarks(opened: VllmOpened) -> Iterator[Note]:
     """Notes on the settings."""
     model, request, settings = opened.model, opened.request, opened.settings
@@ -298,38 +268,3 @@ def _extra(name: str, size: int) -> StoredTensor:
     return StoredTensor(
         name=name, role=Role.KEY, axes=("bytes",), shape=(size,), dtype="int8", positions=1, span=Once(), bytes=size, rule=rule
     )
-
-
-def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
-    """Raise an error for parallel sizes that vLLM refuses when it starts."""
-    kinds = [group.kind for group in model.stack_for("vllm").groups]
-    attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
-    for kind in attention:
-        if kind.num_attention_heads % parallel.tp:
-            raise UsageError(
-                f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {parallel.tp}.",
-                hint="Use a tp that divides the number of heads.",
-            )
-    if parallel.ep not in (1, parallel.tp * parallel.dp):
-        raise UsageError(
-            f"ep {parallel.ep} is not tp x dp: vLLM deals experts out over all {parallel.tp * parallel.dp} ranks.",
-            hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
-        )
-    if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
-        check_experts(model, parallel.tp * parallel.dp)
-    if parallel.dcp == 1:
-        return
-    if parallel.tp % parallel.dcp:
-        raise UsageError(f"dcp {parallel.dcp} does not divide tp {parallel.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
-    if any(isinstance(kind, (SlidingAttention, ChunkedAttention)) for kind in attention):
-        raise UnsupportedError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
-    for kind in attention:
-        if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):
-            continue
-        most = parallel.tp // kind.num_key_value_heads
-        if most < parallel.dcp:
-            raise UsageError(
-                f"dcp {parallel.dcp} needs {parallel.dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
-                f"tp {parallel.tp} has {most}.",
-                hint=f"Use --tp {parallel.dcp * kind.num_key_value_heads}, or leave out --dcp.",
-            )

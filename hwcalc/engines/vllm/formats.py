@@ -34,6 +34,7 @@ __all__ = [
     "check_kv_dtype",
     "checkpoint_kv_dtype",
     "float_name",
+    "is_fp8",
     "is_turboquant",
     "latent_row",
     "read_kv_dtype",
@@ -149,6 +150,11 @@ def latent_row(kv_dtype: str, elements: int, element_bytes: int) -> int:
     if kv_dtype in _FP8:
         return elements
     return elements * element_bytes
+
+
+def is_fp8(kv_dtype: str) -> bool:
+    """Whether keys and values are plain fp8, one byte a number."""
+    return kv_dtype in _FP8
 
 
 def is_turboquant(kv_dtype: str) -> bool:

@@ -99,7 +99,7 @@ class PoolLayout:
         if self.rules.check == "layers":
             own = (spec for cache, spec in zip(self.caches, self.declared, strict=True) if cache.stage == stage)
             return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
-        groups = self.groups if self.rules.check == "groups" else self.groups[:1]
+        groups = self.groups if self.rules.check in ("groups", "tokens") else self.groups[:1]
         width = self.stage_bytes[stage]
         if self.rules.check == "model":
             width = max(sum(spec.page for spec in group.specs) for group in self.groups)
@@ -163,7 +163,7 @@ def _of_layers(builder: SpecBuilder, stack: Stack, pp: int) -> Iterator[tuple[La
     numbers = {group.kind: number for number, group in enumerate(stack.groups)}
     known: dict[tuple[int, bool], tuple[tuple[str, LayerSpec], ...]] = {}
     by_identity: dict[int, int] = {}
-    for layer, stage, kinds in _placed(stack, pp):
+    for layer, stage, kinds in _placed(stack, pp, builder.rules):
         outer = builder.leaves_outer and (layer < _BOUNDARY or layer >= len(stack) - _BOUNDARY)
         for kind in kinds:
             # Look up by identity first: layers share their kinds, and comparing kinds is slow.
@@ -193,13 +193,19 @@ def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Li
     )
 
 
-def _placed(stack: Stack, pp: int) -> Iterator[tuple[int, int, Sequence[LayerKind]]]:
-    """Each layer with its pipeline stage. The remainder goes to the stages before the last, one layer each, the later stages first."""
+def _placed(stack: Stack, pp: int, rules: Rules) -> Iterator[tuple[int, int, Sequence[LayerKind]]]:
+    """Each layer with its pipeline stage. The remainder goes to the stages before the last, one layer each, the later stages first.
+
+    V0 gives all of it to the last stage.
+    """
     if pp > len(stack):
         raise UnsupportedError(f"pp {pp} is more than the model's {len(stack)} layers.", hint="Use a smaller pp.")
     counts = [len(stack) // pp] * pp
-    for back in range(2, len(stack) % pp + 2):
-        counts[-back] += 1
+    if rules.stage_remainder == "last":
+        counts[-1] += len(stack) % pp
+    else:
+        for back in range(2, len(stack) % pp + 2):
+            counts[-back] += 1
     layer = 0
     for stage, count in enumerate(counts):
         for _ in range(count):

@@ -56,10 +56,9 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
 
 
 def usable_blocks(layout: PoolLayout, settings: VllmSettings, budget: int) -> int:
-    """Blocks for requests on the stage with the fewest blocks: all except the null block."""
-    if settings.override is not None:
-        return max(0, settings.override - 1)
-    return max(0, min(budget // size for size in layout.stage_bytes if size) - 1)
+    """Blocks for requests on the stage with the fewest blocks: all except the null block, which V0 has not."""
+    blocks = min(budget // size for size in layout.stage_bytes if size) if settings.override is None else settings.override
+    return max(0, blocks - (layout.rules.engine == "V1"))
 
 
 def _without_cache(budget: int) -> PoolInfo:
@@ -132,6 +131,11 @@ def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: in
         available, needed = _checked_bytes(layout, settings, budget, stage), layout.needed(length, stage)
         if available <= 0:
             return "No available memory for the cache blocks."
+        if needed > available and rules.check == "tokens":
+            held = available // layout.stage_bytes[stage] * layout.block_size
+            return (
+                f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
+            )
         if needed > available:
             longest = layout.longest_checked(available, min(length, bound), stage)
             estimate = ""

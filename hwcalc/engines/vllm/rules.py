@@ -24,6 +24,20 @@ _MODELS: Final = "model_executor/models/config.py"
 class Rules:
     """What holds in one release. The fields are the rules of :data:`TABLE`."""
 
+    engine: str
+    """The engine that runs by default: ``V0`` or ``V1``. V0 has no groups, no null block, and keeps every token of every layer."""
+    stage_remainder: str
+    """The pipeline stages that have one layer more: those ``before the last``, or only the ``last``, which has all of the remainder."""
+    dcp: bool
+    """Whether there is decode context parallelism."""
+    latent_row_alignment: int
+    """Bytes of which a token's row of a latent cache is a multiple."""
+    latent_fp8: bool
+    """Whether latent attention has an fp8 cache."""
+    hybrid_by_hand: bool
+    """Whether hybrids run only without CUDA graphs and prefix caching, and with a block size that holds a state."""
+    states_follow_cache: bool
+    """Whether recurrent states have the dtype of the KV cache."""
     logged_tokens: str
     """The log's tokens: ``group`` is the tokens of one group's share of the blocks, ``request`` is concurrency x length."""
     concurrency: str
@@ -31,7 +45,7 @@ class Rules:
     check: str
     """What one request needs by the check before start-up, compared with the budget.
 
-    ``layers``: the sum over layers, before windowed layers are promoted. ``model``: the blocks of the first group, of the whole model
+    ``tokens``: as many tokens as the blocks have (V0). ``layers``: the sum over layers, before windowed layers are promoted. ``model``: the blocks of the first group, of the whole model
     on one rank. ``first``: the blocks of the first group, on each stage. ``groups``: the blocks of all groups.
     """
     null_block_reserved: bool
@@ -134,15 +148,22 @@ def _off(name: str, since: str, source: str) -> Rule:
 
 
 TABLE: Final[tuple[Rule, ...]] = (
+    Rule("engine", (("0.8", "V1"), ("0.0", "V0")), "engine/arg_utils.py _is_v1_supported_oracle"),
+    Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),
+    _on("dcp", "0.10.2", "engine/arg_utils.py"),
+    Rule("latent_row_alignment", (("0.8", 1), ("0.0", 256)), "worker/cache_engine.py get_cache_block_size"),
+    _on("latent_fp8", "0.10", "engine/arg_utils.py _is_v1_supported_oracle"),
+    Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
+    _off("states_follow_cache", "0.10.1", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
     Rule("concurrency", (("0.9.1", "blocks"), ("0.0", "length")), f"{_UTILS} get_max_concurrency_for_kv_cache_config"),
     Rule(
         "check",
-        (("0.19", "groups"), ("0.17", "first"), ("0.14", "model"), ("0.0", "layers")),
+        (("0.19", "groups"), ("0.17", "first"), ("0.14", "model"), ("0.8", "layers"), ("0.0", "tokens")),
         f"{_UTILS} _max_memory_usage_bytes_from_groups, check_enough_kv_cache_memory",
     ),
     _on("null_block_reserved", "0.29", f"{_UTILS} get_kv_cache_configs"),
-    _on("override_checked", "0.20.1", f"{_UTILS} get_kv_cache_configs"),
+    Rule("override_checked", (("0.20.1", True), ("0.8", False), ("0.0", True)), f"{_UTILS} get_kv_cache_configs"),
     _on("estimate_told", "0.9", f"{_UTILS} check_enough_kv_cache_memory"),
     Rule("gib_digits", (("0.14", "short"), ("0.0", "fixed")), f"{_UTILS} _check_enough_kv_cache_memory"),
     Rule("possessive", (("0.22", "model's"), ("0.0", "models's")), f"{_UTILS} _check_enough_kv_cache_memory"),

@@ -7,12 +7,13 @@ from typing import Final
 
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
+from hwcalc.engines.vllm.classes import runs_second_runner
 from hwcalc.engines.vllm.blocks import compute_capability, sparse_kv_dtype
 from hwcalc.engines.vllm.defaults import batch_defaults
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype
-from hwcalc.engines.vllm.versions import Version, numbers, runs_second_runner
+from hwcalc.engines.vllm.versions import Version, numbers
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.formats import FLOATS

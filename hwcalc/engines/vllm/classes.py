@@ -1,0 +1,124 @@
+"""The model classes that a release of vLLM runs.
+
+``architectures.json`` has the classes that some release from 0.6 on lacks: ``since`` is the first release whose registry lists the class
+(``model_executor/models/registry.py``), ``until`` the last one, and ``v1`` the first whose V1 engine runs it, if V0 alone did before
+(the mixin ``SupportsV0Only``). A class that is gone, but runs through the Transformers backend, has no ``until``. ``transformers`` marks
+a class that transformers 5.23 has and that this backend can run, so that an older vLLM beside a newer transformers runs it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from hwcalc.engines.vllm.rules import rules_of
+from hwcalc.engines.vllm.versions import Version, numbers
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas import CrossAttention, Role
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.model import ModelSpec
+
+__all__ = ["check_architecture", "runs_second_runner"]
+
+# Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
+_NEVER: Final = frozenset(
+    {
+        "BigBirdForCausalLM",
+        "CodeGenForCausalLM",
+        "CpmAntForCausalLM",
+        "GPTNeoForCausalLM",
+        "GPTNeoXJapaneseForCausalLM",
+        "MegatronBertForCausalLM",
+        "MiniMaxM3ForCausalLM",
+        "OpenAIGPTLMHeadModel",
+        "ReformerModelWithLMHead",
+        "RemBertForCausalLM",
+        "RoFormerForCausalLM",
+        "Step3p7FlashForCausalLM",
+        "XGLMForCausalLM",
+        "XLMWithLMHeadModel",
+        "XLNetLMHeadModel",
+    }
+)
+# DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES of config/vllm.py, with the first release that lists them (0.26 or later).
+_SECOND_RUNNER: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "DeepseekV2ForCausalLM": "0.26",
+        "DeepseekV4ForCausalLM": "0.28",
+        "GraniteMoeForCausalLM": "0.26",
+        "InklingForCausalLM": "0.26",
+        "InklingForConditionalGeneration": "0.26",
+        "KimiK3ForConditionalGeneration": "0.27",
+        "LongcatFlashNgramForCausalLM": "0.26",
+        "Qwen2MoeForCausalLM": "0.26",
+    }
+)
+# Prefixes of the classes with cross attention that the V1 engine still runs.
+_CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
+_CROSS_UNTIL: Final = 10
+_NEVER_ON_V1: Final = "never"
+_BACKEND_SINCE: Final = (0, 10)
+_ROUTED_BACKEND_SINCE: Final = (0, 11, 1)
+
+
+@lru_cache(maxsize=1)
+def _releases() -> Mapping[str, Mapping[str, str]]:
+    text = Path(__file__).with_name("architectures.json").read_text(encoding="utf-8")
+    return MappingProxyType(json.loads(text))
+
+
+def runs_second_runner(model: ModelSpec, version: Version) -> bool:
+    """Whether 0.26 to 0.28 run the model on the V2 runner: dense models with attention only, and a list of model classes."""
+    first = next((since for architecture, since in _SECOND_RUNNER.items() if architecture == model.architecture), None)
+    if first is not None:
+        return version >= numbers(first, first=True)
+    kinds = [tensor.role for group in model.stack_for("vllm").groups for tensor in group.kind.tensors()]
+    return not _is_routed(model) and Role.STATE not in kinds and Role.CONV not in kinds
+
+
+def check_architecture(model: ModelSpec, version: str) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not run the class of the model."""
+    release, name = numbers(version), model.architecture or ""
+    known = _releases().get(name, {})
+    cross = any(isinstance(group.kind, CrossAttention) for group in model.stack_for("vllm").groups)
+    lost = cross and release[1] > _CROSS_UNTIL and not name.startswith(_CROSS)
+    if name in _NEVER or (lost and "until" not in known):
+        raise UnsupportedError(f"vLLM does not run {name}.", hint="Use: --engine transformers")
+    if "until" in known and release[:2] > numbers(known["until"])[:2]:
+        last = known["until"]
+        raise UnsupportedError(
+            f"vLLM {version} does not run {name}: needs vLLM <= {last}.",
+            hint=f"Use: --engine vllm@{last.rpartition('.')[0]}, or another engine.",
+        )
+    if "since" in known and release < numbers(known["since"], first=True) and not _through_transformers(model, release, known):
+        raise UnsupportedError(
+            f"vLLM {version} does not know {name}: needs vLLM >= {known['since']}.",
+            hint=f"Use: --engine vllm@{known['since']}, or a newer version.",
+        )
+    if rules_of(release).engine == "V1" and "v1" in known:
+        _check_v1(name, version, known["v1"])
+
+
+def _through_transformers(model: ModelSpec, release: Version, known: Mapping[str, object]) -> bool:
+    """Whether the Transformers backend of that release runs a class that its registry lacks."""
+    if "transformers" not in known or release < _BACKEND_SINCE or (_is_routed(model) and release < _ROUTED_BACKEND_SINCE):
+        return False
+    return all(isinstance(group.kind, AttentionKind) for group in model.stack_for("vllm").groups)
+
+
+def _is_routed(model: ModelSpec) -> bool:
+    blocks = () if model.counted is None else model.counted.blocks
+    return any(weight.copies > 1 for block in blocks for weight in block.weights)
+
+
+def _check_v1(name: str, version: str, since: str) -> None:
+    if since != _NEVER_ON_V1 and numbers(version) >= numbers(since, first=True):
+        return
+    raise UnsupportedError(
+        f"vLLM {version} runs {name} on its older engine (V0), whose pool kvplan does not compute for this model.",
+        hint="Use: --engine transformers" if since == _NEVER_ON_V1 else f"Use: --engine vllm@{since}, or a newer version.",
+    )

@@ -1,0 +1,127 @@
+"""What a release of vLLM accepts: model classes, GPUs and parallel sizes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import is_on
+from hwcalc.engines.request import Parallel
+from hwcalc.engines.vllm.blocks import compute_capability
+from hwcalc.engines.vllm.classes import check_architecture
+from hwcalc.engines.vllm.opened import VllmOpened
+from hwcalc.engines.vllm.settings import cached_kinds
+from hwcalc.engines.vllm.shards import check_experts
+from hwcalc.engines.vllm.states import STATE_KINDS
+from hwcalc.engines.vllm.versions import NEWEST, numbers
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, SlidingAttention
+from hwcalc.formulas.attention import AttentionKind
+from hwcalc.model import ModelSpec, Note
+
+__all__ = ["check_supported"]
+
+_OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
+_VENDORS: Final = ("nvidia", "amd")
+_LEAST_CAPABILITY: Final = 70
+"""Compute capability 7.0, which vLLM's installation page requires."""
+_LATENT_SINCE: Final = (0, 7, 1)
+
+
+def check_supported(opened: VllmOpened) -> Noted[None]:
+    """Raise an error for a model, a GPU or parallel sizes that this release does not support. Notes say what is assumed."""
+    model, gpu = opened.model, opened.request.hardware.gpu
+    check_architecture(model, opened.version)
+    if (model.architecture or "").startswith(_OWN_CACHES):
+        raise UnsupportedError(
+            f"vLLM keeps the short convolutions of {model.architecture} in caches of their own, which kvplan does not know yet.",
+            hint="Use: --engine reference",
+        )
+    if opened.settings.rules.engine == "V0":
+        _check_v0(opened)
+    _check_ranks(model, opened.request.parallel)
+    _check_release(opened)
+    notes = []
+    if numbers(opened.version)[:2] < numbers(NEWEST)[:2]:
+        message = f"Flags are taken to be those of {NEWEST}; the planner's rules are those of {opened.version}."
+        notes.append(Note(code="older-version", message=message))
+    if gpu is None:
+        message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
+        notes.append(Note(code="default-gpu", message=message))
+    elif gpu.vendor.lower() not in _VENDORS or 0 < compute_capability(gpu) < _LEAST_CAPABILITY:
+        raise UnsupportedError(
+            f"vLLM's rules for {gpu.name} are not known.",
+            hint="Known: NVIDIA GPUs from compute capability 7.0 on, and AMD's. Without --gpu: give a budget with --kv-memory.",
+        )
+    elif gpu.vendor.lower() != "nvidia":
+        message = "vLLM's rules for NVIDIA GPUs are used; other backends may choose other blocks."
+        notes.append(Note(code="not-cuda", message=message))
+    return Noted(None, tuple(notes))
+
+
+def _check_v0(opened: VllmOpened) -> None:
+    """Raise an error for a model whose cache V0 does not keep as equal layers of keys and values, or of latents."""
+    kinds = [group.kind for group in opened.model.stack_for("vllm").groups if group.kind.tensors()]
+    plain = all(isinstance(kind, (AttentionKind, LatentAttention)) and not isinstance(kind, CrossAttention) for kind in kinds)
+    rows = {opened.layout.declared[0].page, *(spec.page for spec in opened.layout.declared)} if plain else set()
+    if len(rows) != 1:
+        raise UnsupportedError(
+            f"vLLM {opened.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
+            hint="Use: --engine vllm@0.10, or a newer version.",
+        )
+    if any(isinstance(kind, LatentAttention) for kind in kinds) and numbers(opened.version) < _LATENT_SINCE:
+        raise UnsupportedError(
+            f"vLLM {opened.version} keeps full keys and values of this model: multi-head latent attention came with 0.7.1.",
+            hint="Use: --engine vllm@0.7, or a newer version.",
+        )
+
+
+def _check_release(opened: VllmOpened) -> None:
+    """Raise an error for what this release does not have yet."""
+    model, parallel, options = opened.model, opened.request.parallel, opened.request.options
+    rules, version, kinds = opened.settings.rules, opened.version, cached_kinds(opened.model)
+    if parallel.dcp > 1 and not rules.dcp:
+        raise UnsupportedError(f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2")
+    if LatentAttention in kinds and opened.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
+        raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
+    if rules.hybrid_by_hand and kinds & set(STATE_KINDS):
+        if not is_on(options.get("enforce_eager")) or is_on(options.get("enable_prefix_caching", "true")):
+            raise UnsupportedError(
+                f"vLLM {version} runs {model.architecture} only without CUDA graphs and prefix caching.",
+                hint="Use: -o enforce_eager=true -o enable_prefix_caching=false, or --engine vllm@0.10",
+            )
+
+
+def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
+    """Raise an error for parallel sizes that vLLM refuses when it starts."""
+    kinds = [group.kind for group in model.stack_for("vllm").groups]
+    attention = [kind for kind in kinds if isinstance(kind, (AttentionKind, LatentAttention))]
+    for kind in attention:
+        if kind.num_attention_heads % parallel.tp:
+            raise UsageError(
+                f"vLLM cannot split {kind.num_attention_heads} attention heads over tp {parallel.tp}.",
+                hint="Use a tp that divides the number of heads.",
+            )
+    if parallel.ep not in (1, parallel.tp * parallel.dp):
+        raise UsageError(
+            f"ep {parallel.ep} is not tp x dp: vLLM deals experts out over all {parallel.tp * parallel.dp} ranks.",
+            hint=f"Use --ep {parallel.tp * parallel.dp}, or leave it out.",
+        )
+    if parallel.ep == 1 and parallel.tp * parallel.dp > 1:
+        check_experts(model, parallel.tp * parallel.dp)
+    if parallel.dcp == 1:
+        return
+    if parallel.tp % parallel.dcp:
+        raise UsageError(f"dcp {parallel.dcp} does not divide tp {parallel.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
+    if any(isinstance(kind, (SlidingAttention, ChunkedAttention)) for kind in attention):
+        raise UnsupportedError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
+    for kind in attention:
+        if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):
+            continue
+        most = parallel.tp // kind.num_key_value_heads
+        if most < parallel.dcp:
+            raise UsageError(
+                f"dcp {parallel.dcp} needs {parallel.dcp} ranks for each of the {kind.num_key_value_heads} key/value heads; "
+                f"tp {parallel.tp} has {most}.",
+                hint=f"Use --tp {parallel.dcp * kind.num_key_value_heads}, or leave out --dcp.",
+            )
