@@ -21,12 +21,13 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
 from hwcalc.engines.options import is_on
+from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted, runs_v0, v0_batch
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.overhead import graphs, outside_torch
 from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
-from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
+from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, padded_expert_bytes_rank, param_bytes_rank
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import ModelSpec, Note
 from hwcalc.profiles.engines import runtime_profile
@@ -119,6 +120,12 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
     parts = (exact("weights", Section.WEIGHTS, max(stages), source),)
+    gpu = request.hardware.gpu
+    padding = None
+    if scheme is not None and gpu is not None and gpu.vendor.lower() == "nvidia":
+        padding = padded_expert_bytes_rank(model, parallel, scheme, compute_capability(gpu))
+    if padding is not None:
+        parts = (*parts, ranked("padded experts", Section.WEIGHTS, padding))
     absorbed = 0 if scheme is None else absorbed_bytes_rank(model, parallel)
     if not absorbed:
         return Noted(parts)
