@@ -18,11 +18,14 @@ __all__ = [
     "BUILT_IN",
     "BatchClass",
     "Estimate",
+    "EstimateSince",
+    "RunnerSince",
     "RuntimeProfile",
     "Since",
     "VllmProfile",
     "parse_runtime",
     "parse_vllm",
+    "planned_version",
     "runtime_profile",
     "vllm_profile",
 ]
@@ -30,16 +33,45 @@ __all__ = [
 BUILT_IN: Final = Path(__file__).with_name("engines")
 SCHEMA_VERSION: Final = 1
 
-_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}")
+_VERSION = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){1,3}")
+_NEWEST: Final = 1_000
+"""Stands for the newest patch of a minor version."""
+_MINOR: Final = 2
+"""Numbers of a version without a patch."""
 _SHARE = re.compile(r"0\.[0-9]{1,4}")
+
+
+Version = tuple[int, ...]
 
 
 @frozen
 class Since:
     """A value that is valid from version ``since`` on."""
 
-    since: tuple[int, int]
+    since: Version
     value: str
+    source: str
+
+
+@frozen
+class EstimateSince:
+    """An estimate that is valid from version ``since`` on."""
+
+    since: Version
+    estimate: Estimate
+
+
+@frozen
+class RunnerSince:
+    """The models that vLLM's second runner runs by default from version ``since`` on.
+
+    ``models`` is ``all``, ``dense`` (those without experts, and the listed classes), ``unquantized`` (the listed classes, if they have
+    neither experts nor quantised weights), or ``none`` (the listed classes alone).
+    """
+
+    since: Version
+    models: str
+    architectures: tuple[str, ...]
     source: str
 
 
@@ -57,16 +89,20 @@ class BatchClass:
 
 @frozen
 class VllmProfile:
-    """The checked content of ``vllm.yaml``. Estimates have dotted names such as ``graphs.attention``."""
+    """The checked content of ``vllm.yaml``. Estimates have dotted names such as ``graphs.attention``, and are newest first."""
 
     utilization: tuple[Since, ...]
-    graphs_since: tuple[int, int]
+    graphs_since: Version
     batch_classes: tuple[BatchClass, ...]
-    estimates: dict[str, Estimate]
+    few_rows: int
+    """Rows of logits below which torch sorts all of them at once."""
+    runner2: tuple[RunnerSince, ...]
+    estimates: dict[str, tuple[EstimateSince, ...]]
 
-    def estimate(self, name: str) -> Estimate:
-        """An estimate by its dotted name."""
-        return self.estimates[name]
+    def estimate(self, name: str, version: str) -> Estimate:
+        """The estimate with this dotted name that holds for a version."""
+        planned = planned_version(version)
+        return next(entry.estimate for entry in self.estimates[name] if entry.since <= planned)
 
 
 @frozen
@@ -83,11 +119,13 @@ class RuntimeProfile:
 
 
 ESTIMATES: Final = {
-    "activation": ("logit_bytes", "encoder_patches"),
-    "graphs": ("attention", "state_graph", "state_graphs", "state_share"),
-    "non_torch": ("process",),
+    "activation": ("hidden_copies", "expert_share", "quantized_expert_share", "encoder_patches", "patch_numbers"),
+    "sampler": ("logit_bytes", "few_logit_bytes", "buffer_rows", "runner2_logit_bytes"),
+    "graphs": ("attention", "sparse_draft", "state_graph", "state_graphs", "state_share"),
+    "non_torch": ("single", "stages", "pcie", "nvlink_pair", "nvlink", "amd"),
+    "expert_exchange": ("deepep",),
 }
-"""The estimates of ``vllm.yaml``: section -> its parts. A section without parts is an estimate itself."""
+"""The estimates of ``vllm.yaml``: section -> its parts. Each is a list by version, newest first."""
 RUNTIME_ESTIMATES: Final = {
     "context": ("cuda", "rocm", "other"),
     "kernels": (),
@@ -97,8 +135,25 @@ RUNTIME_ESTIMATES: Final = {
     "rotary_bytes": (),
     "uncounted_weights": (),
 }
-"""The estimates of ``runtime.yaml``: section -> its parts."""
-_OTHER_KEYS: Final = ("schema_version", "id", "recorded", "utilization", "graphs_since", "batch_classes")
+"""The estimates of ``runtime.yaml``: section -> its parts. A section without parts is an estimate itself."""
+_OTHER_KEYS: Final = ("schema_version", "id", "recorded", "utilization", "graphs_since", "batch_classes", "runner2")
+_RUNNER_MODELS: Final = ("all", "dense", "unquantized", "none")
+
+
+def planned_version(text: str) -> Version:
+    """The numbers of a version that is planned, to compare with ``since``. Two numbers stand for the newest patch of them.
+
+    >>> planned_version("0.20.1") < planned_version("0.20") < planned_version("0.21")
+    True
+    >>> planned_version("0.6.1.post2")
+    (0, 6, 1)
+    """
+    numbers = []
+    for part in text.split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers) if len(numbers) > _MINOR else (*numbers, _NEWEST)
 
 
 @lru_cache(maxsize=1)
@@ -139,7 +194,9 @@ def parse_vllm(file: YamlFile) -> VllmProfile:
         utilization=_utilization(file),
         graphs_since=_version(file, "graphs_since", graphs["value"]),
         batch_classes=_batch_classes(file),
-        estimates=_estimates(file, ESTIMATES),
+        few_rows=_few_rows(file),
+        runner2=_runners(file),
+        estimates=_by_version(file),
     )
 
 
@@ -168,11 +225,65 @@ def _estimates(file: YamlFile, sections: Mapping[str, tuple[str, ...]]) -> dict[
     return estimates
 
 
-def _version(file: YamlFile, key: str, text: Any) -> tuple[int, int]:
+def _by_version(file: YamlFile) -> dict[str, tuple[EstimateSince, ...]]:
+    estimates: dict[str, tuple[EstimateSince, ...]] = {}
+    for section, names in ESTIMATES.items():
+        content = file.data[section]
+        others = {"few_rows"} if section == "sampler" else set()
+        if not isinstance(content, dict) or set(content) != {*names, *others}:
+            raise wrong(file, section, f"must have exactly {', '.join((*names, *sorted(others)))}")
+        for name in names:
+            estimates[f"{section}.{name}"] = _entries_since(file, f"{section}.{name}", content[name])
+    return estimates
+
+
+def _entries_since(file: YamlFile, key: str, content: Any) -> tuple[EstimateSince, ...]:
+    if not isinstance(content, list) or not content or not all(isinstance(item, dict) for item in content):
+        raise wrong(file, key, "must be a list of mappings with since, low, expected, high and source")
+    out = []
+    for number, item in enumerate(content):
+        here = f"{key}.{number}"
+        rest = {name: value for name, value in item.items() if name != "since"}
+        since = _version(file, f"{here}.since", item.get("since"))
+        out.append(EstimateSince(since=since, estimate=parse_estimate(file, here, rest)))
+    _check_order(file, key, [entry.since for entry in out])
+    return tuple(out)
+
+
+def _check_order(file: YamlFile, key: str, versions: list[Version]) -> None:
+    if versions != sorted(set(versions), reverse=True) or versions[-1] != (0, 0):
+        raise wrong(file, key, 'must go from the newest version to "0.0"')
+
+
+def _few_rows(file: YamlFile) -> int:
+    content = file.data["sampler"].get("few_rows")
+    value = content.get("value") if isinstance(content, dict) else None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1 or set(content) != {"value", "source"}:
+        raise wrong(file, "sampler.few_rows", "must have value (a whole number) and source")
+    return value
+
+
+def _runners(file: YamlFile) -> tuple[RunnerSince, ...]:
+    out = []
+    for number, item in enumerate(_entries(file, "runner2")):
+        key = f"runner2.{number}"
+        names = item.get("architectures")
+        if set(item) != {"since", "models", "architectures", "source"} or item["models"] not in _RUNNER_MODELS:
+            raise wrong(file, f"{key}.models", f"must have since, models ({', '.join(_RUNNER_MODELS)}), architectures and source")
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise wrong(file, f"{key}.architectures", "must be a list of names")
+        since = _version(file, f"{key}.since", item["since"])
+        out.append(
+            RunnerSince(since=since, models=item["models"], architectures=tuple(names), source=parse_source(file, key, item))
+        )
+    _check_order(file, "runner2", [entry.since for entry in out])
+    return tuple(out)
+
+
+def _version(file: YamlFile, key: str, text: Any) -> Version:
     if not isinstance(text, str) or _VERSION.fullmatch(text) is None:
         raise wrong(file, key, 'must name a version in quotes, like "0.21"')
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
+    return tuple(int(part) for part in text.split("."))
 
 
 def _entries(file: YamlFile, key: str) -> list[dict[str, Any]]:
@@ -190,8 +301,7 @@ def _utilization(file: YamlFile) -> tuple[Since, ...]:
         if set(item) != {"since", "value", "source"} or not isinstance(value, str) or _SHARE.fullmatch(value) is None:
             raise wrong(file, f"{key}.value", 'must have since, value ("0.92", in quotes: it is exact) and source')
         out.append(Since(since=_version(file, f"{key}.since", item["since"]), value=value, source=parse_source(file, key, item)))
-    if out != sorted(out, key=lambda entry: entry.since, reverse=True) or out[-1].since != (0, 0):
-        raise wrong(file, "utilization", 'must go from the newest version to "0.0"')
+    _check_order(file, "utilization", [entry.since for entry in out])
     return tuple(out)
 
 

@@ -23,7 +23,7 @@ class YamlFile:
     lines: Mapping[str, int]
 
     def line(self, key: str) -> int | None:
-        """The line of a key. The name of a nested key has dots."""
+        """The line of a key or of an item of a list. The name of a nested key has dots."""
         return self.lines.get(key)
 
 
@@ -83,5 +83,7 @@ def _lines(root: Any, path: Path) -> dict[str, int]:
                 lines[name] = key.start_mark.line + 1
                 waiting.append((f"{name}.", value))
         elif isinstance(node, yaml.SequenceNode):
-            waiting += [(f"{prefix}{index}.", item) for index, item in enumerate(node.value)]
+            for index, item in enumerate(node.value):
+                lines[f"{prefix}{index}"] = item.start_mark.line + 1
+                waiting.append((f"{prefix}{index}.", item))
     return lines

@@ -9,7 +9,7 @@ from hwcalc.formulas import DType
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
-__all__ = ["EngineOption", "choice_option", "integer_option", "number_option", "parse_kv_dtype"]
+__all__ = ["EngineOption", "choice_option", "integer_option", "is_on", "number_option", "parse_kv_dtype"]
 
 
 @frozen
@@ -20,6 +20,11 @@ class EngineOption:
     help: str
     default: str
     check: Callable[[str, str], object]
+
+
+def is_on(value: str | None) -> bool:
+    """Whether a switch is on; a switch that is not given is off."""
+    return value is not None and value.lower() in ("true", "1", "on", "yes")
 
 
 def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], int]:

@@ -28,17 +28,31 @@ def test_vllm() -> None:
     """What the rest of the program relies on."""
     profile = vllm_profile()
 
-    assert [(entry.since, entry.value) for entry in profile.utilization] == [((0, 21), "0.92"), ((0, 0), "0.9")]
-    assert profile.graphs_since == (0, 21)
+    assert [(entry.since, entry.value) for entry in profile.utilization] == [((0, 20), "0.92"), ((0, 0), "0.9")]
+    assert profile.graphs_since == (0, 20)
     assert [(one.least_gib, one.max_num_seqs, one.max_num_batched_tokens) for one in profile.batch_classes] == [
         (160, 1024, 16384),
         (70, 1024, 8192),
         (0, 256, 2048),
     ]
-    assert len(profile.estimates) == sum(max(1, len(names)) for names in ESTIMATES.values())
-    for estimate in profile.estimates.values():
-        assert 0 <= estimate.low <= estimate.expected <= estimate.high
-        assert estimate.source.strip()
+    assert profile.few_rows == 128
+    assert profile.runner2[0].models == "all"
+    assert len(profile.estimates) == sum(len(names) for names in ESTIMATES.values())
+    for entries in profile.estimates.values():
+        for entry in entries:
+            assert 0 <= entry.estimate.low <= entry.estimate.expected <= entry.estimate.high
+            assert entry.estimate.source.strip()
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("0.33", 14), ("0.17.0", 14), ("0.16.0", 38), ("0.11.1", 38), ("0.11.0", 38), ("0.6.1.post1", 38)],
+)
+def test_an_estimate_by_version(version: str, expected: int) -> None:
+    """The newest entry that is not later than the version; patches count."""
+    assert vllm_profile().estimate("sampler.logit_bytes", version).expected == expected
+    assert vllm_profile().estimate("sampler.logit_bytes", "0.11.0").low == 14
+    assert vllm_profile().estimate("sampler.logit_bytes", "0.11").low == 38
 
 
 @pytest.mark.parametrize(
@@ -46,13 +60,17 @@ def test_vllm() -> None:
     [
         (("schema_version: 1", "schema_version: 2"), "schema_version"),
         (("schema_version: 1", "schema_version: 1\nextra: 1"), "extra"),
-        (("process: {low: 171798692,", "process: {low: 171798692, most: 1,"), "non_torch.process"),
-        (("  process: {", "  processes: {"), "non_torch"),
+        (("low: 268435456, expected: 536870912,", "low: 268435456, most: 1, expected: 536870912,"), "non_torch.amd.0"),
+        (("  amd:", "  amds:"), "non_torch"),
+        (("few_rows: {value: 128", "few_rows: {value: few"), "sampler.few_rows"),
+        (("models: all", "models: most"), "runner2.0.models"),
+        (("architectures: [], source: not by default", "architectures: none, source: not by default"), "runner2.8.architectures"),
+        (("since: '0.25', models", "since: '0.26', models"), "runner2"),
         (("value: '0.92'", "value: 0.92"), "utilization.0.value"),
         (("value: '0.92'", "value: '92'"), "utilization.0.value"),
-        (("since: '0.0'", "since: '0.1'"), "utilization"),
-        (("since: '0.21'", "since: new"), "utilization.0.since"),
-        (("graphs_since: {value: '0.21'", "graphs_since: {value: 0.21"), "graphs_since"),
+        (("{since: '0.0', value", "{since: '0.1', value"), "utilization"),
+        (("{since: '0.20', value", "{since: new, value"), "utilization.0.since"),
+        (("graphs_since: {value: '0.20'", "graphs_since: {value: 0.20"), "graphs_since"),
         (("least_gib: 0,", "least_gib: 1,"), "batch_classes"),
         (("least_gib: 0,", "least_gib: -1,"), "batch_classes.2.least_gib"),
         (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.2.max_num_seqs"),

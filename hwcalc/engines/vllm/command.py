@@ -30,6 +30,7 @@ _SWITCHES: Final = {
     "enable_prefix_caching": ("--enable-prefix-caching", "--no-enable-prefix-caching"),
     "async_scheduling": ("--async-scheduling", "--no-async-scheduling"),
     "disable_hybrid_kv_cache_manager": ("--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager"),
+    "enforce_eager": ("--enforce-eager", "--no-enforce-eager"),
 }
 
 

@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from hwcalc.profiles.engines import vllm_profile
+from hwcalc.profiles.engines import planned_version, vllm_profile
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["batch_defaults", "default_utilization", "graphs_subtracted", "total_bytes"]
+__all__ = [
+    "batch_defaults",
+    "batch_is_chunked",
+    "default_utilization",
+    "graphs_subtracted",
+    "runs_v0",
+    "total_bytes",
+    "v0_batch",
+]
+
+_V1_SINCE: Final = (0, 8)
+_LARGE_CHUNK_SINCE: Final = (0, 7)
+_LONGEST_WHOLE: Final = 32_768
+"""V0 cuts longer prompts into chunks by default (engine/arg_utils.py create_engine_config)."""
+_V0_CHUNK: Final = 2048
+_V0_SMALL_CHUNK: Final = 512
 
 
 def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
@@ -41,18 +56,34 @@ def _batch_class(gpu: Gpu) -> tuple[int, int]:
 
 
 def default_utilization(version: str) -> str:
-    """The share of the GPU that this version uses by default, as an exact decimal: ``0.92`` since 0.21."""
-    return next(entry.value for entry in vllm_profile().utilization if entry.since <= _numbers(version))
+    """The share of the GPU that this version uses by default, as an exact decimal: ``0.92`` since 0.20."""
+    return next(entry.value for entry in vllm_profile().utilization if entry.since <= planned_version(version))
 
 
 def graphs_subtracted(version: str) -> bool:
     """Whether this version subtracts its estimate of CUDA graphs from the pool."""
-    return _numbers(version) >= vllm_profile().graphs_since
+    return planned_version(version) >= vllm_profile().graphs_since
 
 
-def _numbers(version: str) -> tuple[int, int]:
-    major, _, minor = version.partition(".")
-    return int(major), int(minor.partition(".")[0])
+def runs_v0(version: str) -> bool:
+    """Whether this version runs the V0 engine by default."""
+    return planned_version(version) < _V1_SINCE
+
+
+def v0_batch(seq: int, version: str) -> int:
+    """The default of ``max_num_batched_tokens`` in V0: a whole prompt, or chunks for prompts beyond 32,768 tokens.
+
+    >>> v0_batch(20_000, "0.7"), v0_batch(512, "0.7"), v0_batch(131_072, "0.7"), v0_batch(131_072, "0.6")
+    (20000, 2048, 2048, 512)
+    """
+    if seq > _LONGEST_WHOLE:
+        return _V0_CHUNK if planned_version(version) >= _LARGE_CHUNK_SINCE else _V0_SMALL_CHUNK
+    return max(_V0_CHUNK, seq)
+
+
+def batch_is_chunked(seq: int, batched_tokens: int) -> bool:
+    """Whether the longest prompt does not fit into a batch. V0 refuses that unless it may cut prompts into chunks."""
+    return batched_tokens < seq
 
 
 def total_bytes(gpu: Gpu) -> int | None:

@@ -26,6 +26,7 @@ from hwcalc.engines.vllm.command import FLAGS, serve
 from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
+from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
 from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
@@ -67,6 +68,8 @@ class Vllm(Engine):
                 ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
                 ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
                 ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
+                ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
+                ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
                 ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),
                 ("mamba_ssm_cache_dtype", "dtype of recurrent states", "auto", _STATE_DTYPE),
                 ("num_gpu_blocks_override", "blocks, whatever the memory", "by memory", integer_option(1, 2**40)),

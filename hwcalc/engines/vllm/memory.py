@@ -10,26 +10,27 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import calibrated
-from hwcalc.engines.costs import communication, estimated, exact, memory_of, model_width, ranked, workspaces
+from hwcalc.engines.costs import exact, memory_of, ranked, workspaces
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes
-from hwcalc.engines.request import Parallel, Request
-from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
+from hwcalc.engines.request import Request
+from hwcalc.engines.options import is_on
+from hwcalc.engines.vllm.blocks import compute_capability
+from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted, runs_v0, v0_batch
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
-from hwcalc.engines.vllm.shards import VllmRank
-from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, param_bytes_rank
-from hwcalc.engines.widths import encoder_width
-from hwcalc.formulas import Role
+from hwcalc.engines.vllm.overhead import graphs, outside_torch
+from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
+from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, padded_expert_bytes_rank, param_bytes_rank
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.model import ModelSpec, Note
-from hwcalc.profiles.engines import runtime_profile, vllm_profile
+from hwcalc.profiles.engines import runtime_profile
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ __all__ = [
     "weight_parts",
 ]
 
+_V0_SEQUENCES: Final = 256
+"""The default of ``max_num_seqs`` in V0, whatever the GPU."""
+
 
 def plan_budget(
     opened: Opened, *, sequences: int, batched_tokens: int, speculation: Speculation | None = None
@@ -49,7 +53,7 @@ def plan_budget(
 
     ``sequences`` and ``batched_tokens`` are the resolved ``max_num_seqs`` and ``max_num_batched_tokens``. Notes say what was assumed.
     """
-    request, hardware, profile = opened.request, opened.request.hardware, vllm_profile()
+    request, hardware = opened.request, opened.request.hardware
     if hardware.gpu is None:
         return Noted(None)
     memory, notes = memory_of(hardware.gpu)
@@ -64,18 +68,36 @@ def plan_budget(
         *weights.value,
         *extra.value,
         *rotary_parts(opened.model),
-        _activation(opened.model, request, sequences, batched_tokens),
-        *_encoder(opened.model, request.parallel, batched_tokens),
-        estimated("non-torch", Section.OVERHEAD, profile.estimate("non_torch.process")),
-        *communication(request.parallel, hardware.gpu),
+        *activation_parts(opened.model, _profile_run(opened, sequences, batched_tokens)),
+        *outside_torch(request.parallel, hardware.gpu, opened.version, request.options.get("all2all_backend")),
         *workspaces(hardware.gpu),
     ]
-    if graphs_subtracted(opened.version):
+    if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
-        parts.append(_graphs(opened.model, left))
+        parts.append(graphs(opened.model, opened.version, left, speculation))
     measured = calibrated("vllm", opened.model.id, request, tuple(parts), tokens=batched_tokens, rows=sequences)
     budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *_check_free(budget)))
+
+
+def _profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
+    """What this version runs before it sizes the pool. The batch of V0 depends on the longest prompt, not on the GPU."""
+    from hwcalc.quantization.planned import format_name, planned_scheme
+
+    request = opened.request
+    tokens = batched_tokens
+    if runs_v0(opened.version) and "max_num_batched_tokens" not in request.options:
+        tokens = v0_batch(request.seq, opened.version)
+        sequences = sequences if "max_num_seqs" in request.options else min(sequences, _V0_SEQUENCES)
+    return ProfileRun(
+        version=opened.version,
+        parallel=request.parallel,
+        seq=request.seq,
+        tokens=tokens,
+        rows=min(sequences, tokens),
+        element_bytes=4 if _requested_dtype(request) == "fp32" else 2,
+        quantized=planned_scheme(opened.model, format_name(request.weights))[0] is not None,
+    )
 
 
 def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
@@ -98,6 +120,12 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
     parts = (exact("weights", Section.WEIGHTS, max(stages), source),)
+    gpu = request.hardware.gpu
+    padding = None
+    if scheme is not None and gpu is not None and gpu.vendor.lower() == "nvidia":
+        padding = padded_expert_bytes_rank(model, parallel, scheme, compute_capability(gpu))
+    if padding is not None:
+        parts = (*parts, ranked("padded experts", Section.WEIGHTS, padding))
     absorbed = 0 if scheme is None else absorbed_bytes_rank(model, parallel)
     if not absorbed:
         return Noted(parts)
@@ -176,67 +204,6 @@ def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     each = runtime_profile().estimate("rotary_bytes")
     low, expected, high = (int(numbers * size) for size in (each.low, each.expected, each.high))
     return (BudgetPart(name="rotary table", section=Section.OVERHEAD, low=low, expected=expected, high=high, source=each.source),)
-
-
-def _activation(model: ModelSpec, request: Request, sequences: int, batched_tokens: int) -> BudgetPart:
-    """The larger of a forward pass and a sampling step. High is the sum, if neither reuses the memory of the other.
-
-    20,000 tokens of Llama-3-8B take 2 x 20,000 x (3 x 4,096 + 3 x 14,336) = 2,211,840,000 bytes.
-    """
-    profile = vllm_profile()
-    hidden, width = model.hidden_size or 0, model_width(VLLM, model, request.parallel)
-    copies, logit = runtime_profile().estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
-    element = 4 if _requested_dtype(request) == "fp32" else 2
-    forward = [int(element * batched_tokens * (count * hidden + width)) for count in (copies.low, copies.expected, copies.high)]
-    rows = min(sequences, batched_tokens) * (model.vocab_size or 0)
-    sampling = [int(rows * size) for size in (logit.low, logit.expected, logit.high)]
-    return BudgetPart(
-        name="activations",
-        section=Section.ACTIVATIONS,
-        low=max(forward[0], sampling[0]),
-        expected=max(forward[1], sampling[1]),
-        high=forward[2] + sampling[2],
-        source=f"{batched_tokens:,} tokens, {min(sequences, batched_tokens):,} rows of logits; {copies.source}",
-    )
-
-
-def _encoder(model: ModelSpec, parallel: Parallel, batched_tokens: int) -> tuple[BudgetPart, ...]:
-    """The profile run of a tower, with the largest input that a batch can hold; empty for a model without a tower."""
-    tensor = Parallel(tp=parallel.tp)
-    width = model.once(("vllm", "encoder width", tensor), lambda: encoder_width(model, VllmRank(model, tensor)))
-    if not width:
-        return ()
-    patches = vllm_profile().estimate("activation.encoder_patches")
-    low, expected, high = (int(2 * batched_tokens * count * width) for count in (patches.low, patches.expected, patches.high))
-    return (
-        BudgetPart(
-            name="encoder profile", section=Section.ACTIVATIONS, low=low, expected=expected, high=high, source=patches.source
-        ),
-    )
-
-
-def _graphs(model: ModelSpec, left: int) -> BudgetPart:
-    """The memory of CUDA graphs as vLLM estimates it. For models with recurrent states the estimate is per graph.
-
-    ``left`` is what the other parts leave of the GPU, in bytes.
-    """
-    profile = vllm_profile()
-    if not _has_states(model):
-        return estimated("CUDA graphs", Section.OVERHEAD, profile.estimate("graphs.attention"))
-    graph, count = profile.estimate("graphs.state_graph"), profile.estimate("graphs.state_graphs")
-    share = profile.estimate("graphs.state_share")
-    return BudgetPart(
-        name="CUDA graphs",
-        section=Section.OVERHEAD,
-        low=int(graph.low * count.low),
-        expected=int(graph.expected * count.expected),
-        high=max(int(graph.high * count.high), int(max(0, left) * share.high)),
-        source=f"{graph.source}; {share.source}",
-    )
-
-
-def _has_states(model: ModelSpec) -> bool:
-    return any(tensor.role is Role.STATE for group in model.stack.groups for tensor in group.kind.tensors())
 
 
 def _check_free(budget: Budget) -> tuple[Note, ...]:

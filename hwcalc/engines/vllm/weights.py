@@ -7,16 +7,18 @@ has the rules for tensors, and :mod:`hwcalc.engines.vllm.stages` those for pipel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.engines.rank_weights import Rules, rank_weight_bytes
+from hwcalc.engines.rank_weights import RankBytes, Rules, block_bytes, cut_blocks, on_stages, rank_weight_bytes
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import Rank, module_of
 from hwcalc.engines.stages import Tables
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.stages import HASHED, TABLES, layers_of_stages
+from hwcalc.engines.widths import expert_width
 from hwcalc.formulas import LatentAttention
-from hwcalc.formulas.formats import BF16, FLOATS, FP16, WeightFormat
+from hwcalc.formulas.formats import BF16, FLOATS, FP16, MXFP4, WeightFormat
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import ModelSpec
@@ -24,7 +26,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["VLLM", "VllmRules", "absorbed_bytes_rank", "param_bytes_rank"]
+__all__ = ["VLLM", "VllmRules", "absorbed_bytes_rank", "padded_expert_bytes_rank", "param_bytes_rank"]
 
 _FP32_ROUTER: Final = frozenset(
     {"afmoe", "ernie4_5_moe", "glm4_moe", "minimax_m2", "minimax_m3", "minimax_m3_vl", "mimo_v2_flash", "step3p5", "hy_v3"}
@@ -51,6 +53,10 @@ _CORRECTION_BIAS: Final = frozenset(
     }
 )
 """Model types whose routers add a learned number per expert. It is a parameter in vLLM, and an uncounted buffer in transformers."""
+
+_HOPPER: Final = 90
+_BLACKWELL: Final = 100
+"""Compute capabilities 9.0 and 10.0."""
 
 
 def param_bytes_rank(
@@ -81,6 +87,36 @@ def absorbed_bytes_rank(model: ModelSpec, parallel: Parallel) -> int:
     return total
 
 
+def padded_expert_bytes_rank(model: ModelSpec, parallel: Parallel, scheme: Scheme, capability: int) -> RankBytes | None:
+    """What kernels add to MXFP4 experts on the fullest rank; ``None`` if nothing is padded or the weights are not counted.
+
+    Up to Hopper the hidden width is padded to a multiple of 256: 2,880 of gpt-oss becomes 3,072. The inner width of a rank is padded to
+    a multiple of 128 by Marlin, which older GPUs use, and of 64 by Triton's kernels on Hopper
+    (``fused_moe/oracle/mxfp4.py`` mxfp4_round_up_hidden_size_and_intermediate_size).
+    """
+    if capability >= _BLACKWELL or model.counted is None or not any(rule.format is MXFP4 for rule in scheme.rules):
+        return None
+    rank = VllmRank(model, parallel)
+    experts = [
+        replace(block, weights=tuple(weight for weight in block.weights if weight.role is WeightRole.EXPERT))
+        for block in cut_blocks(model, VLLM.loaded_blocks(model, model.counted, parallel.pp), rank, VLLM)
+    ]
+    _, inner, hidden = expert_width(model, rank)
+    stages = on_stages(model, experts, parallel.pp, VLLM)
+    size = max(sum(block_bytes(model, block, VLLM, scheme, BF16) for block in stage) for stage in stages)
+    if not size or not hidden:
+        return None
+    wide = Fraction(_up(hidden, 256), hidden)
+    steps = (1, 64, 128) if capability >= _HOPPER else (128, 128, 128)
+    low, expected, high = (int(size * (wide * Fraction(_up(inner, step), inner) - 1)) for step in steps)
+    source = f"MXFP4: experts of {hidden:,} x {inner:,} as {_up(hidden, 256):,} x {_up(inner, steps[1]):,} or {_up(inner, 128):,}"
+    return RankBytes(low=low, expected=expected, high=high, source=source) if high else None
+
+
+def _up(size: int, step: int) -> int:
+    return -(-size // step) * step
+
+
 def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
     """Add DeepSeek-V4's table from tokens to experts to its first layers. Other implementations keep the table as a buffer."""
     hashed = model.facts.hash_routed_layers if block.kind == "moe" and model.model_type == "deepseek_v4" else 0
@@ -95,8 +131,11 @@ def _by_routing(model: ModelSpec, block: Block) -> Iterator[Block]:
 
 
 def _unties(model: ModelSpec) -> bool:
-    """Whether vLLM builds a separate head although the config ties it: its Qwen3.5 class reads the key in ``text_config``."""
-    return model.model_type in {"qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
+    """Whether vLLM builds a separate head although the config ties it: these classes read the key in ``text_config``.
+
+    Mistral-Small-3.1 ties its tables in the outer config and not in ``text_config``: a head of 131,072 x 5,120 x 2 bytes, 1.25 GiB.
+    """
+    return model.model_type in {"mistral3", "qwen3_5", "qwen3_5_moe"} and model.facts.ties_text_embeddings is False
 
 
 def _as_built(model: ModelSpec, block: Block) -> Iterator[Weight]:

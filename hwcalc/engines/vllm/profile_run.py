@@ -1,0 +1,192 @@
+"""The activation peak of vLLM's profile run: one forward pass of the largest batch, then the sampler on the logits of all requests.
+
+The tensors of the sampler are derived from its code, version by version; ``profiles/engines/vllm.yaml`` lists them. While it samples, the
+hidden states of the whole batch are alive, and so are the rows that were chosen of them. From 0.13 on the buffers of the expert kernels
+stay allocated, too (``v1/worker/workspace.py``).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.budget import BudgetPart, Section
+from hwcalc.engines.request import Parallel
+from hwcalc.engines.vllm.defaults import batch_is_chunked, runs_v0
+from hwcalc.engines.vllm.shards import VllmRank
+from hwcalc.engines.widths import encoder_width, expert_width, layer_width
+from hwcalc.formulas import Role
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.engines import planned_version, vllm_profile
+
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
+
+__all__ = ["ProfileRun", "activation_parts", "has_states", "runs_second_runner"]
+
+_KEPT_SINCE: Final = (0, 13)
+"""The buffers of the expert kernels stay allocated from this version on."""
+_LONGEST_EXPERT_BATCH: Final = {True: 32_768, False: 65_536}
+"""Tokens that the expert kernels take at once (VLLM_FUSED_MOE_CHUNK_SIZE): by V0, and by V1."""
+_UNCOUNTED_WIDTH: Final = 12
+"""Width of the widest layer in hidden widths, if the weights are not counted: a gated MLP with an inner width of four."""
+_WIDE: Final = 4
+"""Bytes of a number in fp32."""
+
+Ends = tuple[int, int, int]
+
+
+@frozen
+class ProfileRun:
+    """What vLLM runs before it sizes the pool: ``tokens`` at once, then ``rows`` of logits. ``quantized`` says whether weights are."""
+
+    version: str
+    parallel: Parallel
+    seq: int
+    tokens: int
+    rows: int
+    element_bytes: int
+    quantized: bool
+
+
+def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...]:
+    """The peak above the weights, and what a tower adds to it.
+
+    1,024 rows of 128,256 logits take 14 bytes each from 0.17 on, and a buffer of 132 rows in fp32; beside 8,192 hidden states of 4,096
+    and twice the chosen rows these are 1.885 GiB with the workspace of cuBLAS, and Llama-3.1-8B logs 1.89.
+    """
+    forward, experts = _forward(model, run), _experts(model, run)
+    sampled = _sampling(model, run)
+    kept = planned_version(run.version) >= _KEPT_SINCE
+    peak = [
+        (buffers if kept else 0) + max(passed + (0 if kept else buffers), sampling)
+        for passed, buffers, sampling in zip(forward, experts, sampled, strict=True)
+    ]
+    chunked = runs_v0(run.version) and batch_is_chunked(run.seq, run.tokens)
+    if run.parallel.pp > 1 or chunked:
+        # Only the last stage samples. V0 was seen to sample nothing where prompts go in chunks.
+        peak[0] = forward[0] + (0 if kept else experts[0])
+    if chunked:
+        peak[1] = forward[1] + experts[1]
+    rows = 0 if chunked else run.rows
+    copies = vllm_profile().estimate("activation.hidden_copies", run.version)
+    main = BudgetPart(
+        name="activations",
+        section=Section.ACTIVATIONS,
+        low=min(peak),
+        expected=min(peak[1], peak[2]),
+        high=max(peak),
+        source=f"{run.tokens:,} tokens, {rows:,} rows of logits; {_sampler_source(model, run)}; {copies.source}",
+    )
+    return (main, *_encoder(model, run, main))
+
+
+def runs_second_runner(model: ModelSpec, run: ProfileRun) -> bool:
+    """Whether this version runs the model with its second model runner by default."""
+    planned = planned_version(run.version)
+    rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)
+    listed = model.architecture in rule.architectures
+    has_experts = bool(expert_width(model, VllmRank(model, Parallel()))[0])
+    if rule.models == "all":
+        return True
+    if rule.models == "dense":
+        return listed or not (has_experts or has_states(model))
+    if rule.models == "unquantized":
+        return listed and not has_experts and not run.quantized
+    return listed
+
+
+def has_states(model: ModelSpec) -> bool:
+    """Whether layers keep a recurrent state."""
+    return any(tensor.role is Role.STATE for group in model.stack.groups for tensor in group.kind.tensors())
+
+
+def _ends(name: str, version: str) -> tuple[float, float, float]:
+    found = vllm_profile().estimate(name, version)
+    return found.low, found.expected, found.high
+
+
+def _forward(model: ModelSpec, run: ProfileRun) -> Ends:
+    """A forward pass: a few hidden vectors of each token, and once the inner width of the widest layer.
+
+    8,192 tokens of CodeLlama-7B take 2 x 8,192 x (3.75 x 4,096 + 3 x 11,008) = 792,723,456 bytes.
+    """
+    rank = VllmRank(model, run.parallel)
+    key = ("vllm", "width without experts", run.parallel)
+    width = model.once(key, lambda: layer_width(model, rank, experts=False))
+    hidden = model.hidden_size or 0
+    inside = _UNCOUNTED_WIDTH * hidden // run.parallel.tp if width is None else width
+    low, expected, high = (
+        int(run.element_bytes * run.tokens * (copies * hidden + inside))
+        for copies in _ends("activation.hidden_copies", run.version)
+    )
+    return low, expected, high
+
+
+def _experts(model: ModelSpec, run: ProfileRun) -> Ends:
+    """Buffers of the expert kernels. 8,192 tokens x 8 experts x (2,048 + 2,048) x 2 bytes are 0.5 GiB for Qwen3-30B-A3B."""
+    key = ("vllm", "expert width", run.parallel)
+    chosen, inner, hidden = model.once(key, lambda: expert_width(model, VllmRank(model, run.parallel)))
+    if not chosen:
+        return 0, 0, 0
+    if planned_version(run.version) >= _KEPT_SINCE:
+        tokens, numbers = run.tokens, max(inner, hidden) + max(2 * inner, hidden)
+    else:
+        tokens = min(run.tokens, _LONGEST_EXPERT_BATCH[runs_v0(run.version)])
+        numbers = max(2 * inner, hidden) + inner
+    share = "activation.quantized_expert_share" if run.quantized else "activation.expert_share"
+    size = run.element_bytes * tokens * chosen * numbers
+    low, expected, high = (int(size * part) for part in _ends(share, run.version))
+    return low, expected, high
+
+
+def _sampling(model: ModelSpec, run: ProfileRun) -> Ends:
+    """The sampler, and the hidden states that are alive beside it."""
+    hidden, logits = model.hidden_size or 0, run.rows * (model.vocab_size or 0)
+    second = runs_second_runner(model, run)
+    # The first runner also makes random rows, so that the sampler sees no infinities.
+    alive = run.element_bytes * hidden * (run.tokens + run.rows * (1 if second else 2))
+    wider = run.element_bytes - 2
+    # The Triton kernel works in as many rows as it has programs, rounded up to a power of two.
+    most = 1 << max(0, run.rows - 1).bit_length()
+    buffers = (0.0, 0.0, 0.0) if second else _ends("sampler.buffer_rows", run.version)
+    low, expected, high = (
+        int(alive + logits * (each + wider) + min(rows, most) * (model.vocab_size or 0) * _WIDE)
+        for each, rows in zip(_ends(_logit_name(model, run), run.version), buffers, strict=True)
+    )
+    return low, expected, high
+
+
+def _logit_name(model: ModelSpec, run: ProfileRun) -> str:
+    if runs_second_runner(model, run):
+        return "sampler.runner2_logit_bytes"
+    return "sampler.few_logit_bytes" if run.rows < vllm_profile().few_rows else "sampler.logit_bytes"
+
+
+def _sampler_source(model: ModelSpec, run: ProfileRun) -> str:
+    return vllm_profile().estimate(_logit_name(model, run), run.version).source
+
+
+def _encoder(model: ModelSpec, run: ProfileRun, main: BudgetPart) -> tuple[BudgetPart, ...]:
+    """What a tower adds: its inputs, which stay alive, and its own pass as far as that takes more than the decoder's."""
+    tensor = Parallel(tp=run.parallel.tp)
+    width = model.once(("vllm", "encoder width", tensor), lambda: encoder_width(model, VllmRank(model, tensor)))
+    if not width:
+        return ()
+    patches = _ends("activation.encoder_patches", run.version)
+    numbers = _ends("activation.patch_numbers", run.version)
+    mains = (main.low, main.expected, main.high)
+    low, expected, high = (
+        ceil(2 * run.tokens * count * size) + max(0, int(2 * run.tokens * count * width) - beside)
+        for count, size, beside in zip(patches, numbers, mains, strict=True)
+    )
+    source = vllm_profile().estimate("activation.encoder_patches", run.version).source
+    part = BudgetPart(
+        name="encoder profile",
+        section=Section.ACTIVATIONS,
+        low=low,
+        expected=max(low, expected),
+        high=max(low, expected, high),
+        source=source,
+    )
+    return (part,)
