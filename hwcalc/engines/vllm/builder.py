@@ -82,8 +82,11 @@ class SpecBuilder:
             self.rules,
         )
         self.kernel = kernel
-        forced = latent is not None and self.rules.latent_block_forced
-        self.block = backend_block(kernel, packed=self.leaves_outer, user=None if forced else settings.block_size)
+        user = settings.block_size
+        if latent is not None and user is not None and settings.capability // 10 == 9:
+            own = {"no": True, "multiple": user % kernel == 0, "equal": user == kernel}
+            user = user if own[self.rules.latent_block_forced] else None
+        self.block = backend_block(kernel, packed=self.leaves_outer, user=user)
         self.padded = 0
         if self.states and others:
             row = self._row(others[0])

@@ -109,10 +109,14 @@ class Rules:
     """Whether Qwen3.5's states have the format that the config names."""
     latent_block: int
     """The block size of multi-head latent attention on SM90."""
-    latent_block_forced: bool
-    """Whether latent attention takes its own block size whatever the user's."""
+    latent_block_forced: str
+    """Whether SM90 puts :attr:`latent_block` in the place of a user's block size: ``no``, unless it is a ``multiple``, or ``equal``."""
     sparse_auto: str
     """DeepSeek-V3.2's cache for ``auto``: ``fp8_ds_mla`` or ``auto``."""
+    sparse_fp8: str
+    """DeepSeek-V3.2's cache for fp8: its ``own`` layout of 656 bytes on every GPU, or by the ``gpu``."""
+    glm_sparse_fp8: bool
+    """Whether GLM-5's cache is fp8 on SM10x by default."""
     batch_within_lengths: bool
     """Whether the default batch is at most all requests' longest sequences."""
     whole_encoder: bool
@@ -152,7 +156,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),
     _on("dcp", "0.10.2", "engine/arg_utils.py"),
     Rule("latent_row_alignment", (("0.8", 1), ("0.0", 256)), "worker/cache_engine.py get_cache_block_size"),
-    _on("latent_fp8", "0.10", "engine/arg_utils.py _is_v1_supported_oracle"),
+    _on("latent_fp8", "0.10.2", "v1/attention/backends/mla/flashmla.py"),
     Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     _off("states_follow_cache", "0.10.1", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
@@ -202,9 +206,15 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
     Rule("nemotron_states", (("0.20", "fp32"), ("0.13", "fp16"), ("0.0", "conv")), f"{_MODELS} NemotronHForCausalLMConfig"),
     _on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
-    Rule("latent_block", (("0.18", 16), ("0.0", 64)), "platforms/cuda.py"),
-    _off("latent_block_forced", "0.11", "platforms/cuda.py check_and_update_config"),
+    Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), "platforms/cuda.py check_and_update_config"),
+    Rule(
+        "latent_block_forced",
+        (("0.18", "no"), ("0.11", "multiple"), ("0.8", "equal"), ("0.0", "no")),
+        "platforms/cuda.py check_and_update_config",
+    ),
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
+    Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
+    _on("glm_sparse_fp8", "0.32", f"{_MODELS} GlmMoeDsaForCausalLM"),
     _on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
     _on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),
     _on("states_checked", "0.20", "config/compilation.py"),

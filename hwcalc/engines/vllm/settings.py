@@ -209,12 +209,16 @@ def _kv_dtype(
         kv_dtype = "auto"
     elif kv_dtype == "auto":
         kv_dtype = formats.checkpoint_kv_dtype(model.quantization) or "auto"
-        if kv_dtype == "auto" and capability // 10 == 10 and model.architecture == "GlmMoeDsaForCausalLM":
+        if kv_dtype == "auto" and rules.glm_sparse_fp8 and capability // 10 == 10 and model.architecture == "GlmMoeDsaForCausalLM":
             kv_dtype = "fp8_e4m3"
     if CompressedAttention in kinds:
         if float_name is None and (kv_dtype == "auto" or kv_dtype.startswith("fp8")):
             kv_dtype = "fp8_ds_mla"
     elif LatentAttention in kinds and SparseIndexer in kinds:
+        if kv_dtype == "auto" and float_name is None:
+            kv_dtype = rules.sparse_auto
+        if rules.sparse_fp8 == "own" and kv_dtype.startswith("fp8"):
+            kv_dtype = "fp8_ds_mla"
         kv_dtype = sparse_kv_dtype(kv_dtype, capability, keep=kv_dtype in ("auto", "nvfp4_ds_mla"))
     if model.architecture in _IGNORE_KV_DTYPE:
         return "auto"
