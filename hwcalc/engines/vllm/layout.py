@@ -189,8 +189,15 @@ def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Li
         in_flight=settings.in_flight,
         retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,
         dcp=settings.dcp,
-        encoder_tokens=max(settings.batched_tokens, builder.length if builder.encodes else 0),
+        encoder_tokens=_encoder_tokens(builder, settings),
     )
+
+
+def _encoder_tokens(builder: SpecBuilder, settings: VllmSettings) -> int:
+    """Tokens that cross attention reserves for the encoder's output: as many as a batch has."""
+    if not settings.rules.whole_encoder and builder.model.encoder_tokens is not None:
+        return builder.model.encoder_tokens
+    return max(settings.batched_tokens, builder.length if builder.encodes else 0)
 
 
 def _placed(stack: Stack, pp: int, rules: Rules) -> Iterator[tuple[int, int, Sequence[LayerKind]]]:

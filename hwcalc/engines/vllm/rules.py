@@ -87,7 +87,6 @@ class Rules:
     """DeepSeek-V4's blocks: ``pages`` side by side, ``slots`` by page size, ``tuples`` of one page of each size."""
     batches: str
     """Batches in flight: ``one``; ``runner``: one a stage, and one more on the V2 runner or with a single stage; ``stages``: always."""
-    async_scheduling: bool
     hybrid_caching: bool
     """Whether hybrid models cache prefixes by default."""
     state_caching: str
@@ -120,7 +119,7 @@ class Rules:
     batch_within_lengths: bool
     """Whether the default batch is at most all requests' longest sequences."""
     whole_encoder: bool
-    """Whether cross attention reserves the batch, not the longest input of the encoder."""
+    """Whether cross attention reserves as many tokens as a batch has. Before, those of the longest input of the encoder."""
     states_checked: bool
     """Whether a start with more ``max_num_seqs`` than state blocks is refused."""
 
@@ -190,7 +189,6 @@ TABLE: Final[tuple[Rule, ...]] = (
     ),
     Rule("packed", (("0.27", "pages"), ("0.23", "slots"), ("0.0", "tuples")), f"{_UTILS} _get_kv_cache_config_packed"),
     Rule("batches", (("0.29", "stages"), ("0.26", "runner"), ("0.0", "one")), "config/vllm.py max_concurrent_batches"),
-    _on("async_scheduling", "0.14", "config/vllm.py __post_init__"),
     _on("hybrid_caching", "0.28", "engine/arg_utils.py _set_default_chunked_prefill_and_prefix_caching_args"),
     Rule(
         "state_caching",

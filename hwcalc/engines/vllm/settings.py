@@ -146,7 +146,7 @@ def _concurrent_batches(options: Mapping[str, str], model: ModelSpec, release: V
     rules = rules_of(release)
     if rules.batches == "one":
         return 1
-    ahead = _flag(options.get("async_scheduling"), default=rules.async_scheduling)
+    ahead = _flag(options.get("async_scheduling"), default=True)
     if rules.batches == "runner" and pp > 1 and not runs_second_runner(model, release):
         ahead = False
     return pp + ahead
