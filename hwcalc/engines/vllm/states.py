@@ -130,6 +130,8 @@ def _mamba1(kind: Mamba1, tp: int) -> _StateShape:
 
 
 def _mamba2(kind: Mamba2, tp: int) -> _StateShape:
+    if kind.n_groups != 1 and kind.n_groups % tp:
+        raise UsageError(f"vLLM cannot split n_groups {kind.n_groups:,} over tp {tp}.", hint="Use a tp that divides it.")
     # Every rank with a head of a group has the B and C of that group.
     groups = kind.n_groups if kind.n_groups % tp == 0 else tp
     width = _share(kind.num_heads * kind.head_dim + 2 * groups * kind.d_state, tp, "conv_dim")

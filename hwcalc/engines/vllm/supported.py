@@ -15,7 +15,7 @@ from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import NEWEST, numbers
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, SlidingAttention
+from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec, Note
 
@@ -84,6 +84,8 @@ def _check_release(opened: VllmOpened) -> None:
         raise UnsupportedError(f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2")
     if LatentAttention in kinds and opened.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
+    if CompressedAttention in kinds and not rules.compressed_auto and opened.request.dtype in (None, "auto"):
+        raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
     if rules.hybrid_by_hand and kinds & set(STATE_KINDS):
         if not is_on(options.get("enforce_eager")) or is_on(options.get("enable_prefix_caching", "true")):
             raise UnsupportedError(
