@@ -18,7 +18,7 @@ from hwcalc.model import ModelSpec
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
 
-__all__ = ["draft_bytes_rank", "eagle_bytes_rank", "mtp_bytes_rank"]
+__all__ = ["dflash_bytes_rank", "draft_bytes_rank", "eagle_bytes_rank", "mtp_bytes_rank"]
 
 
 def draft_bytes_rank(
@@ -65,6 +65,27 @@ def eagle_bytes_rank(
     low = rest + (0 if shares_embedding else embedding) + (0 if shares_head else head)
     source = f"weights of the EAGLE head {draft.id}, tables shared with the target where equal; vLLM 0.33 llm_base_proposer.py"
     return RankBytes(low=low, expected=low, high=rest + embedding + head, source=source)
+
+
+def dflash_bytes_rank(
+    draft: ModelSpec,
+    target: ModelSpec,
+    parallel: Parallel = ALONE,
+    *,
+    scheme: Scheme | None = None,
+    rules: Rules = REFERENCE,
+) -> RankBytes | None:
+    """Bytes of a DFlash drafter on the fullest rank of the last stage; ``None`` if its weights are not counted.
+
+    Like an EAGLE head it shares the target's tables. Beside its layers it has a 16-bit projection, whole on every rank, of the hidden
+    vectors of as many layers of the target as it has itself: 4,096 x 5 x 4,096 numbers for five layers (``models/qwen3_dflash.py``).
+    """
+    head = eagle_bytes_rank(draft, target, parallel, scheme=scheme, rules=rules)
+    if head is None:
+        return None
+    joined = 2 * (draft.hidden_size or 0) * (target.hidden_size or 0) * len(draft.stack)
+    source = f"weights of the DFlash drafter {draft.id}, tables shared with the target where equal; vLLM 0.33 qwen3_dflash.py"
+    return RankBytes(low=head.low + joined, expected=head.expected + joined, high=head.high + joined, source=source)
 
 
 def mtp_bytes_rank(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.vllm.speculation import DRAFTED, model_and_tokens
 from hwcalc.errors import UsageError
 
 __all__ = ["FLAGS", "serve"]
@@ -93,9 +94,10 @@ def _option(name: str, value: str) -> list[str]:
         method, _, rest = value.partition(":")
         import json
 
-        if method in ("eagle", "draft"):
-            document: dict[str, object] = {"method": "eagle" if method == "eagle" else "draft_model", "model": rest}
+        document: dict[str, object] = {"method": "draft_model" if method == "draft" else method}
+        if method in DRAFTED:
+            document["model"], document["num_speculative_tokens"] = model_and_tokens(rest)
         else:
-            document = {"method": method, "num_speculative_tokens": int(rest)}
+            document["num_speculative_tokens"] = int(rest)
         return ["--speculative-config", json.dumps(document)]
     return [f"--{name.replace('_', '-')}", value]

@@ -76,7 +76,7 @@ class Vllm(Engine):
                 ("dtype", "dtype that the model runs in", "auto", _STATE_DTYPE),
                 ("cpu_offload_gb", "GiB of weights in host memory, per GPU", "0", number_option(2**20)),
                 ("kv_offloading_size", "GiB of host memory for blocks that left the GPU", "none", number_option(2**20)),
-                ("speculative", "ngram:N, mtp:N, eagle:MODEL[:N] or draft:MODEL[:N]", "none", lambda _, value: value),
+                ("speculative", "ngram:N, mtp:N, eagle:, dflash: or draft:MODEL[:N]", "none", lambda _, value: value),
             )
         }
     )

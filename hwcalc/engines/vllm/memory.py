@@ -16,7 +16,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import exact, memory_of, ranked, workspaces
-from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
+from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
@@ -162,6 +162,8 @@ def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -
     scheme, known = planned_scheme(draft, None)
     if not known:
         return None
+    if speculation.method == "dflash":
+        return dflash_bytes_rank(draft, model, request.parallel, scheme=scheme, rules=VLLM)
     if speculation.method == "eagle":
         return eagle_bytes_rank(draft, model, request.parallel, scheme=scheme, rules=VLLM)
     return draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=VLLM)

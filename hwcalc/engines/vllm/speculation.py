@@ -9,10 +9,11 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.units import parse_tokens
 
-__all__ = ["Speculation", "draft_named", "read_speculation"]
+__all__ = ["DRAFTED", "Speculation", "draft_named", "model_and_tokens", "read_speculation"]
 
 _WITHOUT_MODEL: Final = ("ngram", "mtp")
-_MODELS: Final = ("eagle", "draft")
+DRAFTED: Final = ("eagle", "dflash", "draft")
+"""The methods with a model of their own."""
 
 
 @frozen
@@ -25,12 +26,12 @@ class Speculation:
 
 
 def draft_named(value: str | None) -> str | None:
-    """The id of the model in ``eagle:MODEL[:N]`` or ``draft:MODEL[:N]``, the value of the option ``speculative``."""
+    """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""
     method, _, rest = (value or "").partition(":")
-    return _named(rest)[0] if method in _MODELS and rest else None
+    return model_and_tokens(rest)[0] if method in DRAFTED and rest else None
 
 
-def _named(rest: str) -> tuple[str, int]:
+def model_and_tokens(rest: str) -> tuple[str, int]:
     """The model and the number of tokens in ``MODEL`` or ``MODEL:N``."""
     name, _, count = rest.rpartition(":")
     return (name, parse_tokens(count)) if name and count.isdecimal() else (rest, 1)
@@ -49,13 +50,13 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
     method, _, rest = value.partition(":")
     if method in _WITHOUT_MODEL:
         return Speculation(method=method, tokens=parse_tokens(rest or "1", f"engine option speculative={method}:N"))
-    if method in _MODELS and rest:
-        name, tokens = _named(rest)
+    if method in DRAFTED and rest:
+        name, tokens = model_and_tokens(rest)
         if option_draft is None:
             raise UsageError(
                 f"engine option speculative={value[:60]}: {name[:60]} was not loaded.", hint="Give the draft's model."
             )
         return Speculation(method=method, tokens=tokens, model=option_draft)
     raise UsageError(
-        f"engine option speculative={value[:60]} is not known.", hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], draft:MODEL[:N]."
+        f"engine option speculative={value[:60]} is not known.", hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], dflash:MODEL[:N], draft:MODEL[:N]."
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hwcalc import load_model
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.errors import UnsupportedError, UsageError
@@ -190,6 +191,36 @@ def test_a_draft_layer_shares_the_pool() -> None:
     assert made.bytes_per_block == 62 * 16 * 576 * 2
 
 
+def test_the_layers_of_a_dflash_drafter_share_the_pool() -> None:
+    """Five windowed layers of Qwen3-8B's own shape join its 36: they form a group of their own, of five layers.
+
+    36 layers are more than 1.5 x 5, so that groups have five layers, and a block five pages of 16 x 8 x (128 + 128) x 2 bytes. A window of
+    2,048 needs ceil((2,047 + 2 x 8,192) / 16) + 1 blocks.
+    """
+    drafter = {
+        "architectures": ["DFlashDraftModel"],
+        "model_type": "qwen3",
+        "hidden_size": 4096,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151_936,
+        "intermediate_size": 12_288,
+        "layer_types": ["sliding_attention"] * 5,
+        "use_sliding_window": True,
+        "sliding_window": 2048,
+        "torch_dtype": "bfloat16",
+    }
+    made = opened(
+        "Qwen/Qwen3-8B", seq=32_768, options={"speculative": "dflash:drafter:15"}, option_draft=load_model(drafter)
+    ).groups
+    page = 16 * 8 * (128 + 128) * 2
+    windowed = [group for group in made if group.kind == "sliding"]
+    assert [(group.count, group.block_bytes, group.blocks_per_request) for group in windowed] == [(5, 5 * page, 1154)]
+    assert [group.count for group in made if group.kind == "full"] == [5, 5, 5, 5, 4, 4, 4, 4]
+
+
 def test_speculation_keeps_a_state_for_each_drafted_token() -> None:
     """Qwen3-Next with 5 drafted tokens: 2 + 1 + 5 states, each of a convolution 5 columns longer."""
     first = groups("Qwen/Qwen3-Next-80B-A3B-Instruct", seq=8192, options={"speculative": "ngram:5"})[0]
@@ -247,10 +278,10 @@ def test_the_checkpoints_own_scheme_decides_auto() -> None:
 
 
 def test_versions() -> None:
-    """Before 0.21 the log counted (blocks // groups) x block size; before 0.24 a window allowed for one batch in flight."""
-    old = pool("openai/gpt-oss-20b", seq=131_072, version="0.20")
+    """Before 0.20.1 the log counted (blocks // groups) x block size; before 0.26 a window allowed for one batch in flight."""
+    old = pool("openai/gpt-oss-20b", seq=131_072, version="0.20.0")
     assert old.tokens == 163_840 // 2 * 16
-    before, since = (groups("openai/gpt-oss-20b", seq=131_072, version=version) for version in ("0.23", "0.33"))
+    before, since = (groups("openai/gpt-oss-20b", seq=131_072, version=version) for version in ("0.25.1", "0.26"))
     assert [group.blocks_per_request for group in before] == [-(-(127 + 8192) // 16) + 1, 8192]
     assert [group.blocks_per_request for group in since] == [-(-(127 + 16_384) // 16) + 1, 8192]
     padded = pool("deepseek-ai/DeepSeek-V3", seq=8192, version="0.7")
@@ -281,8 +312,8 @@ def test_models_that_left() -> None:
         ({"dtype": "q8_0"}, UsageError, "kv-cache-dtype"),
         ({"dtype": "fp16"}, UsageError, "runs in, bf16"),
         ({"dtype": "fp8_ds_mla"}, UnsupportedError, "indexer"),
-        ({"version": "0.5"}, UsageError, "0.7 to 0.33"),
-        ({"version": "latest"}, UsageError, "0.7 to 0.33"),
+        ({"version": "0.5"}, UsageError, "0.6 to 0.33"),
+        ({"version": "latest"}, UsageError, "0.6 to 0.33"),
         ({"options": {"speculative": "magic"}}, UsageError, "speculative"),
         ({"options": {"speculative": "mtp:2"}}, UnsupportedError, "multi-token"),
         ({"options": {"block_size": "24"}}, UnsupportedError, "multiple of 16"),
