@@ -94,6 +94,10 @@ class PoolLayout:
         """Blocks of one request in all groups together."""
         return sum(self.blocks(group, length) for group in self.stage_groups[0])
 
+    def stage_pages(self, stage: int) -> list[list[int]]:
+        """The pages of each group's layers on one stage."""
+        return _pages(self.caches, self.stage_groups[stage], stage)
+
     def needed(self, length: int, stage: int) -> int:
         """The bytes of a request of ``length`` tokens by the check before start-up, on a rank of one stage."""
         if self.rules.check == "layers":
@@ -101,6 +105,8 @@ class PoolLayout:
             return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
         groups = self.groups if self.rules.check in ("groups", "tokens") else self.groups[:1]
         width = self.stage_bytes[stage]
+        if self.packed and not self.rules.checks_packed_width:
+            width = _tuple_bytes(self.stage_pages(stage))
         if self.rules.check == "model":
             width = max(sum(spec.page for spec in group.specs) for group in self.groups)
         return width * sum(self.blocks(group, length) for group in groups)
@@ -222,11 +228,23 @@ def _placed(stack: Stack, pp: int, rules: Rules) -> Iterator[tuple[int, int, Seq
 
 def _stage_bytes(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: int, rules: Rules, *, packed: bool) -> int:
     """The bytes of a block on a rank of one stage: those of the widest group."""
-    pages = [[spec.page for member, spec in zip(*group[:2], strict=True) if caches[member].stage == stage] for group in groups]
+    pages = _pages(caches, groups, stage)
     if not packed or len(groups) == 1 or rules.packed == "pages":
         return max((sum(own) for own in pages), default=0)
-    # DeepSeek-V4 before 0.27 had a slot for every page size.
-    slots = {page: max(own.count(page) for own in pages) for own in pages for page in own}
     if rules.packed == "slots":
-        return sum(page * count for page, count in slots.items())
-    return sum(set(pages[0])) * max(slots.values(), default=0)
+        return sum(page * count for page, count in _slots(pages).items())
+    return _tuple_bytes(pages)
+
+
+def _pages(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: int) -> list[list[int]]:
+    return [[spec.page for member, spec in zip(*group[:2], strict=True) if caches[member].stage == stage] for group in groups]
+
+
+def _slots(pages: Sequence[Sequence[int]]) -> dict[int, int]:
+    """How many pages of each size the groups have at most."""
+    return {page: max(own.count(page) for own in pages) for own in pages for page in own}
+
+
+def _tuple_bytes(pages: Sequence[Sequence[int]]) -> int:
+    """Bytes of as many tuples, of one page of each size of the first group, as there are layers with pages of one size."""
+    return sum(set(pages[0])) * max(_slots(pages).values(), default=0)

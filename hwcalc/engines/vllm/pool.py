@@ -91,7 +91,7 @@ def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
     if layout.rules.packed == "pages" or not layout.packed:
         return layout.total_blocks(length)
     # DeepSeek-V4 before 0.27: the bytes of all groups' blocks, in blocks of the first group.
-    pages = [sum(spec.page for spec in group.specs) for group in layout.groups]
+    pages = [sum(own) for own in layout.stage_pages(0)]
     needed = sum(page * layout.blocks(group, length) for page, group in zip(pages, layout.groups, strict=True))
     return ceil_div(needed, pages[0])
 

@@ -85,6 +85,8 @@ class Rules:
     """Whether windowed layers keep blocks of the kernel's size under a larger ``block_size``."""
     packed: str
     """DeepSeek-V4's blocks: ``pages`` side by side, ``slots`` by page size, ``tuples`` of one page of each size."""
+    checks_packed_width: bool
+    """Whether the check counts DeepSeek-V4's blocks as wide as they are. Before, as ``tuples``."""
     batches: str
     """Batches in flight: ``one``; ``runner``: one a stage, and one more on the V2 runner or with a single stage; ``stages``: always."""
     hybrid_caching: bool
@@ -190,6 +192,7 @@ TABLE: Final[tuple[Rule, ...]] = (
         "model_executor/layers/attention/attention.py get_kv_cache_spec",
     ),
     Rule("packed", (("0.27", "pages"), ("0.23", "slots"), ("0.0", "tuples")), f"{_UTILS} _get_kv_cache_config_packed"),
+    _on("checks_packed_width", "0.29", f"{_UTILS} _max_memory_usage_bytes_from_groups"),
     Rule("batches", (("0.29", "stages"), ("0.26", "runner"), ("0.0", "one")), "config/vllm.py max_concurrent_batches"),
     _on("hybrid_caching", "0.28", "engine/arg_utils.py _set_default_chunked_prefill_and_prefix_caching_args"),
     Rule(
