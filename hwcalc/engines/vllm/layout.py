@@ -105,7 +105,7 @@ class PoolLayout:
             return sum(spec.page * spec.blocks(length, self.limits) for spec in own)
         groups = self.groups if self.rules.check in ("groups", "tokens") else self.groups[:1]
         width = self.stage_bytes[stage]
-        if self.packed and not self.rules.checks_packed_width:
+        if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
             width = _tuple_bytes(self.stage_pages(stage))
         if self.rules.check == "model":
             width = max(sum(spec.page for spec in group.specs) for group in self.groups)
