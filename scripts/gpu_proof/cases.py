@@ -15,7 +15,7 @@ from hwcalc.probe.allocator import predict
 from hwcalc.probe.settings import AllocatorSettings
 from hwcalc.units import MIB
 
-__all__ = ["DTYPES", "LISTS", "MODELS", "POOLED_DTYPE", "allocations", "longest", "operations"]
+__all__ = ["DTYPES", "LISTS", "MODELS", "POOLED_DTYPE", "TooLargeError", "allocations", "longest", "operations"]
 
 MODELS: Final = (
     "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -65,6 +65,10 @@ _SIZES: Final = (
 _LARGEST: Final = 96 * MIB
 
 
+class TooLargeError(KvplanError):
+    """A case does not fit the device, or what of it may be used."""
+
+
 def allocations(opened: Opened) -> tuple[Allocation, ...]:
     """The tensors of the fullest rank."""
     return opened.allocation(opened.fullest_stage)
@@ -73,7 +77,7 @@ def allocations(opened: Opened) -> tuple[Allocation, ...]:
 def longest(name: str, engine: str, dtype: str, most_bytes: int, settings: AllocatorSettings) -> Opened:
     """The longest sequence of a fixed list that the model knows and whose cache takes at most ``most_bytes`` of the device.
 
-    Raises :class:`~hwcalc.errors.KvplanError` if the engine does not take the model or nothing fits.
+    Raises :class:`TooLargeError` if nothing fits.
     """
     model = load_model(name, offline=True)
     limit = model.max_position_embeddings
@@ -82,7 +86,7 @@ def longest(name: str, engine: str, dtype: str, most_bytes: int, settings: Alloc
             opened = open_request(model, seq=seq, engine=engine, dtype=dtype)
             if predict((one.bytes for one in allocations(opened)), settings).reserved_bytes <= most_bytes:
                 return opened
-    raise KvplanError(f"even {_LENGTHS[-1]} tokens of {name} take more than {most_bytes:,} bytes.")
+    raise TooLargeError(f"it does not fit: even {_LENGTHS[-1]} tokens take more than {most_bytes:,} bytes")
 
 
 def operations(number: int) -> Iterator[int]:

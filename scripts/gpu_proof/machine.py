@@ -27,12 +27,15 @@ from scripts.gpu_proof.run import Run, cases
 
 __all__ = ["bandwidth_step", "context_step", "live_step", "smi_memory"]
 
+_LABEL: Final = "cuda:0"
+_START, _CONTEXT, _LAST = "before torch is imported", "mem_get_info", "first attention"
+"""The stages between which the context and its growth lie."""
 _SIDE: Final = 1024
 _COPY: Final = 2 * GIB
 _LEAST_READ: Final = 0.8
 """A sum that reads a cache at less than this share of a plain copy's rate would not measure the memory."""
 _LEAST_COPY: Final = 0.5
-_EVENTS: Final = 0.1
+_EVENTS: Final = 0.15
 """What the clock of the host may differ from the device's events, as a share."""
 
 
@@ -62,34 +65,32 @@ class _Reading:
 
 def context_step(run: Run, smi: Callable[[], dict[str, dict[str, int]]] = smi_memory) -> Iterator[Record]:
     """Open questions 1 and 3: what a context takes, before anything, after the first matrix product, after the first attention."""
-    readings = [_Reading(stage="before torch is imported", smi=smi())]
+    readings = [_Reading(stage=_START, smi=smi())]
     torch = run.load()
     readings.append(_Reading(stage="torch imported", smi=smi()))
     torch.cuda.init()
     readings.append(_Reading(stage="torch.cuda.init", smi=smi()))
-    label = "cuda:0"
-    properties = torch.cuda.get_device_properties(label)
+    properties = torch.cuda.get_device_properties(_LABEL)
     readings.append(_Reading(stage="get_device_properties", smi=smi()))
-    free, total = torch.cuda.mem_get_info(label)
-    readings.append(_Reading(stage="mem_get_info", smi=smi(), free=int(free)))
-    kept: list[Any] = []
-    for stage, work in _stages(torch, label, kept).items():
-        work()
-        torch.cuda.synchronize(label)
-        readings.append(
-            _Reading(
-                stage=stage,
-                smi=smi(),
-                free=int(torch.cuda.mem_get_info(label)[0]),
-                allocated=int(torch.cuda.memory_allocated(label)),
-                reserved=int(torch.cuda.memory_reserved(label)),
-            )
-        )
+    free, total = torch.cuda.mem_get_info(_LABEL)
+    readings.append(_Reading(stage=_CONTEXT, smi=smi(), free=int(free)))
     mine = _mine(readings[0].smi, str(getattr(properties, "uuid", "")))
     yield judged("total memory", exact("mem_get_info beside get_device_properties", int(properties.total_memory), int(total)))
     for before, reading in zip([None, *readings], readings, strict=False):
         yield _stage_record(before, reading, mine)
-    yield from _answers({reading.stage: reading for reading in readings}, torch, label, mine)
+    for stage, work in _stages(torch).items():
+        work()
+        torch.cuda.synchronize(_LABEL)
+        reading = _Reading(
+            stage=stage,
+            smi=smi(),
+            free=int(torch.cuda.mem_get_info(_LABEL)[0]),
+            allocated=int(torch.cuda.memory_allocated(_LABEL)),
+            reserved=int(torch.cuda.memory_reserved(_LABEL)),
+        )
+        yield _stage_record(readings[-1], reading, mine)
+        readings.append(reading)
+    yield from _answers({reading.stage: reading for reading in readings}, torch, mine)
 
 
 def _mine(smi: Mapping[str, Any], uuid: str) -> str | None:
@@ -98,14 +99,15 @@ def _mine(smi: Mapping[str, Any], uuid: str) -> str | None:
     return named[0] if named else next(iter(smi)) if len(smi) == 1 else None
 
 
-def _stages(torch: Any, label: str, kept: list[Any]) -> dict[str, Callable[[], object]]:
+def _stages(torch: Any) -> dict[str, Callable[[], object]]:
     """What is done one after the other. Operands and results are allocated before, so that what is added is the library's own."""
+    kept: list[Any] = []
 
     def tensors() -> None:
         for dtype in (torch.bfloat16, torch.float32):
-            kept.extend(torch.empty((_SIDE, _SIDE), dtype=dtype, device=label) for _ in range(3))
-        kept.append(torch.empty((1, 8, _SIDE, 128), dtype=torch.bfloat16, device=label))
-        kept.append(torch.empty((_SIDE,), dtype=torch.bfloat16, device=label))
+            kept.extend(torch.empty((_SIDE, _SIDE), dtype=dtype, device=_LABEL) for _ in range(3))
+        kept.append(torch.empty((1, 8, _SIDE, 128), dtype=torch.bfloat16, device=_LABEL))
+        kept.append(torch.empty((_SIDE,), dtype=torch.bfloat16, device=_LABEL))
 
     def kernel() -> None:
         for tensor in kept:
@@ -115,7 +117,7 @@ def _stages(torch: Any, label: str, kept: list[Any]) -> dict[str, Callable[[], o
         torch.mm(kept[first], kept[first + 1], out=kept[first + 2])
 
     def other_stream() -> None:
-        with torch.cuda.stream(torch.cuda.Stream(device=label)):
+        with torch.cuda.stream(torch.cuda.Stream(device=_LABEL)):
             product(0)
 
     def attention() -> None:
@@ -128,7 +130,7 @@ def _stages(torch: Any, label: str, kept: list[Any]) -> dict[str, Callable[[], o
         "second product": partial(product, 0),
         "product in fp32": partial(product, 3),
         "product with a bias": lambda: torch.nn.functional.linear(kept[0], kept[1], kept[7]),
-        "first attention": attention,
+        _LAST: attention,
         "product on another stream": other_stream,
     }
 
@@ -151,25 +153,25 @@ def _used(reading: _Reading, mine: str | None) -> int | None:
     return None if mine is None or mine not in reading.smi else reading.smi[mine]["used"]
 
 
-def _answers(at: Mapping[str, _Reading], torch: Any, label: str, mine: str | None) -> Iterator[Record]:
+def _answers(at: Mapping[str, _Reading], torch: Any, mine: str | None) -> Iterator[Record]:
     """The context, its growth and the workspaces beside the constants that plans use."""
     runtime = runtime_profile()
     context, kernels = runtime.estimate("context.cuda"), runtime.estimate("kernels")
-    start, made, end = (_used(at[stage], mine) for stage in ("before torch is imported", "mem_get_info", "first attention"))
+    start, made, end = (_used(at[stage], mine) for stage in (_START, _CONTEXT, _LAST))
     if start is None or made is None or end is None:
         yield skipped("context", "nvidia-smi does not say what is used")
     else:
-        reserved = at["first attention"].reserved or 0
+        reserved = at[_LAST].reserved or 0
         yield judged("context", within("bytes", made - start, context.low, context.high, context.expected))
         yield judged(
             "growth until the first attention",
             within("bytes", end - made - reserved, kernels.low, kernels.high, kernels.expected),
         )
-    major, minor = torch.cuda.get_device_capability(label)
+    major, minor = torch.cuda.get_device_capability(_LABEL)
     size = int(runtime.estimate(f"workspace.{'sm_90' if (major, minor) == (9, 0) else 'other'}").expected)
     stages = list(at)
     expected = {"first product": size, "second product": 0, "product in fp32": 0, "product on another stream": size}
-    for stage, added in {**expected, "product with a bias": None, "first attention": None}.items():
+    for stage, added in {**expected, "product with a bias": None, _LAST: None}.items():
         before = at[stages[stages.index(stage) - 1]].allocated or 0
         rise = (at[stage].allocated or 0) - before
         figure = known("allocated bytes added", rise) if added is None else exact("allocated bytes added", added, rise)
@@ -258,6 +260,10 @@ _LIVE: Final = (
 )
 
 
+_OLDER: Final = ("transformers has no", "transformers does not take", "transformers cannot")
+"""How the reason begins if the installed library is too old for a model."""
+
+
 def live_step(run: Run, live: Callable[..., LiveResult] = run_live) -> Iterator[Record]:
     """Small real models on the device: the bytes of the cache object, and cached decoding against computing anew."""
     try:
@@ -274,10 +280,9 @@ def live_step(run: Run, live: Callable[..., LiveResult] = run_live) -> Iterator[
 
 
 def live_record(case: str, result: LiveResult) -> Record:
-    """A model that the library does not know is skipped; one that breaks on the device has failed."""
+    """A model that the installed library does not know is skipped; one that is read otherwise, or breaks on the device, has failed."""
     if result.status == NOT_RUN:
-        broke = result.reason.startswith("it does not run on")
-        return failed(case, result.reason) if broke else skipped(case, result.reason)
+        return (skipped if result.reason.startswith(_OLDER) else failed)(case, result.reason)
     record = judged(
         case,
         exact("cache", result.predicted_bytes, result.measured_bytes),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from hwcalc.probe.result import MEASURED as ALLOCATED
 from hwcalc.probe.result import RankResult
 from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.units import GIB, MIB
-from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED_DTYPE, longest, operations
+from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED_DTYPE, TooLargeError, longest, operations
 from scripts.gpu_proof.record import DIFFERS, Figure, Record, exact, judged, known, skipped
 from scripts.gpu_proof.run import Case, Run, cases
 
@@ -62,7 +62,7 @@ def _compared(case: str, opened: Opened, rank: RankResult, device: Device, **det
         *figures,
         why=why,
         model=opened.model.id,
-        engine=opened.engine.name,
+        engine=f"{opened.engine.name}@{opened.version}" if opened.version else opened.engine.name,
         dtype=opened.dtypes.kv,
         seq=opened.request.seq,
         batch=opened.request.batch,
@@ -149,11 +149,17 @@ def free_step(run: Run) -> Iterator[Record]:
     with holding(device) as held:
         # The kernel that writes bytes is loaded before anything is measured.
         held.append(device.empty((_PAGE,), "uint8"))
-        held[0].fill_(1)
+        _write(held)
     todo: list[Case] = [(f"{size} GiB", partial(_drop, f"{size} GiB", [size * GIB], run, device)) for size in (1, 8, 32, 64, 128)]
     many = {"128 x 20 MiB": [20 * MIB] * 128, "1,000 x 2 MiB": [2 * MIB] * 1000, "1,000 x 100,000 B": [100_000] * 1000}
     todo += [(name, partial(_drop, name, sizes, run, device)) for name, sizes in many.items()]
     yield from cases(run, todo)
+
+
+def _write(held: Iterable[Any]) -> None:
+    """Write to tensors, and keep none of them by the name of a loop."""
+    for tensor in held:
+        tensor.fill_(1)
 
 
 def _drop(case: str, sizes: list[int], run: Run, device: Device) -> Record:
@@ -166,8 +172,7 @@ def _drop(case: str, sizes: list[int], run: Run, device: Device) -> Record:
         for size in sizes:
             held.append(device.empty((size,), "uint8"))
         after = device.counters()
-        for tensor in held:
-            tensor.fill_(1)
+        _write(held)
         written = device.counters()
     end = device.counters()
 
@@ -245,6 +250,8 @@ def find_max_step(run: Run) -> Iterator[Record]:
             )
         else:
             found = find_max(opened, device, what, reserve_bytes=reserve, settings=run.settings)
+        if not found.expected and not found.value:
+            raise TooLargeError(f"it does not fit: not one into {found.usable_bytes:,} bytes")
         details = {name: value for name, value in document_of(found).items() if name not in {"what", "value", "expected"}}
         details |= {"model": name, "engine": engine}
         if reserve is None:
@@ -258,7 +265,8 @@ def find_max_step(run: Run) -> Iterator[Record]:
     for given in _SEARCHES:
         case = f"{given[0]} {given[1]} {given[2]}"
         todo.append((case, partial(search, *given, case, reserve=None)))
-    if run.most_bytes is None and device.kind == "cuda":
+    # Pages of expandable segments are mapped one by one: filling a GPU with them to the last takes seconds each time.
+    if run.most_bytes is None and device.kind == "cuda" and not run.settings.expandable_segments:
         case = "Qwen/Qwen3-8B reference batch, nothing left alone"
         todo.append((case, partial(search, "Qwen/Qwen3-8B", "reference", "batch", 1_024, case, reserve=0)))
     yield from cases(run, todo)

@@ -131,9 +131,10 @@ def scrubbed(value: Any) -> Any:
 
 
 def _scrubbed(text: str) -> str:
+    text = _PATH.sub("<path>", text)
     for name in _own_names():
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "<removed>", text)
-    return _PATH.sub("<path>", text)
+    return text
 
 
 def _own_names() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.probe.settings import AllocatorSettings, environment_settings
+from scripts.gpu_proof.cases import TooLargeError
 from scripts.gpu_proof.record import Record, failed, skipped
 
 __all__ = ["Case", "Run", "cases"]
@@ -61,6 +62,8 @@ def cases(run: Run, todo: Iterable[Case]) -> Iterator[Record]:
             try:
                 yield measure()
                 broken = 0
+            except TooLargeError as reason:
+                yield skipped(name, reason.message)
             except Exception as error:
                 broken += 1
                 yield failed(name, error)
