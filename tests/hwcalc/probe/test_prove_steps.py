@@ -196,6 +196,32 @@ def test_without_nvidia_smi() -> None:
     assert AGREES == records["workspace: first product"].status
 
 
+def test_the_stages_with_torch_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done in each stage runs on a CPU as well, but for the stream."""
+    import torch
+
+    monkeypatch.setattr(machine, "_LABEL", "cpu")
+    for stage, work in machine._stages(torch).items():
+        if "stream" not in stage:
+            work()
+
+
+def test_torch_has_what_is_asked_of_it() -> None:
+    """Each function of ``torch.cuda`` takes a device by its name, and the counters have the names that are looked up."""
+    import inspect
+
+    import torch
+
+    named = ("synchronize", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats", "set_device")
+    for name in (*named, "get_device_name", "get_device_properties", "get_device_capability"):
+        inspect.signature(getattr(torch.cuda, name)).bind("cuda:0")
+    inspect.signature(torch.cuda.init).bind()
+    inspect.signature(torch.cuda.Stream.__new__).bind(torch.cuda.Stream, device="cuda:0")
+    inspect.signature(torch.cuda.Event.__new__).bind(torch.cuda.Event, enable_timing=True)
+    assert "requested_bytes.{all,large_pool,small_pool}.{current,peak,allocated,freed}" in (torch.cuda.memory_stats.__doc__ or "")
+    assert issubclass(torch.OutOfMemoryError, RuntimeError)
+
+
 def test_what_nvidia_smi_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for each GPU, in MiB; a line of another form is no GPU."""
     program = tmp_path / "nvidia-smi"
