@@ -97,7 +97,9 @@ def checked(options: Options) -> dict[str, Any]:
         if "environment" in answer:
             return dict(answer["environment"])
     message = answer.get("error") or answer.get("why") or "the process that looks for it said nothing"
-    raise RefusedError(f"no GPU to measure on: {message}", str(answer.get("hint") or "Rehearse without one: --device cpu"))
+    raise RefusedError(
+        f"nothing can be measured here: {message}", str(answer.get("hint") or "Rehearse without one: --device cpu")
+    )
 
 
 def _records(step: str, allocator: str, options: Options, seconds: float) -> Any:

@@ -64,9 +64,13 @@ def inside(step: str, *, seconds: float, device: str, most_bytes: int | None) ->
 
 def _checked(run: Run) -> Iterator[dict[str, Any]]:
     """The environment of the device, once it is known that everything is here that the steps need."""
-    from hwcalc.library.plan import load_model
+    from hwcalc.profiles.engines import runtime_profile
 
-    load_model("Qwen/Qwen3-8B", offline=True)
+    try:
+        runtime_profile()
+    except ImportError as error:
+        hint = "Install it, or bring it along: pip install --target site pyyaml, and PYTHONPATH=site."
+        raise KvplanError(f"{error.name} is not installed.", hint=hint) from error
     torch = run.load()
     words = str(torch.__version__).split(".")[:2]
     version = tuple(int(word) for word in words if word.isdecimal())

@@ -131,9 +131,19 @@ def test_no_gpu(environment: dict[str, str], tmp_path: Path) -> None:
 
     assert (2, "") == (ended.returncode, ended.stdout)
     assert ended.stderr == (
-        "prove_on_gpu: no GPU to measure on: --device cuda: torch 2.13.0+fake finds no CUDA device.\n  Use: --device cpu\n"
+        "prove_on_gpu: nothing can be measured here: --device cuda: torch 2.13.0+fake finds no CUDA device.\n  Use: --device cpu\n"
     )
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_package_that_is_missing(environment: dict[str, str], tmp_path: Path) -> None:
+    """Profiles are YAML files: without PyYAML the first case would fail, so that nothing is begun."""
+    (tmp_path / "site" / "yaml.py").write_text("raise ModuleNotFoundError('none', name='yaml')")
+    ended = proved(environment, tmp_path / "out")
+
+    assert ended.returncode == 2
+    assert "yaml is not installed" in ended.stderr
+    assert "pip install --target" in ended.stderr
 
 
 def test_an_old_torch(environment: dict[str, str], tmp_path: Path) -> None:
