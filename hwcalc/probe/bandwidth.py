@@ -226,9 +226,18 @@ class _AttentionLayer:
         return self.kv_heads * (self.key_width + (0 if self.latent else self.value_width))
 
     def copied(self, dtype: str) -> int:
-        """How many copies of the cache torch may make: without a fused kernel it repeats keys and values for every head."""
-        fused = dtype in _FUSED and self.key_width == self.value_width <= _FUSED_WIDTH
-        return 0 if fused else 2 * -(-self.heads // self.kv_heads)
+        """How often torch copies the cache, rounded up: without a fused kernel it repeats keys and values for every head that shares
+        them, scales the repeated keys into another copy, and does so in four bytes.
+
+        Source: pytorch, aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math.
+        """
+        if dtype in _FUSED and self.key_width == self.value_width <= _FUSED_WIDTH:
+            return 0
+        repeats, both = -(-self.heads // self.kv_heads), self.key_width + self.value_width
+        elements = repeats * (self.key_width + both) if repeats > 1 else self.key_width
+        # Formats of two bytes are first converted as they are, then repeated.
+        times = 1 if dtype == "fp32" else 2
+        return -(-times * (elements + (both if times == 2 else 0)) * self.kv_heads // self.row)
 
 
 def _attention(opened: Opened, device: Device, most: int, room: int | None, repeats: int) -> tuple[Timing | None, str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hwcalc.probe.run import ProbeOptions
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["SEARCHES", "More", "MoreOptions", "check_alone", "measure_more"]
+__all__ = ["SEARCHES", "More", "MoreOptions", "accelerator_of", "check_alone", "measure_more"]
 
 SEARCHES = ("batch", "seq")
 
@@ -99,7 +99,7 @@ def _bandwidth(opened: Opened, device: Device, options: ProbeOptions, notes: lis
     from hwcalc.formulas.frozen import replace
     from hwcalc.probe.bandwidth import LEAST_KEPT_BYTES, measure_bandwidth, save_bandwidth
 
-    gpu = None if device.kind == "cpu" else _accelerator(device, notes)
+    gpu = None if device.kind == "cpu" else accelerator_of(device, notes)
     result = measure_bandwidth(opened, device, gpu=gpu, most_bytes=options.max_bytes, reserve_bytes=options.reserve_bytes)
     if gpu is None:
         notes.append(Note(code="calibration", message="Bandwidth of a CPU: no plan is of one, so that it is not kept."))
@@ -115,7 +115,7 @@ def _bandwidth(opened: Opened, device: Device, options: ProbeOptions, notes: lis
     return result
 
 
-def _accelerator(device: Device, notes: list[Note]) -> Gpu:
+def accelerator_of(device: Device, notes: list[Note]) -> Gpu:
     """The profile of this device. It is looked up by the device's own properties, as torch numbers devices in an order of its own."""
     if device.kind != "cuda":
         from hwcalc.hardware.named import LOCAL, load_gpu

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hwcalc import load_model
+from hwcalc.engines.allocation import ITEM_BYTES
 from hwcalc.engines.base import Opened
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.planner.context import open_request
@@ -179,12 +182,68 @@ def test_arguments_out_of_range(name: str, value: int) -> None:
         measure_bandwidth(opened(), Device(torch, "cpu"), **{name: value})  # type: ignore[arg-type]
 
 
-def test_copies_of_torch_have_to_fit() -> None:
-    """A latent of 64 + 16 numbers that 8 heads share is no case for a fused kernel: 2 x 8 copies, so that a 17th of the room is used."""
-    layer = bandwidth._AttentionLayer(heads=8, kv_heads=1, tokens=10, key_width=80, value_width=64, latent=True)
-    plain = bandwidth._AttentionLayer(heads=8, kv_heads=2, tokens=10, key_width=64, value_width=64, latent=False)
+def peak_bytes(work: Callable[[], object], *known: Any) -> int:
+    """The most bytes that torch holds at once of tensors that it makes while it works."""
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-    assert (layer.copied("bf16"), plain.copied("bf16"), plain.copied("fp32")) == (16, 0, 8)
+    inputs = {tensor.untyped_storage().data_ptr() for tensor in known}
+    held: dict[int, int] = {}
+    sums = [0]
+
+    class Watch(TorchDispatchMode):  # type: ignore[misc]
+        """Sees every operation, those inside of attention too."""
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            storage = result.untyped_storage()
+            mark = storage.data_ptr()
+            if mark not in inputs and mark not in held:
+                held[mark] = storage.nbytes()
+                sums.append(sum(held.values()))
+                weakref.finalize(storage, held.pop, mark, None)
+            return result
+
+    with Watch():
+        work()
+    return max(sums)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "heads, kv_heads, key_width, value_width, latent",
+    [(16, 1, 80, 64, True), (8, 2, 64, 64, False), (8, 8, 192, 128, False), (8, 2, 320, 320, False)],
+)
+def test_copies_of_torch_have_to_fit(
+    heads: int, kv_heads: int, key_width: int, value_width: int, latent: bool, dtype: str
+) -> None:
+    """What torch holds beside the cache without a fused kernel, watched: as much as is left for it, and not much less."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kind, tokens = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype], 4000
+    layer = bandwidth._AttentionLayer(
+        heads=heads, kv_heads=kv_heads, tokens=tokens, key_width=key_width, value_width=value_width, latent=latent
+    )
+    query, keys, values = bandwidth._call(layer, 1, tokens, dtype, Device(torch, "cpu"))
+    assert keys.dtype is kind
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        peak = peak_bytes(lambda: bandwidth._attend([(query, keys, values)], Device(torch, "cpu")), query, keys, values)
+    copies = peak / (layer.row * tokens * ITEM_BYTES[dtype])
+    fused = dtype == "bf16" and key_width == value_width <= 256
+
+    # Probabilities and results are small beside the cache.
+    assert fused or copies - 0.5 < layer.copied(dtype) < copies * 1.05 + 1
+    assert not fused or layer.copied(dtype) == 0
+
+
+def test_copies_by_hand() -> None:
+    """DeepSeek-V3: of 576 cached numbers 128 heads need 576 and 576 scaled and 512, in four bytes instead of two, and one of each before.
+
+    2 x (128 x (576 + 576 + 512) + 576 + 512) / 576 = 743.3
+    """
+    layer = bandwidth._AttentionLayer(heads=128, kv_heads=1, tokens=10, key_width=576, value_width=512, latent=True)
+
+    assert layer.copied("bf16") == 744
 
 
 def test_attention_that_does_not_fit_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

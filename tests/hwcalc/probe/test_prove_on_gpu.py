@@ -1,0 +1,240 @@
+"""``scripts/prove_on_gpu.py`` as it is typed: its processes, its files, its exit statuses, and what is left of a run that is cut."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.gpu_proof.child import records_of
+from scripts.gpu_proof.record import Receipt, judged, known, scrubbed
+from scripts.gpu_proof.steps import STEPS
+from tests.paths import ROOT
+
+SCRIPT = ROOT / "scripts" / "prove_on_gpu.py"
+TORCH = """
+import os, time
+import hwcalc.probe.bandwidth
+from tests.hwcalc.probe.fake_cuda import GPU_NAME, FakeTorch
+
+fake = FakeTorch(
+    total=80 * 2**30,
+    name=GPU_NAME,
+    expandable="expandable_segments:True" in os.environ.get("PYTORCH_ALLOC_CONF", ""),
+    extra=int(os.environ.get("FAKE_EXTRA", "0")),
+)
+if "FAKE_VERSION" in os.environ:
+    __version__ = os.environ["FAKE_VERSION"]
+if "FAKE_NONE" in os.environ:
+    fake.cuda.is_available = lambda: False
+
+def on_empty(made):
+    time.sleep(float(os.environ.get("FAKE_SLEEP", "0")))
+    if made == int(os.environ.get("FAKE_CRASH", "0")):
+        os._exit(11)
+
+fake.on_empty = on_empty
+hwcalc.probe.bandwidth.perf_counter = lambda: fake.now
+
+def __getattr__(name):
+    return getattr(fake, name)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment in which ``import torch`` gives a GPU that is not there, and transformers is missing."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "torch.py").write_text(TORCH)
+    (folder / "transformers.py").write_text("raise ModuleNotFoundError('none', name='transformers')")
+    own = {name: value for name, value in os.environ.items() if name != "OUT"}
+    return {**own, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"}
+
+
+def proved(environment: dict[str, str], out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The script, run to its end."""
+    command = [sys.executable, str(SCRIPT), "--out", str(out), *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300, cwd=out.parent)
+
+
+def documents(out: Path) -> dict[str, Any]:
+    """Every file, by the name of its step."""
+    found = [json.loads(path.read_text()) for path in sorted(out.iterdir())]
+    return {document["step"]: document for document in found}
+
+
+def test_every_step(environment: dict[str, str], tmp_path: Path) -> None:
+    """All agree, under both settings, whatever the user's own are: status 0, a file for each step, and no name of this machine in any."""
+    out = tmp_path / "out"
+    ended = proved(environment, out)
+    files = documents(out)
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert files.keys() == STEPS.keys()
+    # More would not come back from a machine that is lent.
+    assert len(list(out.iterdir())) <= 8
+    assert all(path.name.startswith("h100-80gb-hbm3-") for path in out.iterdir())
+    for name, document in files.items():
+        assert document["complete"] is True
+        assert document["counts"]["differs"] == document["counts"]["failed"] == 0
+        assert {record["allocator"] for record in document["records"]} == set(STEPS[name].allocators)
+    assert files["allocator"]["counts"]["agrees"] == 160
+    assert "transformers is not installed" in files["live"]["records"][0]["why"]
+    assert "in all: " in ended.stdout
+    text = "".join(path.read_text() for path in out.iterdir())
+    assert not [name for name in (str(ROOT), str(tmp_path), socket.gethostname()) if name in text]
+
+
+def test_a_wrong_prediction(environment: dict[str, str], tmp_path: Path) -> None:
+    """Status 1, and the output names the cases."""
+    ended = proved({**environment, "FAKE_EXTRA": "512"}, tmp_path / "out", "--only", "fill")
+
+    assert ended.returncode == 1
+    assert "fill: 12 differs" in ended.stdout
+    assert "differs: Qwen/Qwen3-8B reference bf16 [default] memory_allocated" in ended.stdout
+    assert documents(tmp_path / "out")["fill"]["counts"]["differs"] == 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_cut(environment: dict[str, str], tmp_path: Path, number: signal.Signals) -> None:
+    """What was measured is kept, and the file says that the step did not come to its end."""
+    out = tmp_path / "out"
+    command = [sys.executable, str(SCRIPT), "--out", str(out), "--only", "lists"]
+    with subprocess.Popen(command, env={**environment, "FAKE_SLEEP": "0.01"}, stdout=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 60
+        while time.monotonic() < until and not (
+            out.exists() and len(documents(out).get("lists", {"records": []})["records"]) >= 3
+        ):
+            time.sleep(0.05)
+        process.send_signal(number)
+        status = process.wait(timeout=60)
+
+    document = documents(out)["lists"]
+    assert status == (-signal.SIGKILL if number == signal.SIGKILL else 128 + signal.SIGTERM)
+    assert document["complete"] is False
+    assert 3 <= len(document["records"]) == document["counts"]["agrees"] < 200
+
+
+def test_no_gpu(environment: dict[str, str], tmp_path: Path) -> None:
+    """Status 2, one message with what to type next, no traceback and no file."""
+    ended = proved({**environment, "FAKE_NONE": "1"}, tmp_path / "out")
+
+    assert (2, "") == (ended.returncode, ended.stdout)
+    assert ended.stderr == (
+        "prove_on_gpu: nothing can be measured here: --device cuda: torch 2.13.0+fake finds no CUDA device.\n  Use: --device cpu\n"
+    )
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_package_that_is_missing(environment: dict[str, str], tmp_path: Path) -> None:
+    """Profiles are YAML files: without PyYAML the first case would fail, so that nothing is begun."""
+    (tmp_path / "site" / "yaml.py").write_text("raise ModuleNotFoundError('none', name='yaml')")
+    ended = proved(environment, tmp_path / "out")
+
+    assert ended.returncode == 2
+    assert "yaml is not installed" in ended.stderr
+    assert "pip install --target" in ended.stderr
+
+
+def test_an_old_torch(environment: dict[str, str], tmp_path: Path) -> None:
+    """2.10 is older than 2.11, though its text is not less by the alphabet of 2.9."""
+    for version in ("2.10.1+cu128", "2.9.0"):
+        ended = proved({**environment, "FAKE_VERSION": version}, tmp_path / "out")
+        assert ended.returncode == 2
+        assert f"torch {version} is older than 2.11" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (("--only", "nothing"), "allowed: context, lists, allocator"),
+        (("--minutes", "0"), "--minutes is 0"),
+        (("--most", "much"), "'much'"),
+        (("--device", "tpu"), "allowed: cuda, cpu"),
+    ],
+)
+def test_wrong_usage(environment: dict[str, str], tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    """Status 2, before anything is started."""
+    ended = proved(environment, tmp_path / "out", *words)
+
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_what_the_steps_are(environment: dict[str, str], tmp_path: Path) -> None:
+    """``--list`` names them all, ``--help`` the one command."""
+    listed = proved(environment, tmp_path / "out", "--list").stdout
+
+    assert [line.split()[0] for line in listed.splitlines()] == list(STEPS)
+    assert "python3 scripts/prove_on_gpu.py --out" in proved(environment, tmp_path / "out", "--help").stdout
+
+
+def test_no_time(environment: dict[str, str], tmp_path: Path) -> None:
+    """With three seconds nothing is begun: each step says so, and nothing has been proved."""
+    ended = proved(environment, tmp_path / "out", "--minutes", "0.05", "--only", "lists,free")
+
+    assert ended.returncode == 1
+    assert "skipped: lists (default) [-] no time was left" in ended.stdout
+    assert documents(tmp_path / "out")["free"]["counts"]["skipped"] == 2
+
+
+def records(environment: dict[str, str], step: str, seconds: float) -> list[dict[str, Any]]:
+    """What a step's process says."""
+    return list(records_of(step, allocator="default", seconds=seconds, device="cuda", most_bytes=None, environment=environment))
+
+
+def test_a_process_that_hangs(environment: dict[str, str]) -> None:
+    """It is stopped when its time is up, and that is a failure."""
+    began = time.monotonic()
+    (*_, last) = records({**environment, "FAKE_SLEEP": "60"}, "lists", 2.0)
+
+    assert time.monotonic() - began < 20
+    assert (last["status"], last["why"]) == ("failed", "it did not end in its time and was stopped")
+
+
+def test_a_process_that_breaks(environment: dict[str, str]) -> None:
+    """What it said before is kept; its end is a failure."""
+    (*first, last) = records({**environment, "FAKE_CRASH": "40"}, "lists", 60.0)
+
+    assert {record["status"] for record in first} == {"agrees"}
+    assert (last["status"], last["why"]) == ("failed", "its process ended with status 11: nothing was said")
+
+
+def test_on_the_cpu(tmp_path: Path) -> None:
+    """The rehearsal really runs: every byte written and read back, with torch itself."""
+    environment = {name: value for name, value in os.environ.items() if name != "OUT"}
+    ended = proved(environment, tmp_path / "out", "--device", "cpu", "--most", "64MiB", "--only", "fill,context")
+    files = documents(tmp_path / "out")
+
+    assert (0, "") == (ended.returncode, ended.stderr)
+    assert files["context"]["records"][0]["why"] == "it needs CUDA"
+    assert (files["fill"]["counts"]["agrees"], files["fill"]["counts"]["skipped"]) == (5, 1)
+    assert [record["why"].partition(":")[0] for record in files["fill"]["records"] if record["why"]] == ["it does not fit"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"cpu-context.json", "cpu-fill.json"}
+
+
+def test_names_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths, the machine and its user; the slash of a model's name stays."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "gpu-node-7.example.org")
+    monkeypatch.setattr(getpass, "getuser", lambda: "jane")
+    text = "Qwen/Qwen3-8B: cannot open '/home/jane/x/y.json' (~/z) on gpu-node-7 of jane, janet: 3 B/s, 1/2"
+
+    assert scrubbed({"a": [text]}) == {
+        "a": ["Qwen/Qwen3-8B: cannot open '<path>' (<path>) on <removed> of <removed>, janet: 3 B/s, 1/2"]
+    }
+    receipt = Receipt(tmp_path / "r.json", "s", "w", {"device_name": "x of jane"})
+    receipt.add(judged("at /tmp/a/b", known("n", 1), host="gpu-node-7"))
+    assert "jane" not in receipt.path.read_text()
+    assert "gpu-node" not in receipt.path.read_text()
+    assert "/tmp" not in receipt.path.read_text()  # noqa: S108 - it is looked for
