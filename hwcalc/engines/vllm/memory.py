@@ -18,9 +18,9 @@ from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import exact, memory_of, ranked, workspaces
 from hwcalc.engines.draft_weights import draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
-from hwcalc.engines.options import is_on
 from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted, runs_v0, v0_batch
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank

@@ -103,7 +103,9 @@ def table(found: list[Figure]) -> list[str]:
             here = [figure for figure in found if figure.family == family and figure.name == name]
             if here:
                 error, inside = median(figure.error for figure in here), sum(figure.inside for figure in here)
-                lines.append(f"{family:8} {name:10} {len(here):3} logs, median error {error:7.2%}, inside {inside / len(here):.0%}")
+                lines.append(
+                    f"{family:8} {name:10} {len(here):3} logs, median error {error:7.2%}, inside {inside / len(here):.0%}"
+                )
     return lines
 
 
