@@ -52,9 +52,7 @@ def run(
         )
     with reading(model):
         source = _log_source(log)
-        result = reconcile(
-            model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given
-        )
+        result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
     status = 0 if result.within else 1
     if view.format == "json":
         return Answer(text=answer(result.to_dict()).text, json=True, status=status)

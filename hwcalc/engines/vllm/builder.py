@@ -197,11 +197,11 @@ class SpecBuilder:
     def _alignment(self) -> int:
         if not self.aligned:
             return 1
-        return max(checkpoint_alignment(kind, self.model, self.settings.capability) for kind in self.states)
+        return max(checkpoint_alignment(kind, self.model, self.settings.delta_capability) for kind in self.states)
 
     def _state(self, kind: LayerKind) -> StateSpec:
         """The spec of a recurrent state, padded to the page of the model's attention layers."""
-        boundary = 2 + exports_checkpoints(kind, self.model, self.settings.capability) if self.aligned else 1
+        boundary = 2 + exports_checkpoints(kind, self.model, self.settings.delta_capability) if self.aligned else 1
         return StateSpec(
             block_size=self.block if self.aligned else self.length,
             page=max(self._state_bytes(kind), self.padded),

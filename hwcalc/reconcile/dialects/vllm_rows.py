@@ -10,7 +10,7 @@ from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.vllm.defaults import graphs_subtracted
-from hwcalc.engines.vllm.memory import rotary_parts
+from hwcalc.engines.vllm.memory import profile_run, rotary_parts
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
 from hwcalc.formulas.formats import FLOATS
@@ -305,9 +305,10 @@ def _visible(opened: Opened) -> Range | None:
 
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits: ``max_num_batched_tokens`` and ``max_num_seqs``."""
+    """Tokens of one forward pass and rows of logits of the profile run."""
     settings = of_vllm(opened).settings
-    return settings.batched_tokens, settings.sequences
+    run = profile_run(opened, settings.sequences, settings.batched_tokens)
+    return run.tokens, run.rows
 
 
 def overheads(facts: Facts, opened: Opened) -> dict[str, int]:
