@@ -120,7 +120,7 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         resident = resident_bytes_rank(model, float(offloaded), parallel, weight_dtype=weight_dtype, scheme=scheme)
         return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
-    parts = (exact("weights", Section.WEIGHTS, max(stages), source),)
+    parts: tuple[BudgetPart, ...] = (exact("weights", Section.WEIGHTS, max(stages), source),)
     gpu = request.hardware.gpu
     padding = None
     if scheme is not None and gpu is not None and gpu.vendor.lower() == "nvidia":

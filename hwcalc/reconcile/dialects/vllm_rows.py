@@ -106,8 +106,8 @@ def _equation(facts: Facts, opened: Opened, budget: Budget | None, tolerance: fl
     with_graphs = "activation_with_graphs" in facts
     if with_graphs and peak is not None:
         # Some of the peak stays allocated, and vLLM counts that as consumed.
-        graphs = _named(parts, GRAPHS) or spread(0)
-        peak = Range(low=graphs.low, expected=peak.expected + graphs.expected, high=peak.high + graphs.high)
+        least = _named(parts, GRAPHS) or spread(0)
+        peak = Range(low=least.low, expected=peak.expected + least.expected, high=peak.high + least.high)
         meaning = "what only the profile run needs, and the estimate of CUDA graphs"
     row("activation peak", facts.largest("activation_bytes"), peak, "estimate", meaning)
     outside, stated = _named(parts, NON_TORCH), facts.largest("non_torch_bytes")
