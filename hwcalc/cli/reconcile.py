@@ -26,17 +26,20 @@ OPTIONS = (
         "How to read it: vllm, prometheus, transformers. Default: by its lines.",
         complete="dialects",
     ),
-    Option("tolerance", ("--tolerance",), "F", "How far apart the figures may lie: 1%. Default: 1%.", default="1%"),
+    Option("tolerance", ("--tolerance",), "F", "How far apart estimates may lie: 1%. Default: 1%.", default="1%"),
     Option(
         "calibrate", ("--calibrate",), "", "Keep the overheads of the log for later plans with this engine and --gpu.", "flag"
     ),
+    Option("verbose", ("-v", "--verbose"), "", "List the lines about memory that were not understood, without secrets.", "flag"),
     *(_PLAN[name] for name in _FIRST),
     *(option for name, option in _PLAN.items() if name not in _FIRST),
     *OUTPUT,
 )
 
 
-def run(*, model: str, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, **options: Any) -> Answer:
+def run(
+    *, model: str, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, verbose: bool, **options: Any
+) -> Answer:
     """Compare an engine's start-up log, or its metrics, with the plan of the same thing. Exit status 1: they differ."""
     from hwcalc.reconcile import reconcile
 
@@ -48,7 +51,8 @@ def run(*, model: str, log: str | None, dialect: str | None, tolerance: str, cal
             "standard input can be only one of model and log.", hint="Name the model: kvplan reconcile MODEL --log -"
         )
     with reading(model):
-        result = reconcile(model, _log_source(log), dialect=dialect, tolerance=tolerance, calibrate=calibrate, **given)
+        source = _log_source(log)
+        result = reconcile(model, source, dialect=dialect, tolerance=tolerance, calibrate=calibrate, verbose=verbose, **given)
     status = 0 if result.within else 1
     if view.format == "json":
         return Answer(text=answer(result.to_dict()).text, json=True, status=status)

@@ -55,6 +55,9 @@ class Engine(ABC):
     pooled: ClassVar[bool] = False
     """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
 
+    assumed_gpu: ClassVar[str | None] = None
+    """The accelerator whose rules apply if the user names none."""
+
     def version(self, requested: str | None) -> str:
         """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
         if requested is None:

@@ -9,7 +9,7 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
-from hwcalc.errors import LogError, UsageError
+from hwcalc.errors import LogError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.load import ModelLike
 from hwcalc.library.plan import load_request, option_draft
@@ -17,11 +17,13 @@ from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Access, take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
+from hwcalc.profiles.engines import planned_version
 from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.lines import LogLike, Reader, log_name
 from hwcalc.reconcile.result import Input, Reconciliation, Saved
 from hwcalc.reconcile.rows import Row
+from hwcalc.reconcile.unread import Unread
 from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ def reconcile(
     engine: str | None = None,
     tolerance: float | str = TOLERANCE,
     calibrate: bool = False,
+    verbose: bool = False,
     **options: Unpack[ReconcileOptions],
 ) -> Reconciliation:
     """Compare an engine's start-up log, or its metrics, with a plan of what the log says it runs.
@@ -62,7 +65,8 @@ def reconcile(
     lines. The plan takes what the log states: longest sequence, formats, ranks, batch sizes, the engine's version. ``options`` are
     keywords of :func:`hwcalc.plan`, which replace what the log states or add to it. A figure agrees if the range of the prediction and
     the range of the printed figure are at most ``tolerance`` apart, as a share of the larger figure. With ``calibrate``, the overheads
-    that the log measured are saved for later plans with this engine and GPU.
+    that the log measured are saved for later plans with this engine and GPU. With ``verbose`` the result lists the lines about memory
+    that were not understood, without secrets.
 
     Raises :class:`~hwcalc.errors.LogError` if the log cannot be read or states nothing to compare, and whatever
     :func:`~hwcalc.library.plan.plan` raises.
@@ -73,6 +77,7 @@ def reconcile(
         engine=engine,
         tolerance=_tolerance(tolerance),
         calibrate=calibrate,
+        verbose=verbose,
         access=asked.access,
         assume=asked.assume,
     )
@@ -91,6 +96,7 @@ class _Choices:
     engine: str | None
     tolerance: float
     calibrate: bool
+    verbose: bool
     access: Access
     assume: str | None
 
@@ -103,6 +109,7 @@ class _Log:
     dialect: Dialect
     facts: Facts
     lines: int
+    unread: Unread
     notes: tuple[Note, ...]
 
 
@@ -157,6 +164,8 @@ def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict
         rows=tuple(rows),
         facts=read.facts.all(),
         saved=_calibrate(read, opened) if choices.calibrate else None,
+        unread=read.unread.lines if choices.verbose else (),
+        unread_lines=read.unread.count,
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -184,10 +193,13 @@ def _read(log: LogLike, chosen: Dialect | None) -> _Log:
     """Read the log in the chosen dialect, or in the one that knows most of its lines."""
     dialects = DIALECTS if chosen is None else (chosen,)
     parsers = [dialect.parser() for dialect in dialects]
-    lines = Reader(log)
+    lines, unread = Reader(log), [Unread() for _ in dialects]
     for number, text in lines:
-        for parser in parsers:
+        for parser, left in zip(parsers, unread, strict=True):
+            before = parser.facts.taken
             parser.feed(number, text)
+            if parser.facts.taken == before:
+                left.add(number, text)
     best = max(range(len(parsers)), key=lambda index: (len(parsers[index].facts), -index))
     parser, dialect = parsers[best], dialects[best]
     if not len(parser.facts):
@@ -198,7 +210,7 @@ def _read(log: LogLike, chosen: Dialect | None) -> _Log:
     if parser.starts > 1:
         message = f"The log holds {parser.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
-    return _Log(given=log, dialect=dialect, facts=parser.facts, lines=lines.count, notes=tuple(notes))
+    return _Log(given=log, dialect=dialect, facts=parser.facts, lines=lines.count, unread=unread[best], notes=tuple(notes))
 
 
 def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
@@ -221,17 +233,23 @@ def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
         message = f"The log does not state {rules.label}'s version: {known[0]} is taken. Set it with --engine {name}@VERSION."
         notes.append(Note(code="version-unknown", message=message))
         return name
-    if version in known:
-        return f"{name}@{version}"
-    nearest = min(known, key=lambda one: abs(_order(one) - _order(version)))
+    try:
+        return f"{name}@{rules.resolve_version(version)}"
+    except UnknownNameError:
+        nearest = min(known, key=lambda one: abs(_order(one) - _order(version)))
     message = f"The rules of {rules.label} {version} are not known: those of {nearest} are taken."
+    if facts.word("engine_core") == "v0":
+        message = (
+            f"{rules.label} {version} runs its V0 engine, which kvplan plan refuses: its blocks and batches are compared, and all else is "
+            f"planned by the rules of {nearest}."
+        )
     notes.append(Note(code="version-unknown", message=message))
     return f"{name}@{nearest}"
 
 
 def _order(version: str) -> int:
-    major, _, minor = version.partition(".")
-    return 1000 * int(major) + int(minor)
+    major, minor, *_ = (*planned_version(version), 0)
+    return 1000 * major + minor
 
 
 def _shown_inputs(facts: Facts, inputs: _Inputs, opened: Opened) -> tuple[Input, ...]:
@@ -240,6 +258,8 @@ def _shown_inputs(facts: Facts, inputs: _Inputs, opened: Opened) -> tuple[Input,
     shown = {name: values.get(name) for name in _SHOWN}
     shown |= {"gpu": None if gpu is None else gpu.id, "dtype": opened.dtypes.kv}
     out = []
+    if gpu is None and (assumed := opened.engine.assumed_gpu) is not None:
+        out.append(Input(name="gpu", value=assumed, source="assumed", line=None))
     for name, value in shown.items():
         if value is None:
             continue

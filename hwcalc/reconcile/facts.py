@@ -61,6 +61,8 @@ class Facts:
 
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str | None], Fact] = {}
+        self.taken = 0
+        """How many facts were added, also in place of others."""
 
     def add(
         self,
@@ -75,6 +77,7 @@ class Facts:
         rank: str | None = None,
     ) -> None:
         """Keep this fact in place of an older one, unless the older one is the same number with more digits."""
+        self.taken += 1
         key = (name, rank)
         old = self._facts.pop(key, None)
         if old is None and len(self._facts) >= _MOST_RANKS:

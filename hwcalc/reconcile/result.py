@@ -9,13 +9,14 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact
 from hwcalc.reconcile.rows import Row
+from hwcalc.reconcile.unread import UnreadLine
 
 __all__ = ["Input", "Reconciliation", "Saved"]
 
 
 @frozen
 class Input:
-    """What was planned with, and who said so: ``log`` with its line, ``option``, or ``default``."""
+    """What was planned with, and who said so: ``log`` with its line, ``option``, ``default``, or ``assumed`` if nobody named a GPU."""
 
     name: str
     value: str
@@ -36,7 +37,8 @@ class Reconciliation:
     """A log beside a plan of the same thing.
 
     ``rows`` are the figures that both have, ``facts`` everything that the log states, ``within`` whether no row lies further apart than
-    ``tolerance`` (a share). ``dialect`` is how the log was read.
+    ``tolerance`` (a share). ``dialect`` is how the log was read. ``unread_lines`` counts the lines about memory that were not understood,
+    and ``unread`` holds the first of them if the user asks for them.
     """
 
     schema_version: str
@@ -53,6 +55,8 @@ class Reconciliation:
     rows: tuple[Row, ...]
     facts: tuple[Fact, ...]
     saved: Saved | None
+    unread: tuple[UnreadLine, ...]
+    unread_lines: int
     notes: tuple[Note, ...]
 
     def to_dict(self) -> dict[str, Any]:

@@ -115,6 +115,11 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
         )
         lines.append(("kept", f"{sizes}: {reconciliation.saved.path}"))
     lines += [("note", note.message) for note in reconciliation.notes]
+    lines += [(f"line {one.line:,}", one.text) for one in reconciliation.unread]
+    if reconciliation.unread_lines > len(reconciliation.unread) > 0:
+        lines.append(
+            ("", f"and {plural(reconciliation.unread_lines - len(reconciliation.unread), 'line')} more that were not understood")
+        )
     if format_ == "markdown":
         from hwcalc.report.markdown import escaped
 

@@ -221,7 +221,7 @@ class SpecBuilder:
             return self.model.facts.state_chunk_tokens or _DEFAULT_CHUNK
         if not self.aligned:
             return 1
-        return max(checkpoint_alignment(kind, self.model, self.settings.capability, self.rules) for kind in self.states)
+        return max(checkpoint_alignment(kind, self.model, self.settings.delta_capability, self.rules) for kind in self.states)
 
     def _state(self, kind: LayerKind) -> StateSpec:
         """The spec of a recurrent state, padded to the page of the model's attention layers."""
@@ -229,7 +229,7 @@ class SpecBuilder:
         every = self.settings.state_caching == "all"
         boundary = 0 if every else 1
         if self.settings.state_caching == "align":
-            boundary = 2 + exports_checkpoints(kind, self.model, self.settings.capability, self.rules)
+            boundary = 2 + exports_checkpoints(kind, self.model, self.settings.delta_capability, self.rules)
         attention_free = every and not self.padded
         whole = not self.aligned or (attention_free and self.rules.attention_free_block == "length")
         return StateSpec(

@@ -44,6 +44,7 @@ __all__ = ["Vllm"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
+_GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 
 
@@ -56,6 +57,7 @@ class Vllm(Engine):
     definition: ClassVar[Definition] = Definition.ENGINE
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
+    assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
@@ -68,6 +70,7 @@ class Vllm(Engine):
                 ("enable_prefix_caching", "keep blocks of finished requests", "true, false without attention", _FLAG),
                 ("async_scheduling", "schedule a batch ahead", "true", _FLAG),
                 ("disable_hybrid_kv_cache_manager", "keep windowed layers whole", "false", _FLAG),
+                ("gdn_prefill_backend", "kernel of gated delta nets' prefill", "by GPU", choice_option(*_GDN_BACK_ENDS)),
                 ("enforce_eager", "run without CUDA graphs", "false", _FLAG),
                 ("all2all_backend", "how ranks exchange tokens of experts", BACK_ENDS[0], choice_option(*BACK_ENDS)),
                 ("mamba_cache_dtype", "dtype of convolution states", "auto", _STATE_DTYPE),

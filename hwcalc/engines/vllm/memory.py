@@ -18,9 +18,9 @@ from hwcalc.engines.calibration import calibrated
 from hwcalc.engines.costs import exact, memory_of, ranked, workspaces
 from hwcalc.engines.draft_weights import dflash_bytes_rank, draft_bytes_rank, eagle_bytes_rank, mtp_bytes_rank
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
-from hwcalc.engines.options import is_on
 from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted, runs_v0, v0_batch
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "plan_budget",
+    "profile_run",
     "rotary_parts",
     "weight_parts",
 ]
@@ -63,24 +64,24 @@ def plan_budget(
         return Noted(None, notes)
     share = hardware.memory_utilization
     share = float(default_utilization(opened.version)) if share is None else share
-    extra = _extras(opened, speculation, batched_tokens)
+    extra, run = _extras(opened, speculation, batched_tokens), profile_run(opened, sequences, batched_tokens)
     parts = [
         *weights.value,
         *extra.value,
         *rotary_parts(opened.model),
-        *activation_parts(opened.model, _profile_run(opened, sequences, batched_tokens)),
+        *activation_parts(opened.model, run),
         *outside_torch(request.parallel, hardware.gpu, opened.version, request.options.get("all2all_backend")),
         *workspaces(hardware.gpu),
     ]
     if graphs_subtracted(opened.version) and not is_on(request.options.get("enforce_eager")):
         left = ceil(memory.expected_bytes * share) - sum(part.expected for part in parts)
         parts.append(graphs(opened.model, opened.version, left, speculation))
-    measured = calibrated("vllm", opened.model.id, request, tuple(parts), tokens=batched_tokens, rows=sequences)
+    measured = calibrated("vllm", opened.model.id, request, tuple(parts), tokens=run.tokens, rows=run.rows)
     budget = Budget.of(memory, share, hardware.margin or Fraction(0), measured.value)
     return Noted(budget, (*notes, *extra.notes, *measured.notes, *_check_free(budget)))
 
 
-def _profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
+def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
     """What this version runs before it sizes the pool. The batch of V0 depends on the longest prompt, not on the GPU."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
@@ -119,7 +120,7 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         resident = resident_bytes_rank(model, float(offloaded), parallel, weight_dtype=weight_dtype, scheme=scheme)
         return Noted(None if resident is None else (ranked("weights", Section.WEIGHTS, resident),))
     source = f"parameters by vLLM's own sharding, {'16 bits' if scheme is None else scheme.name}"
-    parts = (exact("weights", Section.WEIGHTS, max(stages), source),)
+    parts: tuple[BudgetPart, ...] = (exact("weights", Section.WEIGHTS, max(stages), source),)
     gpu = request.hardware.gpu
     padding = None
     if scheme is not None and gpu is not None and gpu.vendor.lower() == "nvidia":

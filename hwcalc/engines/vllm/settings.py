@@ -27,6 +27,9 @@ __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 # vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
 _IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
 
+_FLASHINFER: Final = 90
+"""The compute capability on which vLLM runs the prefill of gated delta nets with FlashInfer, whatever the model."""
+
 
 @frozen
 class VllmSettings:
@@ -62,6 +65,8 @@ class VllmSettings:
     override: int | None
     """``num_gpu_blocks_override``."""
     speculation: Speculation | None
+    delta_capability: int
+    """As ``capability``, for the prefill of gated delta nets: 90 with FlashInfer's kernel, 0 with another, whatever the GPU."""
 
     @property
     def element_bytes(self) -> int:
@@ -127,6 +132,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
         speculation=read_speculation(options.get("speculative"), request.draft, request.option_draft),
+        delta_capability=_delta_capability(options.get("gdn_prefill_backend"), capability),
     )
 
 
@@ -150,6 +156,12 @@ def _concurrent_batches(options: Mapping[str, str], model: ModelSpec, release: V
     if rules.batches == "runner" and pp > 1 and not runs_second_runner(model, release):
         ahead = False
     return pp + ahead
+
+
+def _delta_capability(back_end: str | None, capability: int) -> int:
+    if back_end in (None, "auto"):
+        return capability
+    return _FLASHINFER if back_end == "flashinfer" else 0
 
 
 def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:

@@ -27,9 +27,15 @@ SOUGHT: Final = (
 
 # Texts before a number. If a fact has several wordings, the first one with a number counts.
 _SIZES: Final = (
-    ("weights_bytes", ("Model loading took", "Loading model weights took", "model weights take")),
-    ("non_torch_bytes", ("non_torch_memory takes", "non_torch_memory")),
-    ("activation_bytes", ("PyTorch activation peak memory takes", "PyTorch activation peak memory")),
+    ("weights_bytes", ("Model loading took", "Loading model weights took", "model weights take", "; weights memory:")),
+    ("non_torch_bytes", ("non_torch_memory takes", "non_torch_memory", "non-torch forward increase memory")),
+    (
+        "activation_bytes",
+        ("PyTorch activation peak memory takes", "PyTorch activation peak memory", "torch peak memory increase"),
+    ),
+    ("consumed_bytes", ("total consumed (from mem_get_info)",)),
+    ("sleep_freed_bytes", ("Sleep mode freed", "sleep freed")),
+    ("sleep_discarded_bytes", ("backed up in CPU and the rest",)),
     (
         "available_bytes",
         (
@@ -51,6 +57,8 @@ _SIZES_BEFORE: Final = (
     ("weights_bytes", " for weight"),
     ("consumed_bytes", " for consumed memory"),
     ("activation_bytes", " for peak activation"),
+    ("sleep_kept_bytes", " memory is still in use"),
+    ("sleep_backup_bytes", " is backed up in CPU"),
     ("non_torch_bytes", " for non-torch memory"),
     ("graphs_bytes", " for CUDAGraph memory"),
     ("graphs_bytes", " for NPU graph memory"),
@@ -91,7 +99,11 @@ _WORDS: Final = (
     "No available memory for the cache blocks",
     "max seq len",
     "synchronous scheduling is",
+    "num_gpu_blocks is:",
+    "GDN prefill kernel",
 )
+_GDN_KERNELS: Final = {"triton": "triton", "flashinfer": "flashinfer", "cutedsl": "cutedsl"}
+"""A word of the name that vLLM prints -> the value of its option for the kernel."""
 
 
 class VllmParser:
@@ -136,11 +148,15 @@ class VllmParser:
             if printed is not None and printed.decimals == 0 and printed.digits > 0:
                 facts.add(name, printed.digits, line=number, text=text, unit=unit, rank=rank)
         self._blocks(number, text, rank)
+        self._kernel(number, text)
         self._concurrency(number, text, rank)
         self._device(number, text, rank)
         self._refusal(number, text, rank)
         if "Padding mamba page size by" in text:
             self._decimal("mamba_padding_percent", number_after(text, "Padding mamba page size by"), "%", number, text, rank)
+        if "for consumed memory" in text and "activation_bytes" in facts:
+            # From 0.27 on this line counts the estimate of graphs as activations, and what stays allocated as consumed.
+            facts.add("activation_with_graphs", 1, line=number, text=text, rank=rank)
         if "CUDA graph pool memory" in text:
             facts.add_bytes("graphs_estimated_bytes", number_before(text, " (estimated)"), line=number, text=text, rank=rank)
         if "Graph capturing finished" in text:
@@ -162,6 +178,18 @@ class VllmParser:
         printed = number_after(text, "blocks:") if place >= 0 else None
         if printed is not None and words and words[-1].lower() in _DEVICES and printed.decimals == 0 and printed.digits >= 0:
             self.facts.add("blocks", printed.digits, line=number, text=text, unit="blocks", rank=rank)
+        # Several engines print one number for all of them together.
+        stated = None if " Engines: vllm cache_config_info" in text else number_after(text, "num_gpu_blocks is")
+        if stated is not None and stated.decimals == 0 and stated.digits > 0:
+            self.facts.add("blocks", stated.digits, line=number, text=text, unit="blocks", rank=rank)
+
+    def _kernel(self, number: int, text: str) -> None:
+        """Read ``Using Triton/FLA GDN prefill kernel``: which kernel runs the prefill of gated delta nets."""
+        before, found, _ = text.partition(" GDN prefill kernel")
+        name = before.rpartition("Using ")[2].lower() if found else ""
+        for word, value in _GDN_KERNELS.items():
+            if name.startswith(word):
+                self.facts.add("gdn_prefill_backend", value, line=number, text=text)
 
     def _concurrency(self, number: int, text: str, rank: str | None) -> None:
         """Read ``Maximum concurrency for 8,192 tokens per request: 4.61x``."""

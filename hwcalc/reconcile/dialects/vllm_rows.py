@@ -10,13 +10,13 @@ from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.calibration import ACTIVATION, GRAPHS, NON_TORCH
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.vllm.defaults import graphs_subtracted
-from hwcalc.engines.vllm.memory import rotary_parts
+from hwcalc.engines.vllm.memory import profile_run, rotary_parts
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.states import STATE_KINDS, state_bytes
-from hwcalc.engines.vllm.versions import GROUP_AWARE_LOG_SINCE, minor
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
+from hwcalc.planner.solve import last_yes
 from hwcalc.reconcile.facts import Fact, Facts
 from hwcalc.reconcile.rows import Number, Range, Row, compared, spread
 
@@ -24,6 +24,7 @@ __all__ = ["batch_shape", "compare", "overheads"]
 
 _WEIGHTS: Final = ("rotary table",)
 """Overheads that vLLM allocates while it loads the model, and counts as weights."""
+_MOST_BLOCKS: Final = 2**40
 
 
 @frozen
@@ -35,6 +36,8 @@ class Pools:
     high: PoolInfo
     base: str
     """The source of the budget. A figure is not compared with a prediction that was made from it."""
+    known: bool = False
+    """Whether this is the budget that vLLM itself had, up to rounding: then its counts must match to the block."""
 
     def range(self, read: Callable[[PoolInfo], Number | None]) -> Range | None:
         """One figure of the three pools as a range; ``None`` if the expected pool lacks it. An end that lacks it is left out."""
@@ -51,7 +54,7 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     budget = opened.budget if opened.request.hardware.gpu is not None else None
     rows = [
         *_equation(facts, opened, budget, tolerance),
-        *_layout_rows(facts, opened, tolerance),
+        *_layout_rows(facts, opened),
     ]
     notes: list[Note] = []
     pools = _pools(facts, opened, budget)
@@ -99,11 +102,22 @@ def _equation(facts: Facts, opened: Opened, budget: Budget | None, tolerance: fl
         share = budget.requested_bytes / budget.total_bytes
         asked = Range(low=int(memory.low * share), expected=budget.requested_bytes, high=int(memory.high * share))
     row("requested", facts.smallest("requested_bytes"), asked, "engine", "the share of it that vLLM asks for")
-    peak = _named(parts, ACTIVATION)
-    row("activation peak", facts.largest("activation_bytes"), peak, "estimate", "peak of the profile run above the weights")
-    outside = _named(parts, NON_TORCH)
-    row("non-torch", facts.largest("non_torch_bytes"), outside, "estimate", "kernels, handles and communication outside of torch")
+    peak, meaning = _named(parts, ACTIVATION), "peak of the profile run above the weights"
+    with_graphs = "activation_with_graphs" in facts
+    if with_graphs and peak is not None:
+        # Some of the peak stays allocated, and vLLM counts that as consumed.
+        least = _named(parts, GRAPHS) or spread(0)
+        peak = Range(low=least.low, expected=peak.expected + least.expected, high=peak.high + least.high)
+        meaning = "what only the profile run needs, and the estimate of CUDA graphs"
+    row("activation peak", facts.largest("activation_bytes"), peak, "estimate", meaning)
+    outside, stated = _named(parts, NON_TORCH), facts.largest("non_torch_bytes")
+    # With the allocator of sleep mode torch does not see its own memory, and the difference is below zero.
+    if stated is None or _at_least(stated, 0):
+        row("non-torch", stated, outside, "estimate", "kernels, handles and communication outside of torch")
     consumed = _sum([*weights, *(part for part in parts if part.name in NON_TORCH)]) if known else None
+    if consumed is not None and with_graphs:
+        kept = _named(parts, ACTIVATION) or spread(0)
+        consumed = Range(low=consumed.low, expected=consumed.expected, high=consumed.high + kept.high)
     row("consumed", facts.largest("consumed_bytes"), consumed, "estimate", "weights and what is outside of torch")
     reached = _sum([*weights, *(part for part in parts if part.name in ACTIVATION)]) if known else None
     row(
@@ -119,6 +133,10 @@ def _equation(facts: Facts, opened: Opened, budget: Budget | None, tolerance: fl
     left = Range(low=max(0, budget.low), expected=max(0, budget.expected), high=max(0, budget.high))
     row("available", _budget_fact(facts), left, "estimate", "what the equation leaves for the cache")
     return rows
+
+
+def _at_least(fact: Fact, least: Number) -> bool:
+    return not isinstance(fact.value, str) and fact.value >= least
 
 
 def _budget_fact(facts: Facts) -> Fact | None:
@@ -158,7 +176,17 @@ def _pools(facts: Facts, opened: Opened, budget: Budget | None) -> Pools | None:
     if ends is None:
         return None
     least, expected, most = (_pool(opened, size) for size in ends)
-    return Pools(low=least, expected=expected, high=most, base=base)
+    return Pools(low=least, expected=expected, high=most, base=base, known=_is_known(facts, opened, base))
+
+
+def _is_known(facts: Facts, opened: Opened, base: str) -> bool:
+    """Whether the budget is that of the smallest rank: the user or the log states it once for all, or each rank states its own."""
+    if base in ("kv_memory", "blocks", "tokens"):
+        return True
+    if base not in ("available_bytes", "refused_bytes"):
+        return False
+    ranks = opened.request.parallel.tp * opened.request.parallel.pp
+    return ranks == 1 or len(facts.ranks("available_bytes")) >= ranks
 
 
 def _range_of(budget: Budget, opened: Opened) -> Pools:
@@ -168,11 +196,15 @@ def _range_of(budget: Budget, opened: Opened) -> Pools:
 
 
 def _blocks_of_tokens(tokens: int, opened: Opened) -> int:
-    """The fewest blocks that vLLM's log would print as this number of tokens."""
-    if minor(opened.version) >= GROUP_AWARE_LOG_SINCE:
-        return -(-tokens * (_pool(opened, 0).blocks_per_request or 0) // opened.tokens)
-    groups = opened.groups
-    return tokens * len(groups) // max(1, min((group.block_size for group in groups), default=1) * opened.request.parallel.dcp)
+    """The fewest blocks that vLLM's log would print as this number of tokens, by the rule of its version."""
+    block = _pool(opened, 0).bytes_per_block
+    if not block:
+        return 0
+
+    def printed(blocks: int) -> int:
+        return _pool(opened, blocks * block).tokens or 0
+
+    return 1 + last_yes(lambda blocks: printed(blocks) < tokens, _MOST_BLOCKS)
 
 
 def _ends(fact: Fact) -> tuple[int, int, int]:
@@ -187,13 +219,13 @@ def _pool(opened: Opened, size: int) -> PoolInfo:
     return pool
 
 
-def _layout_rows(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
-    """Rows that do not depend on the budget: block sizes, the padding of states, the needs of one request."""
+def _layout_rows(facts: Facts, opened: Opened) -> list[Row]:
+    """Rows that do not depend on the budget: block sizes, the padding of states, the needs of one request. None is an estimate."""
     rows: list[Row] = []
 
     def row(name: str, fact: Fact | None, predicted: Number | None, meaning: str) -> None:
         known = None if predicted is None else spread(predicted)
-        rows.extend(compared(name, fact, known, tolerance, definition="engine", meaning=meaning))
+        rows.extend(compared(name, fact, known, 0.0, definition="engine", meaning=meaning))
 
     groups, pool = opened.groups, _pool(opened, 0)
     least = min((group.block_size for group in groups), default=None)
@@ -207,17 +239,18 @@ def _layout_rows(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
 def _pool_rows(facts: Facts, opened: Opened, pools: Pools, tolerance: float) -> list[Row]:
     """Rows for blocks, tokens, concurrency, and the figures of a refusal."""
     definition = "estimate" if pools.base == "equation" else "engine"
+    allowed = 0.0 if pools.known else tolerance
     rows: list[Row] = []
 
     def row(name: str, fact: Fact | None, predicted: Range | None, meaning: str) -> None:
-        rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
+        rows.extend(compared(name, fact, predicted, allowed, definition=definition, meaning=meaning))
 
     if pools.base not in ("blocks", "tokens"):
         blocks = pools.range(lambda pool: pool.blocks)
         row("blocks", facts.smallest("blocks"), blocks, "budget / bytes of a block, the least of all ranks")
     if pools.base != "tokens":
         tokens = pools.range(lambda pool: pool.tokens) if pools.expected.fits else spread(0)
-        row("tokens", facts.smallest("tokens"), tokens, "the log's count: concurrency x longest request since 0.21")
+        row("tokens", facts.smallest("tokens"), tokens, "the log's count, by the rule of its version")
     row("concurrency", facts.smallest("concurrency"), pools.range(_concurrency), "blocks / blocks of one longest request")
     stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
     row("tokens stored", facts.smallest("stored_tokens"), stored, "blocks x tokens of a block")
@@ -272,9 +305,10 @@ def _visible(opened: Opened) -> Range | None:
 
 
 def batch_shape(opened: Opened) -> tuple[int, int]:
-    """Tokens of one forward pass and rows of logits: ``max_num_batched_tokens`` and ``max_num_seqs``."""
+    """Tokens of one forward pass and rows of logits of the profile run."""
     settings = of_vllm(opened).settings
-    return settings.batched_tokens, settings.sequences
+    run = profile_run(opened, settings.sequences, settings.batched_tokens)
+    return run.tokens, run.rows
 
 
 def overheads(facts: Facts, opened: Opened) -> dict[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from hwcalc.engines.vllm.defaults import v0_batch
+from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.reconcile.facts import Facts, number_at
 
 __all__ = ["NUMBERS", "WORDS", "plan_inputs", "read_arguments", "set_word"]
@@ -36,6 +38,9 @@ WORDS: Final[Mapping[str, str]] = {
     "chunked_prefill_enabled": "chunked_prefill_enabled",
     "mamba_cache_dtype": "mamba_cache_dtype",
     "mamba_ssm_cache_dtype": "mamba_ssm_cache_dtype",
+    "enforce_eager": "enforce_eager",
+    "all2all_backend": "all2all_backend",
+    "gdn_prefill_backend": "gdn_prefill_backend",
 }
 """Name in the line -> fact, for words."""
 _FLOAT_DTYPES: Final = frozenset({"float16", "bfloat16", "float32"})
@@ -51,11 +56,16 @@ _OPTIONS: Final = (
     "mamba_ssm_cache_dtype",
     "dtype",
     "speculative",
+    "gdn_prefill_backend",
 )
+_SWITCHED_ON: Final = ("enforce_eager",)
+"""Switches that are off by default, and are stated to the plan only if they are on."""
 _ONLINE: Final = {"fp8": "fp8", "bitsandbytes": "bnb4"}
 """``quantization`` -> weight format, for formats into which vLLM can convert unquantized weights while it loads them."""
-_SMALLEST_BATCH: Final = 2048
 _LONGEST_WORD: Final = 300
+_V0_SEQUENCES: Final = 256
+_LONGEST_VERSION: Final = 4
+"""Numbers of a version such as 0.9.0.1."""
 
 
 def read_arguments(facts: Facts, number: int, text: str) -> None:
@@ -76,6 +86,8 @@ def read_arguments(facts: Facts, number: int, text: str) -> None:
     version = _version(text)
     if version:
         facts.add("version", version, line=number, text=text)
+    if "Initializing an LLM engine" in text or "Initializing a V0 LLM engine" in text:
+        facts.add("engine_core", "v0", line=number, text=text)
 
 
 def set_word(facts: Facts, name: str, word: str, line: int, text: str) -> None:
@@ -114,16 +126,22 @@ def _word(text: str, name: str) -> str:
 
 
 def _version(text: str) -> str:
-    """The minor version, such as ``0.11``, in ``engine (v0.11.1rc2.dev141+g38f225c2a)`` or ``API server version 0.8.5``."""
+    """The release, such as ``0.11.1``, in ``engine (v0.11.1rc2.dev141+g38f225c2a)`` or ``API server version 0.8.5``."""
     for written in (" engine (v", "API server version v", "API server version "):
         place = text.find(written)
         if place < 0:
             continue
-        rest = text[place + len(written) : place + len(written) + 40]
-        parts = rest.split(".")
-        minor = "".join(_leading_digits(parts[1])) if len(parts) > 1 else ""
-        if parts[0].isdecimal() and len(parts[0]) < 4 and minor and len(minor) < 4:
-            return f"{int(parts[0])}.{int(minor)}"
+        parts: list[str] = []
+        for part in text[place + len(written) : place + len(written) + 40].split("."):
+            digits = _leading_digits(part)
+            if not digits or len(digits) > 3 or len(parts) == _LONGEST_VERSION:
+                break
+            parts.append(str(int(digits)))
+            after = part[len(digits) :]
+            if after:
+                break
+        if len(parts) > 1:
+            return ".".join(parts)
     return ""
 
 
@@ -189,10 +207,27 @@ def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
         if fact is None or (name == "dtype" and fact.value not in _FLOAT_DTYPES):
             continue
         options[name] = str(fact.value)
-    if facts.word("chunked_prefill_enabled") == "false" and "max_num_batched_tokens" not in options and "seq" in stated:
-        # Without chunks a prompt is one batch, so the batch must hold the longest prompt.
-        options["max_num_batched_tokens"] = str(max(_SMALLEST_BATCH, int(str(stated["seq"]))))
+    options |= {name: "true" for name in _SWITCHED_ON if facts.word(name) == "true"}
+    back_end = facts.word("all2all_backend")
+    if back_end in BACK_ENDS:
+        options["all2all_backend"] = back_end
+    _batches(facts, stated, options)
     return stated, options
+
+
+def _batches(facts: Facts, stated: Mapping[str, object], options: dict[str, str]) -> None:
+    """Batches that do not depend on the GPU: those of V0, and those of prompts that are not cut into chunks."""
+    v0 = facts.word("engine_core") == "v0"
+    if v0:
+        options.setdefault("max_num_seqs", str(_V0_SEQUENCES))
+    if "max_num_batched_tokens" in options or "seq" not in stated:
+        return
+    seq = int(str(stated["seq"]))
+    if facts.word("chunked_prefill_enabled") == "false":
+        # Without chunks a prompt is one batch, so the batch must hold the longest prompt.
+        options["max_num_batched_tokens"] = str(max(v0_batch(0, "0.7"), seq))
+    elif v0:
+        options["max_num_batched_tokens"] = str(v0_batch(seq, facts.word("version") or "0.7"))
 
 
 def online_format(facts: Facts) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
@@ -57,7 +58,7 @@ def planned(row: dict[str, Any]) -> Budget:
     assert isinstance(engine, Vllm)
     gpu = find_gpu(row["gpu"])
     if row["total_gib"] is not None:
-        gpu = replace(gpu, torch_total_mib=round(row["total_gib"] * 1024), torch_total_mib_seen=())
+        gpu = replace(gpu, torch_total_mib=round(row["total_gib"] * 1024), torch_total_mib_seen=None)
     request = Request(seq=row["seq"], engine_version=row["version"]).changed(
         gpu=gpu, tp=row["tp"], pp=row["pp"], memory_utilization=row["utilization"], options=row["options"]
     )
@@ -103,13 +104,13 @@ def table(found: list[Figure]) -> list[str]:
             here = [figure for figure in found if figure.family == family and figure.name == name]
             if here:
                 error, inside = median(figure.error for figure in here), sum(figure.inside for figure in here)
-                lines.append(f"{family:8} {name:10} {len(here):3} logs, median error {error:7.2%}, inside {inside / len(here):.0%}")
+                lines.append(
+                    f"{family:8} {name:10} {len(here):3} logs, median error {error:7.2%}, inside {inside / len(here):.0%}"
+                )
     return lines
 
 
 if __name__ == "__main__":
     everything = list(figures())
-    print("\n".join(table(everything)))
-    for figure in everything:
-        if not figure.inside:
-            print(f"  outside: {figure}")
+    outside = [f"  outside: {figure}" for figure in everything if not figure.inside]
+    sys.stdout.write("\n".join([*table(everything), *outside]) + "\n")

@@ -67,7 +67,9 @@ def test_the_sampler_by_version(version: str, gib: float, each: int) -> None:
     alive = 2 * 5120 * (8192 + 2 * 1024)
 
     assert part(planned, "activations").expected == each * logits + kernel + alive
-    assert part(planned, "activations").expected + part(planned, "workspaces").expected == pytest.approx(gib * GIB, abs=0.006 * GIB)
+    assert part(planned, "activations").expected + part(planned, "workspaces").expected == pytest.approx(
+        gib * GIB, abs=0.006 * GIB
+    )
 
 
 def test_few_rows_are_sorted_at_once() -> None:
@@ -190,7 +192,12 @@ def test_batches_of_v0(seq: int, options: dict[str, str], gib: float) -> None:
 def test_experts_of_v0_run_in_chunks() -> None:
     """128k tokens at once cost their hidden states and the attention, but the buffers of 32,768 tokens' experts."""
     planned = budget(
-        "mistralai/Mixtral-8x7B-v0.1", "h200", version="0.6", seq=131_072, options={"max_num_batched_tokens": "131072"}, batched_tokens=131_072
+        "mistralai/Mixtral-8x7B-v0.1",
+        "h200",
+        version="0.6",
+        seq=131_072,
+        options={"max_num_batched_tokens": "131072"},
+        batched_tokens=131_072,
     )
     buffers = 2 * 32_768 * 2 * (max(2 * 14_336, 4096) + 14_336)
 

@@ -41,7 +41,14 @@ def test_out_of_memory() -> None:
 def test_calibration_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the log measured is planned with: for the same model, ranks and batch, and not for others."""
     log = LOGS / "vllm/v0-0.6-llama-3-8b-a100.log"
-    same: dict[str, Any] = {"engine": "vllm@0.7", "gpu": "a100-pcie-40gb", "seq": 8192, "memory_utilization": 0.9}
+    same: dict[str, Any] = {
+        "engine": "vllm@0.8",
+        "gpu": "a100-pcie-40gb",
+        "seq": 8192,
+        "memory_utilization": 0.9,
+        # The batch of the log: V0 takes a whole prompt at once.
+        "engine_options": {"max_num_batched_tokens": 8192},
+    }
     model = "meta-llama/Meta-Llama-3-8B"
     before = plan(model, **same)
     found = reconcile(model, log, gpu="a100-pcie-40gb", calibrate=True)

@@ -103,7 +103,7 @@ def test_one_line_of_the_newer_log() -> None:
 
     assert stated == {"free": 15.32, "total": 15.55, "requested": 13.99}
     assert parts == {"weights": 0.93, "activation": 1.06, "non_torch": 0.07}
-    assert (facts.number("gpu_memory_utilization"), facts.word("version")) == (0.9, "0.29")
+    assert (facts.number("gpu_memory_utilization"), facts.word("version")) == (0.9, "0.29.0")
     assert (facts.number("concurrency"), facts.number("concurrency_tokens")) == (31.83, 32_768)
     assert facts.number("pool_bytes") == round(11.94 * GIB)
 
@@ -183,7 +183,14 @@ def test_settings() -> None:
     }
     older = "INFO args: Namespace(host=None, model='a/b', max_model_len=4096, tensor_parallel_size=4, gpu_memory_utilization=0.8)"
     assert find_dialect("vllm").inputs(facts_of([older]))[0] == {"seq": 4096, "tp": 4, "memory_utilization": 0.8}
-    assert facts_of(["vLLM API server version 0.8.5.post1"]).word("version") == "0.8"
+    for text, version in [
+        ("vLLM API server version 0.8.5.post1", "0.8.5"),
+        ("vLLM API server version 0.9.0.1", "0.9.0.1"),
+        ("Initializing a V1 LLM engine (v0.11.1rc2.dev141+g38f225c2a) with config: model='a/b'", "0.11.1"),
+        ("Initializing a V1 LLM engine (v0.20.0) with config: model='a/b'", "0.20.0"),
+        ("vLLM API server version dev", None),
+    ]:
+        assert facts_of([text]).word("version") == version
 
 
 def test_nothing_in_bad_lines() -> None:
