@@ -22,6 +22,7 @@ __all__ = [
     "RunnerSince",
     "RuntimeProfile",
     "Since",
+    "Version",
     "VllmProfile",
     "parse_runtime",
     "parse_vllm",
@@ -77,14 +78,23 @@ class RunnerSince:
 
 @frozen
 class BatchClass:
-    """Defaults of the scheduler for GPUs with at least ``least_gib``, except for the listed names and capabilities."""
+    """Defaults of the scheduler for GPUs with at least ``least_gib``, except for the listed names and capabilities.
 
+    It holds from version ``since`` until before ``until``.
+    """
+
+    since: Version
+    until: Version | None
     least_gib: int
     except_names: tuple[str, ...]
     except_capabilities: tuple[str, ...]
     max_num_seqs: int
     max_num_batched_tokens: int
     source: str
+
+    def holds(self, planned: Version) -> bool:
+        """Whether the class is that of a planned version (:func:`planned_version`)."""
+        return self.since <= planned and (self.until is None or planned < self.until)
 
 
 @frozen
@@ -310,7 +320,7 @@ def _batch_classes(file: YamlFile) -> tuple[BatchClass, ...]:
     for number, item in enumerate(_entries(file, "batch_classes")):
         key = f"batch_classes.{number}"
         needed = {"least_gib", "max_num_seqs", "max_num_batched_tokens", "source"}
-        if not needed <= set(item) <= needed | {"except_names", "except_capabilities"}:
+        if not needed <= set(item) <= needed | {"except_names", "except_capabilities", "since", "until"}:
             raise wrong(file, f"{key}.least_gib", f"must have {', '.join(sorted(needed))}")
         for name in ("least_gib", "max_num_seqs", "max_num_batched_tokens"):
             value = item[name]
@@ -324,6 +334,8 @@ def _batch_classes(file: YamlFile) -> tuple[BatchClass, ...]:
             excepted.append(tuple(words))
         out.append(
             BatchClass(
+                since=_version(file, f"{key}.since", item.get("since", "0.0")),
+                until=_version(file, f"{key}.until", item["until"]) if "until" in item else None,
                 least_gib=item["least_gib"],
                 except_names=excepted[0],
                 except_capabilities=excepted[1],

@@ -33,6 +33,8 @@ def test_vllm() -> None:
     assert [(one.least_gib, one.max_num_seqs, one.max_num_batched_tokens) for one in profile.batch_classes] == [
         (160, 1024, 16384),
         (70, 1024, 8192),
+        (70, 1024, 8192),
+        (70, 1024, 8192),
         (0, 256, 2048),
     ]
     assert profile.few_rows == 128
@@ -72,9 +74,9 @@ def test_an_estimate_by_version(version: str, expected: int) -> None:
         (("{since: '0.20', value", "{since: new, value"), "utilization.0.since"),
         (("graphs_since: {value: '0.20'", "graphs_since: {value: 0.20"), "graphs_since"),
         (("least_gib: 0,", "least_gib: 1,"), "batch_classes"),
-        (("least_gib: 0,", "least_gib: -1,"), "batch_classes.2.least_gib"),
-        (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.2.max_num_seqs"),
-        (("except_names: [a100]", "except_names: a100"), "batch_classes.1.except_names"),
+        (("least_gib: 0,", "least_gib: -1,"), "batch_classes.4.least_gib"),
+        (("max_num_seqs: 256", "max_num_seqs: 0"), "batch_classes.4.max_num_seqs"),
+        (("except_names: [a100], except_cap", "except_names: a100, except_cap"), "batch_classes.1.except_names"),
     ],
 )
 def test_a_broken_file(change: tuple[str, str], key: str) -> None:

@@ -168,7 +168,10 @@ class SpecBuilder:
         """Bytes per token of one layer on a rank."""
         if isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
             width = kind.kv_lora_rank + kind.qk_rope_head_dim
-            row, alignment = formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes), self.rules.latent_row_alignment
+            row, alignment = (
+                formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes),
+                self.rules.latent_row_alignment,
+            )
             return ceil_div(row, alignment) * alignment
         heads, key, value = self._heads(kind)
         return heads * formats.row_bytes(self.settings.kv_dtype, key, value, self.settings.element_bytes)

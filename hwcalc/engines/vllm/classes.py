@@ -16,13 +16,14 @@ from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.vllm.rules import rules_of
-from hwcalc.engines.vllm.versions import Version, numbers
+from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
-from hwcalc.formulas import CrossAttention, Role
+from hwcalc.formulas import CrossAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
+from hwcalc.profiles.engines import Version, planned_version
 
-__all__ = ["check_architecture", "runs_second_runner"]
+__all__ = ["check_architecture"]
 
 # Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
 _NEVER: Final = frozenset(
@@ -44,19 +45,6 @@ _NEVER: Final = frozenset(
         "XLNetLMHeadModel",
     }
 )
-# DEFAULT_V2_MODEL_RUNNER_ARCHITECTURES of config/vllm.py, with the first release that lists them (0.26 or later).
-_SECOND_RUNNER: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "DeepseekV2ForCausalLM": "0.26",
-        "DeepseekV4ForCausalLM": "0.28",
-        "GraniteMoeForCausalLM": "0.26",
-        "InklingForCausalLM": "0.26",
-        "InklingForConditionalGeneration": "0.26",
-        "KimiK3ForConditionalGeneration": "0.27",
-        "LongcatFlashNgramForCausalLM": "0.26",
-        "Qwen2MoeForCausalLM": "0.26",
-    }
-)
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 _CROSS_UNTIL: Final = 10
@@ -71,30 +59,21 @@ def _releases() -> Mapping[str, Mapping[str, str]]:
     return MappingProxyType(json.loads(text))
 
 
-def runs_second_runner(model: ModelSpec, version: Version) -> bool:
-    """Whether 0.26 to 0.28 run the model on the V2 runner: dense models with attention only, and a list of model classes."""
-    first = next((since for architecture, since in _SECOND_RUNNER.items() if architecture == model.architecture), None)
-    if first is not None:
-        return version >= numbers(first, first=True)
-    kinds = [tensor.role for group in model.stack_for("vllm").groups for tensor in group.kind.tensors()]
-    return not _is_routed(model) and Role.STATE not in kinds and Role.CONV not in kinds
-
-
 def check_architecture(model: ModelSpec, version: str) -> None:
     """Raise :class:`~hwcalc.errors.UnsupportedError` if ``version`` does not run the class of the model."""
-    release, name = numbers(version), model.architecture or ""
+    release, name = planned_version(version), model.architecture or ""
     known = _releases().get(name, {})
     cross = any(isinstance(group.kind, CrossAttention) for group in model.stack_for("vllm").groups)
     lost = cross and release[1] > _CROSS_UNTIL and not name.startswith(_CROSS)
     if name in _NEVER or (lost and "until" not in known):
         raise UnsupportedError(f"vLLM does not run {name}.", hint="Use: --engine transformers")
-    if "until" in known and release[:2] > numbers(known["until"])[:2]:
+    if "until" in known and release[:2] > since(known["until"])[:2]:
         last = known["until"]
         raise UnsupportedError(
             f"vLLM {version} does not run {name}: needs vLLM <= {last}.",
             hint=f"Use: --engine vllm@{last.rpartition('.')[0]}, or another engine.",
         )
-    if "since" in known and release < numbers(known["since"], first=True) and not _through_transformers(model, release, known):
+    if "since" in known and release < since(known["since"]) and not _through_transformers(model, release, known):
         raise UnsupportedError(
             f"vLLM {version} does not know {name}: needs vLLM >= {known['since']}.",
             hint=f"Use: --engine vllm@{known['since']}, or a newer version.",
@@ -115,10 +94,10 @@ def _is_routed(model: ModelSpec) -> bool:
     return any(weight.copies > 1 for block in blocks for weight in block.weights)
 
 
-def _check_v1(name: str, version: str, since: str) -> None:
-    if since != _NEVER_ON_V1 and numbers(version) >= numbers(since, first=True):
+def _check_v1(name: str, version: str, first: str) -> None:
+    if first != _NEVER_ON_V1 and planned_version(version) >= since(first):
         return
     raise UnsupportedError(
         f"vLLM {version} runs {name} on its older engine (V0), whose pool kvplan does not compute for this model.",
-        hint="Use: --engine transformers" if since == _NEVER_ON_V1 else f"Use: --engine vllm@{since}, or a newer version.",
+        hint="Use: --engine transformers" if first == _NEVER_ON_V1 else f"Use: --engine vllm@{first}, or a newer version.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.profiles.engines import planned_version, vllm_profile
 from hwcalc.units import GIB
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
+    "V0_SEQUENCES",
     "batch_defaults",
     "batch_is_chunked",
     "default_utilization",
@@ -21,32 +23,34 @@ __all__ = [
     "v0_batch",
 ]
 
-_V1_SINCE: Final = (0, 8)
-_LARGE_CHUNK_SINCE: Final = (0, 7)
 _LONGEST_WHOLE: Final = 32_768
 """V0 cuts longer prompts into chunks by default (engine/arg_utils.py create_engine_config)."""
-_V0_CHUNK: Final = 2048
-_V0_SMALL_CHUNK: Final = 512
+_V0_LEAST: Final = 2048
+V0_SEQUENCES: Final = 256
+"""The default of ``max_num_seqs`` in V0, whatever the GPU."""
 
 
-def batch_defaults(gpu: Gpu | None) -> tuple[int, int]:
+def batch_defaults(gpu: Gpu | None, version: str, seq: int) -> tuple[int, int]:
     """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens`` on this GPU; without a GPU, those on an H100.
 
     GPUs with at least 160 GiB have 1,024 and 16,384; those with at least 70 GiB have 1,024 and 8,192, except A100 and GB10; all others
-    have 256 and 2,048.
+    have 256 and 2,048. ``seq`` is the longest sequence, on which the batch of V0 depends.
     """
-    return _without_a_gpu() if gpu is None else _batch_class(gpu)
+    if runs_v0(version):
+        return V0_SEQUENCES, v0_batch(seq, version)
+    return _without_a_gpu(version) if gpu is None else _batch_class(gpu, version)
 
 
-@lru_cache(maxsize=1)
-def _without_a_gpu() -> tuple[int, int]:
+@lru_cache(maxsize=64)
+def _without_a_gpu(version: str) -> tuple[int, int]:
     from hwcalc.profiles.gpus import find_gpu
 
-    return _batch_class(find_gpu("h100-sxm5-80gb"))
+    return _batch_class(find_gpu("h100-sxm5-80gb"), version)
 
 
-def _batch_class(gpu: Gpu) -> tuple[int, int]:
-    classes = vllm_profile().batch_classes
+def _batch_class(gpu: Gpu, version: str) -> tuple[int, int]:
+    planned = planned_version(version)
+    classes = [entry for entry in vllm_profile().batch_classes if entry.holds(planned)]
     memory, name, capability = total_bytes(gpu) or 0, f"{gpu.id} {gpu.name}".lower(), gpu.compute_capability or ""
     for entry in classes:
         excepted = capability in entry.except_capabilities or any(word in name for word in entry.except_names)
@@ -67,7 +71,7 @@ def graphs_subtracted(version: str) -> bool:
 
 def runs_v0(version: str) -> bool:
     """Whether this version runs the V0 engine by default."""
-    return planned_version(version) < _V1_SINCE
+    return rules_of(planned_version(version)).engine == "V0"
 
 
 def v0_batch(seq: int, version: str) -> int:
@@ -77,8 +81,8 @@ def v0_batch(seq: int, version: str) -> int:
     (20000, 2048, 2048, 512)
     """
     if seq > _LONGEST_WHOLE:
-        return _V0_CHUNK if planned_version(version) >= _LARGE_CHUNK_SINCE else _V0_SMALL_CHUNK
-    return max(_V0_CHUNK, seq)
+        return rules_of(planned_version(version)).v0_chunk
+    return max(_V0_LEAST, seq)
 
 
 def batch_is_chunked(seq: int, batched_tokens: int) -> bool:

@@ -15,12 +15,10 @@ from hwcalc.engines.options import EngineOption, choice_option, integer_option, 
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
-from hwcalc.engines.request import Parallel, Request
+from hwcalc.engines.request import Request
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
-from hwcalc.engines.vllm.blocks import compute_capability
-from hwcalc.engines.vllm.classes import check_architecture
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import FLAGS, serve
 from hwcalc.engines.vllm.layout import LayerCache
@@ -28,15 +26,11 @@ from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
-from hwcalc.engines.vllm.settings import cached_kinds
-from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
-from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import ChunkedAttention, CrossAttention, LatentAttention, LayerKind, Role, SlidingAttention
-from hwcalc.formulas.attention import AttentionKind
+from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
 

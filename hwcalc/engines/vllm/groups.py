@@ -36,7 +36,9 @@ def form_groups(specs: Sequence[LayerSpec], rules: Rules, *, hybrid: bool, packe
     """
     if not specs:
         return []
-    whole = not hybrid or not rules.groups_layers or (rules.chunks == "whole" and any(isinstance(spec, ChunkSpec) for spec in specs))
+    whole = (
+        not hybrid or not rules.groups_layers or (rules.chunks == "whole" and any(isinstance(spec, ChunkSpec) for spec in specs))
+    )
     chosen = _promoted(specs, rules) if whole else list(specs)
     distinct = set(chosen)
     if len(distinct) == 1:
@@ -99,7 +101,10 @@ def _uniform_page(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
     for members in buckets.values():
         count = ceil_div(len(members), size)
         # Take every count-th layer, so that each pipeline stage has layers of each group.
-        slices = (slice(start, None, count) if rules.strided_groups else slice(start * size, (start + 1) * size) for start in range(count))
+        slices = (
+            slice(start, None, count) if rules.strided_groups else slice(start * size, (start + 1) * size)
+            for start in range(count)
+        )
         out += [_group(members[taken], specs) for taken in slices]
     return out
 

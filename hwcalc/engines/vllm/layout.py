@@ -229,6 +229,8 @@ def _placed(stack: Stack, pp: int, rules: Rules) -> Iterator[tuple[int, int, Seq
 def _stage_bytes(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: int, rules: Rules, *, packed: bool) -> int:
     """The bytes of a block on a rank of one stage: those of the widest group."""
     pages = _pages(caches, groups, stage)
+    if len(groups) == 1 and len(groups[0].distinct) > 1 and not rules.cuts_mixed_group:
+        return sum(spec.page for spec in groups[0].specs)
     if not packed or len(groups) == 1 or rules.packed == "pages":
         return max((sum(own) for own in pages), default=0)
     if rules.packed == "slots":

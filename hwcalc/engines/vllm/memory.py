@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
@@ -22,7 +22,7 @@ from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm.blocks import compute_capability
-from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted, runs_v0, v0_batch
+from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
 from hwcalc.engines.vllm.overhead import graphs, outside_torch
@@ -42,9 +42,6 @@ __all__ = [
     "rotary_parts",
     "weight_parts",
 ]
-
-_V0_SEQUENCES: Final = 256
-"""The default of ``max_num_seqs`` in V0, whatever the GPU."""
 
 
 def plan_budget(
@@ -82,20 +79,16 @@ def plan_budget(
 
 
 def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileRun:
-    """What this version runs before it sizes the pool. The batch of V0 depends on the longest prompt, not on the GPU."""
+    """What this version runs before it sizes the pool."""
     from hwcalc.quantization.planned import format_name, planned_scheme
 
     request = opened.request
-    tokens = batched_tokens
-    if runs_v0(opened.version) and "max_num_batched_tokens" not in request.options:
-        tokens = v0_batch(request.seq, opened.version)
-        sequences = sequences if "max_num_seqs" in request.options else min(sequences, _V0_SEQUENCES)
     return ProfileRun(
         version=opened.version,
         parallel=request.parallel,
         seq=request.seq,
-        tokens=tokens,
-        rows=min(sequences, tokens),
+        tokens=batched_tokens,
+        rows=min(sequences, batched_tokens),
         element_bytes=4 if _requested_dtype(request) == "fp32" else 2,
         quantized=planned_scheme(opened.model, format_name(request.weights))[0] is not None,
     )

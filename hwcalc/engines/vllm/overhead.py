@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import estimated
 from hwcalc.engines.request import Parallel
-from hwcalc.engines.vllm.profile_run import has_states
+from hwcalc.engines.vllm.runner import has_states
 from hwcalc.formulas import SparseIndexer
 from hwcalc.profiles.engines import vllm_profile
 

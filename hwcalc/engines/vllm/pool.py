@@ -11,8 +11,8 @@ from fractions import Fraction
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
-from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.rules import Rules
+from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, StateSpec, ceil_div
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Definition
@@ -133,9 +133,7 @@ def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: in
             return "No available memory for the cache blocks."
         if needed > available and rules.check == "tokens":
             held = available // layout.stage_bytes[stage] * layout.block_size
-            return (
-                f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
-            )
+            return f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
         if needed > available:
             longest = layout.longest_checked(available, min(length, bound), stage)
             estimate = ""

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.defaults import batch_is_chunked, runs_v0
+from hwcalc.engines.vllm.rules import rules_of
+from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.widths import encoder_width, expert_width, layer_width
-from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.engines import planned_version, vllm_profile
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
-__all__ = ["ProfileRun", "activation_parts", "has_states", "runs_second_runner"]
+__all__ = ["ProfileRun", "activation_parts"]
 
-_KEPT_SINCE: Final = (0, 13)
-"""The buffers of the expert kernels stay allocated from this version on."""
 _LONGEST_EXPERT_BATCH: Final = {True: 32_768, False: 65_536}
 """Tokens that the expert kernels take at once (VLLM_FUSED_MOE_CHUNK_SIZE): by V0, and by V1."""
 _UNCOUNTED_WIDTH: Final = 12
@@ -57,7 +56,7 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
     """
     forward, experts = _forward(model, run), _experts(model, run)
     sampled = _sampling(model, run)
-    kept = planned_version(run.version) >= _KEPT_SINCE
+    kept = rules_of(planned_version(run.version)).expert_buffers_kept
     peak = [
         (buffers if kept else 0) + max(passed + (0 if kept else buffers), sampling)
         for passed, buffers, sampling in zip(forward, experts, sampled, strict=True)
@@ -81,24 +80,8 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
     return (main, *_encoder(model, run, main))
 
 
-def runs_second_runner(model: ModelSpec, run: ProfileRun) -> bool:
-    """Whether this version runs the model with its second model runner by default."""
-    planned = planned_version(run.version)
-    rule = next(entry for entry in vllm_profile().runner2 if entry.since <= planned)
-    listed = model.architecture in rule.architectures
-    has_experts = bool(expert_width(model, VllmRank(model, Parallel()))[0])
-    if rule.models == "all":
-        return True
-    if rule.models == "dense":
-        return listed or not (has_experts or has_states(model))
-    if rule.models == "unquantized":
-        return listed and not has_experts and not run.quantized
-    return listed
-
-
-def has_states(model: ModelSpec) -> bool:
-    """Whether layers keep a recurrent state."""
-    return any(tensor.role is Role.STATE for group in model.stack.groups for tensor in group.kind.tensors())
+def _second_runner(model: ModelSpec, run: ProfileRun) -> bool:
+    return runs_second_runner(model, run.version, quantized=run.quantized)
 
 
 def _ends(name: str, version: str) -> tuple[float, float, float]:
@@ -129,7 +112,7 @@ def _experts(model: ModelSpec, run: ProfileRun) -> Ends:
     chosen, inner, hidden = model.once(key, lambda: expert_width(model, VllmRank(model, run.parallel)))
     if not chosen:
         return 0, 0, 0
-    if planned_version(run.version) >= _KEPT_SINCE:
+    if rules_of(planned_version(run.version)).expert_buffers_kept:
         tokens, numbers = run.tokens, max(inner, hidden) + max(2 * inner, hidden)
     else:
         tokens = min(run.tokens, _LONGEST_EXPERT_BATCH[runs_v0(run.version)])
@@ -143,7 +126,7 @@ def _experts(model: ModelSpec, run: ProfileRun) -> Ends:
 def _sampling(model: ModelSpec, run: ProfileRun) -> Ends:
     """The sampler, and the hidden states that are alive beside it."""
     hidden, logits = model.hidden_size or 0, run.rows * (model.vocab_size or 0)
-    second = runs_second_runner(model, run)
+    second = _second_runner(model, run)
     # The first runner also makes random rows, so that the sampler sees no infinities.
     alive = run.element_bytes * hidden * (run.tokens + run.rows * (1 if second else 2))
     wider = run.element_bytes - 2
@@ -158,7 +141,7 @@ def _sampling(model: ModelSpec, run: ProfileRun) -> Ends:
 
 
 def _logit_name(model: ModelSpec, run: ProfileRun) -> str:
-    if runs_second_runner(model, run):
+    if _second_runner(model, run):
         return "sampler.runner2_logit_bytes"
     return "sampler.few_logit_bytes" if run.rows < vllm_profile().few_rows else "sampler.logit_bytes"
 

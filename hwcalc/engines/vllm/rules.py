@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from hwcalc.engines.vllm.versions import NEWEST, Version, numbers
+from hwcalc.engines.vllm.versions import since
 from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.engines import Version
 
 __all__ = ["TABLE", "Period", "Rule", "Rules", "periods", "rules_of"]
 
@@ -26,6 +27,10 @@ class Rules:
 
     engine: str
     """The engine that runs by default: ``V0`` or ``V1``. V0 has no groups, no null block, and keeps every token of every layer."""
+    v0_chunk: int
+    """Tokens of V0's batch for prompts that it cuts."""
+    expert_buffers_kept: bool
+    """Whether the buffers of the expert kernels stay allocated while the profile run samples."""
     stage_remainder: str
     """The pipeline stages that have one layer more: those ``before the last``, or only the ``last``, which has all of the remainder."""
     dcp: bool
@@ -67,6 +72,8 @@ class Rules:
     """Whether a group takes every n-th layer of its kind. Before, it takes layers in a row, and the last group is shorter."""
     sums_page_sizes: bool
     """Whether layers of one kind with pages of different sizes form one group."""
+    cuts_mixed_group: bool
+    """Whether a pipeline stage has only its own layers of a group with pages of different sizes. Before, it pays for all of them."""
     pages_grow: bool
     """Whether a block of a small page gets more tokens, so that all pages are of one size."""
     pads_attention: bool
@@ -156,6 +163,8 @@ def _off(name: str, since: str, source: str) -> Rule:
 
 TABLE: Final[tuple[Rule, ...]] = (
     Rule("engine", (("0.8", "V1"), ("0.0", "V0")), "engine/arg_utils.py _is_v1_supported_oracle"),
+    Rule("v0_chunk", (("0.7", 2048), ("0.0", 512)), "config.py SchedulerConfig"),
+    _on("expert_buffers_kept", "0.13", "v1/worker/workspace.py"),
     Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),
     _on("dcp", "0.10.2", "engine/arg_utils.py"),
     Rule("latent_row_alignment", (("0.8", 1), ("0.0", 256)), "worker/cache_engine.py get_cache_block_size"),
@@ -179,6 +188,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("group_ratio", (("0.18", "1.5"), ("0.12", "1.25"), ("0.0", "1")), f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
     _on("strided_groups", "0.11", f"{_UTILS} _get_kv_cache_groups_uniform_page_size"),
     _on("sums_page_sizes", "0.11", f"{_SPECS} UniformTypeKVCacheSpecs"),
+    _on("cuts_mixed_group", "0.17", f"{_UTILS} _project_kv_cache_groups_to_worker"),
     _on("pages_grow", "0.12", f"{_UTILS} unify_kv_cache_spec_page_size"),
     _on("pads_attention", "0.24", f"{_UTILS} unify_kv_cache_spec_page_size"),
     _on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
@@ -229,12 +239,12 @@ def periods() -> Iterator[Period]:
     """Every entry of the table with the release in which it ended."""
     for rule in TABLE:
         until: str | None = None
-        for since, value in rule.entries:
-            yield Period(rule.name, value, since, until, rule.source)
-            until = since
+        for first, value in rule.entries:
+            yield Period(rule.name, value, first, until, rule.source)
+            until = first
 
 
 @lru_cache(maxsize=64)
-def rules_of(version: Version = numbers(NEWEST)) -> Rules:
+def rules_of(version: Version) -> Rules:
     """The rules of one release."""
-    return Rules(**{rule.name: next(value for since, value in rule.entries if numbers(since, first=True) <= version) for rule in TABLE})
+    return Rules(**{rule.name: next(value for first, value in rule.entries if since(first) <= version) for rule in TABLE})

@@ -7,19 +7,19 @@ from typing import Final
 
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.classes import runs_second_runner
 from hwcalc.engines.vllm.blocks import compute_capability, sparse_kv_dtype
 from hwcalc.engines.vllm.defaults import batch_defaults
 from hwcalc.engines.vllm.rules import Rules, rules_of
+from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype
-from hwcalc.engines.vllm.versions import Version, numbers
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
+from hwcalc.profiles.engines import planned_version
 from hwcalc.units import parse_tokens
 
 __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
@@ -44,7 +44,7 @@ class VllmSettings:
     """The dtype of recurrent states."""
     capability: int
     """Compute capability of the GPU: 90 for 9.0."""
-    version: Version
+    version: str
     tp: int
     pp: int
     dcp: int
@@ -81,7 +81,7 @@ class VllmSettings:
     @property
     def rules(self) -> Rules:
         """The rules of this version."""
-        return rules_of(self.version)
+        return rules_of(planned_version(self.version))
 
     @property
     def in_flight(self) -> int:
@@ -90,7 +90,7 @@ class VllmSettings:
 
     def sized(self, request: Request) -> VllmSettings:
         """The settings for a request that differs only in length and batch."""
-        sequences, batched, full = _batches(request, self.rules)
+        sequences, batched, full = _batches(request, self.version)
         if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
             return self
         return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
@@ -104,11 +104,10 @@ class VllmSettings:
 def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSettings:
     """Fill in the defaults of vLLM. Raises a :class:`~hwcalc.errors.KvplanError` subclass for a wrong value."""
     options = request.options
-    release = numbers(version)
-    rules = rules_of(release)
+    rules = rules_of(planned_version(version))
     capability = compute_capability(request.hardware.gpu)
     model_dtype = _model_dtype(model, options.get("dtype"))
-    sequences, batched, full_batch = _batches(request, rules)
+    sequences, batched, full_batch = _batches(request, version)
     kinds = cached_kinds(model)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(options, model, kinds, rules)
@@ -118,7 +117,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         conv=conv,
         state=_dtype_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv, rules)),
         capability=capability,
-        version=release,
+        version=version,
         tp=request.parallel.tp,
         pp=request.parallel.pp,
         dcp=request.parallel.dcp,
@@ -128,7 +127,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         sequences=sequences,
         prefix_caching=prefix_caching,
         state_caching=state_caching,
-        concurrent_batches=_concurrent_batches(options, model, release, request.parallel.pp),
+        concurrent_batches=_concurrent_batches(options, model, version, request.parallel.pp),
         hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
         speculation=read_speculation(options.get("speculative"), request.draft, request.option_draft),
@@ -147,13 +146,13 @@ def _prefix_caching(
     return requested and (not states or caching != "none"), caching
 
 
-def _concurrent_batches(options: Mapping[str, str], model: ModelSpec, release: Version, pp: int) -> int:
+def _concurrent_batches(options: Mapping[str, str], model: ModelSpec, version: str, pp: int) -> int:
     """Batches that are scheduled and not finished: one a stage, and one more with async scheduling."""
-    rules = rules_of(release)
+    rules = rules_of(planned_version(version))
     if rules.batches == "one":
         return 1
     ahead = _flag(options.get("async_scheduling"), default=True)
-    if rules.batches == "runner" and pp > 1 and not runs_second_runner(model, release):
+    if rules.batches == "runner" and pp > 1 and not runs_second_runner(model, version, quantized=False):
         ahead = False
     return pp + ahead
 
@@ -170,9 +169,10 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return frozenset(kinds - {SharedCache})
 
 
-def _batches(request: Request, rules: Rules) -> tuple[int, int, int | None]:
+def _batches(request: Request, version: str) -> tuple[int, int, int | None]:
     """``max_num_seqs``, ``max_num_batched_tokens`` and :attr:`VllmSettings.full_batch`."""
-    sequences, batched = batch_defaults(request.hardware.gpu)
+    rules = rules_of(planned_version(version))
+    sequences, batched = batch_defaults(request.hardware.gpu, version, request.seq)
     user_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
     user_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = user_sequences or sequences
@@ -221,7 +221,12 @@ def _kv_dtype(
         kv_dtype = "auto"
     elif kv_dtype == "auto":
         kv_dtype = formats.checkpoint_kv_dtype(model.quantization) or "auto"
-        if kv_dtype == "auto" and rules.glm_sparse_fp8 and capability // 10 == 10 and model.architecture == "GlmMoeDsaForCausalLM":
+        if (
+            kv_dtype == "auto"
+            and rules.glm_sparse_fp8
+            and capability // 10 == 10
+            and model.architecture == "GlmMoeDsaForCausalLM"
+        ):
             kv_dtype = "fp8_e4m3"
     if CompressedAttention in kinds:
         if float_name is None and (kv_dtype == "auto" or kv_dtype.startswith("fp8")):

@@ -58,5 +58,6 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
             )
         return Speculation(method=method, tokens=tokens, model=option_draft)
     raise UsageError(
-        f"engine option speculative={value[:60]} is not known.", hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], dflash:MODEL[:N], draft:MODEL[:N]."
+        f"engine option speculative={value[:60]} is not known.",
+        hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], dflash:MODEL[:N], draft:MODEL[:N].",
     )

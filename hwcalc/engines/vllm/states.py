@@ -26,7 +26,14 @@ from hwcalc.formulas import (
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 
-__all__ = ["STATE_KINDS", "caching_of_states", "checkpoint_alignment", "default_state_dtype", "exports_checkpoints", "state_bytes"]
+__all__ = [
+    "STATE_KINDS",
+    "caching_of_states",
+    "checkpoint_alignment",
+    "default_state_dtype",
+    "exports_checkpoints",
+    "state_bytes",
+]
 
 STATE_KINDS: Final = (Mamba1, Mamba2, GatedDeltaNet, KimiDeltaAttention, ShortConvolution, LightningAttention)
 

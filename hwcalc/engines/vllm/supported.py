@@ -13,11 +13,12 @@ from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.states import STATE_KINDS
-from hwcalc.engines.vllm.versions import NEWEST, numbers
+from hwcalc.engines.vllm.versions import NEWEST
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec, Note
+from hwcalc.profiles.engines import planned_version
 
 __all__ = ["check_supported"]
 
@@ -42,7 +43,7 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
     _check_ranks(model, opened.request.parallel)
     _check_release(opened)
     notes = []
-    if numbers(opened.version)[:2] < numbers(NEWEST)[:2]:
+    if planned_version(opened.version)[:2] < planned_version(NEWEST)[:2]:
         message = f"Flags are taken to be those of {NEWEST}; the planner's rules are those of {opened.version}."
         notes.append(Note(code="older-version", message=message))
     if gpu is None:
@@ -69,7 +70,7 @@ def _check_v0(opened: VllmOpened) -> None:
             f"vLLM {opened.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
             hint="Use: --engine vllm@0.10, or a newer version.",
         )
-    if any(isinstance(kind, LatentAttention) for kind in kinds) and numbers(opened.version) < _LATENT_SINCE:
+    if any(isinstance(kind, LatentAttention) for kind in kinds) and planned_version(opened.version) < _LATENT_SINCE:
         raise UnsupportedError(
             f"vLLM {opened.version} keeps full keys and values of this model: multi-head latent attention came with 0.7.1.",
             hint="Use: --engine vllm@0.7, or a newer version.",
@@ -81,17 +82,19 @@ def _check_release(opened: VllmOpened) -> None:
     model, parallel, options = opened.model, opened.request.parallel, opened.request.options
     rules, version, kinds = opened.settings.rules, opened.version, cached_kinds(opened.model)
     if parallel.dcp > 1 and not rules.dcp:
-        raise UnsupportedError(f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2")
+        raise UnsupportedError(
+            f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2"
+        )
     if LatentAttention in kinds and opened.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
     if CompressedAttention in kinds and not rules.compressed_auto and opened.request.dtype in (None, "auto"):
         raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
-    if rules.hybrid_by_hand and kinds & set(STATE_KINDS):
-        if not is_on(options.get("enforce_eager")) or is_on(options.get("enable_prefix_caching", "true")):
-            raise UnsupportedError(
-                f"vLLM {version} runs {model.architecture} only without CUDA graphs and prefix caching.",
-                hint="Use: -o enforce_eager=true -o enable_prefix_caching=false, or --engine vllm@0.10",
-            )
+    by_hand = is_on(options.get("enforce_eager")) and not is_on(options.get("enable_prefix_caching", "true"))
+    if rules.hybrid_by_hand and kinds & set(STATE_KINDS) and not by_hand:
+        raise UnsupportedError(
+            f"vLLM {version} runs {model.architecture} only without CUDA graphs and prefix caching.",
+            hint="Use: -o enforce_eager=true -o enable_prefix_caching=false, or --engine vllm@0.10",
+        )
 
 
 def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:

@@ -9,25 +9,18 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.errors import UnknownNameError
+from hwcalc.profiles.engines import Version
 
-__all__ = ["NEWEST", "VERSIONS", "Version", "numbers", "resolve"]
+__all__ = ["NEWEST", "VERSIONS", "resolve", "since"]
 
 _OLDEST: Final = 6
 VERSIONS: Final = tuple(f"0.{number}" for number in range(33, _OLDEST - 1, -1))
 NEWEST: Final = VERSIONS[0]
 
-Version = tuple[int, ...]
-_LAST_PATCH: Final = 999
 
-
-def numbers(version: str, *, first: bool = False) -> Version:
-    """The numbers of a version, for comparison. A version without a patch is its last patch, or its first one.
-
-    >>> numbers("0.20.1"), numbers("0.20"), numbers("0.20", first=True)
-    ((0, 20, 1), (0, 20, 999), (0, 20, 0))
-    """
-    parts = tuple(int(part) for part in version.split("."))
-    return parts if len(parts) > 2 else (*parts, 0 if first else _LAST_PATCH)
+def since(text: str) -> Version:
+    """The first release that a version of two numbers means: ``(0, 20)`` comes before every 0.20.x."""
+    return tuple(int(part) for part in text.split("."))
 
 
 def resolve(requested: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from hwcalc.engines.vllm.defaults import v0_batch
+from hwcalc.engines.vllm.defaults import V0_SEQUENCES, v0_batch
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.reconcile.facts import Facts, number_at
 
@@ -63,7 +63,6 @@ _SWITCHED_ON: Final = ("enforce_eager",)
 _ONLINE: Final = {"fp8": "fp8", "bitsandbytes": "bnb4"}
 """``quantization`` -> weight format, for formats into which vLLM can convert unquantized weights while it loads them."""
 _LONGEST_WORD: Final = 300
-_V0_SEQUENCES: Final = 256
 _LONGEST_VERSION: Final = 4
 """Numbers of a version such as 0.9.0.1."""
 
@@ -219,7 +218,7 @@ def _batches(facts: Facts, stated: Mapping[str, object], options: dict[str, str]
     """Batches that do not depend on the GPU: those of V0, and those of prompts that are not cut into chunks."""
     v0 = facts.word("engine_core") == "v0"
     if v0:
-        options.setdefault("max_num_seqs", str(_V0_SEQUENCES))
+        options.setdefault("max_num_seqs", str(V0_SEQUENCES))
     if "max_num_batched_tokens" in options or "seq" not in stated:
         return
     seq = int(str(stated["seq"]))

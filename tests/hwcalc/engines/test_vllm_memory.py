@@ -13,9 +13,10 @@ from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.request import Request
-from hwcalc.engines.vllm.defaults import batch_defaults, default_utilization, graphs_subtracted, total_bytes
+from hwcalc.engines.vllm.defaults import batch_defaults, default_utilization, graphs_subtracted, runs_v0, total_bytes
 from hwcalc.engines.vllm.memory import plan_budget
 from hwcalc.engines.vllm.opened import VllmOpened
+from hwcalc.engines.vllm.settings import read_settings
 from hwcalc.errors import UsageError
 from hwcalc.profiles.gpus import Gpu, find_gpu, list_gpus
 from hwcalc.units import GIB, MIB
@@ -33,8 +34,12 @@ def request(name: str, gpu: str | Gpu, *, version: str = "0.33", seq: int = 8192
 
 
 def budget(name: str, gpu: str | Gpu, *, sequences: int = 256, batched_tokens: int = 2048, **fields: Any) -> Budget:
-    """The budget, which must not be None."""
-    planned = plan_budget(request(name, gpu, **fields), sequences=sequences, batched_tokens=batched_tokens).value
+    """The budget, which must not be None. V0 has its own batches."""
+    made = request(name, gpu, **fields)
+    if runs_v0(made.version):
+        settings = read_settings(made.model, made.request, made.version)
+        sequences, batched_tokens = settings.sequences, settings.batched_tokens
+    planned = plan_budget(made, sequences=sequences, batched_tokens=batched_tokens).value
     assert planned is not None
     return planned
 
@@ -84,7 +89,26 @@ def test_llama_on_an_l4() -> None:
 )
 def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
     """Batch sizes differ for GPUs from 160 GiB, from 70 GiB except A100 and GB10, and all others."""
-    assert batch_defaults(find_gpu(gpu)) == (sequences, tokens)
+    assert batch_defaults(find_gpu(gpu), "0.33", 8192) == (sequences, tokens)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "seq", "sequences", "tokens"),
+    [
+        ("b200", "0.27", 8192, 1024, 8192),
+        ("b200", "0.28", 8192, 1024, 16384),
+        ("a100", "0.8", 8192, 1024, 8192),
+        ("a100", "0.9", 8192, 256, 2048),
+        ("gb10", "0.32", 8192, 1024, 8192),
+        ("h100", "0.7", 8192, 256, 8192),
+        ("h100", "0.7", 512, 256, 2048),
+        ("h100", "0.7", 131_072, 256, 2048),
+        ("h100", "0.6", 131_072, 256, 512),
+    ],
+)
+def test_batch_defaults_by_version(gpu: str, version: str, seq: int, sequences: int, tokens: int) -> None:
+    """The class of 160 GiB came with 0.28, the exception of the A100 with 0.9, that of GB10 with 0.33; V0 takes whole prompts."""
+    assert batch_defaults(find_gpu(gpu), version, seq) == (sequences, tokens)
 
 
 def test_versions() -> None:
@@ -198,7 +222,7 @@ KNOWN_MISSES: Final = (
 @pytest.mark.parametrize(("model", "gpu", "tp", "share", "version", "stated_gib", "reason"), KNOWN_MISSES)
 def test_known_misses(model: str, gpu: str, tp: int, share: float, version: str, stated_gib: float, reason: str) -> None:
     """Two pools of other people's logs that lie below the range. When one comes inside, it moves to the test above."""
-    sequences, batched = batch_defaults(find_gpu(gpu))
+    sequences, batched = batch_defaults(find_gpu(gpu), version, 8192)
     planned = budget(model, gpu, tp=tp, memory_utilization=share, version=version, sequences=sequences, batched_tokens=batched)
 
     assert stated_gib * GIB < planned.low, reason
