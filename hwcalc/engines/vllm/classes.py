@@ -2,8 +2,8 @@
 
 ``architectures.json`` has the classes that some release from 0.6 on lacks: ``since`` is the first release whose registry lists the class
 (``model_executor/models/registry.py``), ``until`` the last one, and ``v1`` the first whose V1 engine runs it, if V0 alone did before
-(the mixin ``SupportsV0Only``). A class that is gone, but runs through the Transformers backend, has no ``until``. ``transformers`` marks
-a class that transformers 5.23 has and that this backend can run, so that an older vLLM beside a newer transformers runs it too.
+(the mixin ``SupportsV0Only``). A class that is gone, but runs through the Transformers backend, has no ``until``. ``transformers``
+is the first release that ran the class through this backend before its own registry had it, where that was seen.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CrossAttention
-from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
-from hwcalc.profiles.engines import Version, planned_version
+from hwcalc.profiles.engines import planned_version
 
 __all__ = ["check_architecture"]
 
@@ -49,8 +48,6 @@ _NEVER: Final = frozenset(
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 _CROSS_UNTIL: Final = 10
 _NEVER_ON_V1: Final = "never"
-_BACKEND_SINCE: Final = (0, 10)
-_ROUTED_BACKEND_SINCE: Final = (0, 11, 1)
 
 
 @lru_cache(maxsize=1)
@@ -73,25 +70,13 @@ def check_architecture(model: ModelSpec, version: str) -> None:
             f"vLLM {version} does not run {name}: needs vLLM <= {last}.",
             hint=f"Use: --engine vllm@{last.rpartition('.')[0]}, or another engine.",
         )
-    if "since" in known and release < since(known["since"]) and not _through_transformers(model, release, known):
+    if "since" in known and release < since(known.get("transformers", known["since"])):
         raise UnsupportedError(
             f"vLLM {version} does not know {name}: needs vLLM >= {known['since']}.",
             hint=f"Use: --engine vllm@{known['since']}, or a newer version.",
         )
     if rules_of(release).engine == "V1" and "v1" in known:
         _check_v1(name, version, known["v1"])
-
-
-def _through_transformers(model: ModelSpec, release: Version, known: Mapping[str, object]) -> bool:
-    """Whether the Transformers backend of that release runs a class that its registry lacks."""
-    if "transformers" not in known or release < _BACKEND_SINCE or (_is_routed(model) and release < _ROUTED_BACKEND_SINCE):
-        return False
-    return all(isinstance(group.kind, AttentionKind) for group in model.stack_for("vllm").groups)
-
-
-def _is_routed(model: ModelSpec) -> bool:
-    blocks = () if model.counted is None else model.counted.blocks
-    return any(weight.copies > 1 for block in blocks for weight in block.weights)
 
 
 def _check_v1(name: str, version: str, first: str) -> None:

@@ -136,7 +136,8 @@ def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: in
             return f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
         if needed > available:
             longest = layout.longest_checked(available, min(length, bound), stage)
-            estimate = ""
+            # Up to 0.13 the space before the sentence stays when there is no sentence.
+            estimate = " " if rules.gib_digits == "fixed" else ""
             if longest:
                 estimate = " Based on the available memory,"
                 estimate += f" the estimated maximum model length is {longest}." if rules.estimate_told else " "

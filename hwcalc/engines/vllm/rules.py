@@ -113,6 +113,10 @@ class Rules:
     kimi_k3_checkpoint: bool
     nemotron_states: str
     """The default of Nemotron-H's states: ``conv`` is the format of convolutions."""
+    gated_delta_dtype: bool
+    """Whether ``mamba_ssm_cache_dtype`` holds for gated delta nets."""
+    kimi_delta_dtype: bool
+    """Whether it holds for Kimi's delta attention, whose states are fp32 otherwise."""
     config_states: bool
     """Whether Qwen3.5's states have the format that the config names."""
     latent_block: int
@@ -218,6 +222,8 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("gated_delta_checkpoint", "0.33", "model_executor/layers/mamba/gdn"),
     _on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
     Rule("nemotron_states", (("0.20", "fp32"), ("0.13", "fp16"), ("0.0", "conv")), f"{_MODELS} NemotronHForCausalLMConfig"),
+    _on("gated_delta_dtype", "0.17", "model_executor/layers/mamba/mamba_utils.py"),
+    _on("kimi_delta_dtype", "0.33", "model_executor/layers/mamba/mamba_utils.py"),
     _on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
     Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), "platforms/cuda.py check_and_update_config"),
     Rule(

@@ -12,7 +12,7 @@ from hwcalc.engines.vllm.defaults import batch_defaults
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
-from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype
+from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype, hears_state_dtype
 from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.formats import FLOATS
@@ -115,7 +115,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
         conv=conv,
-        state=_dtype_option(options, "mamba_ssm_cache_dtype", default_state_dtype(model, conv, rules)),
+        state=_state_dtype(options, model, conv, rules),
         capability=capability,
         version=version,
         tp=request.parallel.tp,
@@ -133,6 +133,13 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         speculation=read_speculation(options.get("speculative"), request.draft, request.option_draft),
         delta_capability=_delta_capability(options.get("gdn_prefill_backend"), capability),
     )
+
+
+def _state_dtype(options: Mapping[str, str], model: ModelSpec, conv: str, rules: Rules) -> str:
+    """The format of recurrent states. Some kinds ignored the option ``mamba_ssm_cache_dtype`` in older releases."""
+    default = default_state_dtype(model, conv, rules)
+    requested = _dtype_option(options, "mamba_ssm_cache_dtype", default)
+    return requested if hears_state_dtype(model, rules) else default
 
 
 def _prefix_caching(

@@ -32,6 +32,7 @@ __all__ = [
     "checkpoint_alignment",
     "default_state_dtype",
     "exports_checkpoints",
+    "hears_state_dtype",
     "state_bytes",
 ]
 
@@ -67,6 +68,14 @@ def default_state_dtype(model: ModelSpec, conv: str, rules: Rules) -> str:
     if architecture.startswith(_NAMED_STATES) and rules.config_states:
         return model.state_dtype or conv
     return conv
+
+
+def hears_state_dtype(model: ModelSpec, rules: Rules) -> bool:
+    """Whether ``mamba_ssm_cache_dtype`` sets the format of this model's states."""
+    kinds = {type(group.kind) for group in model.stack_for("vllm").groups}
+    return not (
+        (GatedDeltaNet in kinds and not rules.gated_delta_dtype) or (KimiDeltaAttention in kinds and not rules.kimi_delta_dtype)
+    )
 
 
 def caching_of_states(model: ModelSpec, rules: Rules) -> str:

@@ -135,7 +135,8 @@ def _groups_of_first_stage(context: Opened) -> list[PoolGroup]:
     own = []
     for group in layout.stage_groups[0]:
         pairs = zip(group.members, group.specs, strict=True)
-        kept = [(member, spec) for member, spec in pairs if layout.caches[member].stage == 0]
+        cut = layout.rules.cuts_mixed_group or len(group.distinct) == 1
+        kept = [(member, spec) for member, spec in pairs if not cut or layout.caches[member].stage == 0]
         members, specs = zip(*kept, strict=True) if kept else ((), ())
         own.append(BlockGroup(members=members, specs=specs, distinct=group.distinct))
     return list(group_infos(replace(layout, groups=tuple(own)), context.tokens))
