@@ -9,7 +9,6 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
-from hwcalc.engines.request import Request
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
@@ -17,7 +16,18 @@ from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
-from hwcalc.planner.result import CacheInfo, LayerInfo, ModelInfo, ParametersInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
+from hwcalc.planner.result import (
+    NO_VERDICT,
+    CacheInfo,
+    FitInfo,
+    LayerInfo,
+    ModelInfo,
+    ParametersInfo,
+    Plan,
+    RequestInfo,
+    SpeedInfo,
+    TensorInfo,
+)
 
 __all__ = ["plan_model", "plan_opened", "stored_layers"]
 
@@ -54,7 +64,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
         fit=fit,
         speed=_speed(opened),
         notes=tuple(dict.fromkeys((*model.notes, *opened.notes))),
-        warnings=tuple(_warnings(model, request)),
+        warnings=tuple(_warnings(opened, fit)),
     )
 
 
@@ -176,7 +186,8 @@ def _speed(opened: Opened) -> SpeedInfo | None:
     return opened.told(bound)
 
 
-def _warnings(model: ModelSpec, request: Request) -> list[Note]:
+def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
+    model, request = opened.model, opened.request
     longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
@@ -184,6 +195,9 @@ def _warnings(model: ModelSpec, request: Request) -> list[Note]:
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))
+    if gpu is not None and fit is None:
+        message = f"No verdict on {request.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
+        out.append(Note(code=NO_VERDICT, message=f"{message} Give the bytes that are left for the cache: --kv-memory 40GiB"))
     return out
 
 
