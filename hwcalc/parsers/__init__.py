@@ -119,6 +119,7 @@ def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
     )
+    message = " ".join((message, *config.contradictions()))
     if assume is None:
         hint = "A number without them would be a guess. To go on all the same, with every number marked as assumed: --assume gqa."
         raise UnreadKeysError(message, keys=tuple(unread), hint=hint)

@@ -31,6 +31,10 @@ MAX_LAYERS: Final = 10_000
 _MISSING: Final = object()
 
 
+# Facts that bear on no memory, under names that real files also use for something else.
+_DESCRIPTIVE: Final = frozenset({"max_position_embeddings", "vocab_size"})
+
+
 class ClassDefaults:
     """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
 
@@ -90,7 +94,7 @@ _HARMLESS = re.compile(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|classif|output_hidden_states"
+    r"for_llm_compressor|classif|output_hidden_states|^ignore_index$"
 )
 
 
@@ -122,17 +126,18 @@ class Config:
 
     def _key_in_file(self, key: str) -> str | None:
         """The name under which the file gives ``key``."""
-        names: Sequence[str]
-        if self._class is not None:
-            names = (self._class.aliases.get(key, key), key)
-            legacy = LEGACY_KEYS.get(self.model_type or "", {}).get(key)
-            if legacy is not None:
-                names = (legacy, *names)
-        else:
-            names = (key, *ALIASES.get(key, ()))
-        for name in names:
-            self.read.add(name)
+        names = self._names(key)
+        self.read.update(names)
         return next((name for name in names if name in self.raw), None)
+
+    def _names(self, key: str) -> Sequence[str]:
+        """The names of one fact, the one that counts first. A class sets its aliases after its own fields, so that they win."""
+        if self._class is None:
+            return (key, *ALIASES.get(key, ()))
+        field = self._class.aliases.get(key, key)
+        aliases = [name for name, own in self._class.aliases.items() if own == field]
+        legacy = LEGACY_KEYS.get(self.model_type or "", {}).get(key)
+        return (*([] if legacy is None else [legacy]), *aliases, field)
 
     def has(self, key: str) -> bool:
         """Whether the file has the key, even with the value null."""
@@ -148,6 +153,8 @@ class Config:
     def _look_up(self, key: str) -> Any:
         name = self._key_in_file(key)
         if name is not None:
+            if self._class is None and key not in _DESCRIPTIVE:
+                self._check_agreement(key, name)
             return self.raw[name]
         if self._class is None:
             return _MISSING
@@ -156,6 +163,19 @@ class Config:
         if value is not _MISSING and value is not None:
             self.defaulted[key] = value
         return value
+
+    def _check_agreement(self, key: str, name: str) -> None:
+        """Raise an error if the file gives one fact under two names and in two ways. Which one counts would be a guess."""
+        for other in self._names(key):
+            if other in self.raw and other != name and self.raw[other] != self.raw[name]:
+                raise self._contradiction(other, name)
+
+    def _contradiction(self, name: str, other: str) -> ConfigError:
+        return ConfigError(
+            f"{self._place(name)} is {_short(self.raw[name])}, but {self._place(other)}, which says the same, is "
+            f"{_short(self.raw[other])}.",
+            hint="Take out of the file the one that the model's own code does not read.",
+        )
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as known and without effect on the cache."""
@@ -338,10 +358,29 @@ class Config:
             # A dict handed in from Python may have keys of any type.
             and _BEARING.search(str(key))
             and not _HARMLESS.search(str(key))
+            and not self._repeats(key)
         ]
         for child in self.children:
             found += [key for key in child.unread() if key not in found]
         return found
+
+    def _facts_named(self, name: str) -> list[str]:
+        """The facts that were read from the file under another name, and that other models call by this one."""
+        given = (key for key, names in ALIASES.items() if name == key or name in names)
+        return [key for key in given if key in self._values and self.has(key)]
+
+    def _repeats(self, name: str) -> bool:
+        """Whether a key that nobody has read only says again what was read."""
+        return any(self._values[key] == self.raw[name] for key in self._facts_named(name))
+
+    def contradictions(self) -> list[str]:
+        """A sentence for each key that nobody has read and that gives, under another name, a fact that was read with another value."""
+        return [
+            f"{self._place(name)} is {_short(self.raw[name])}, but {key}, which says the same, is {_short(self._values[key])}."
+            for name in self.unread()
+            if name in self.raw
+            for key in self._facts_named(name)
+        ]
 
     def bearing(self) -> dict[str, Any]:
         """The keys of the file that were read, with their values, by dotted path, here and in nested configs."""
