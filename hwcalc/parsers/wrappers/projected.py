@@ -180,6 +180,17 @@ def _kimi(joined: Joined) -> Weighed:
 KIMI: Final = wrapper(vision(_kimi))
 
 
+def _kimi_vl(joined: Joined) -> Weighed:
+    """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
+    down, across = pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
+    square = joined.width * down * across
+    weights = layer_norm(f"{PATH}.pre_norm", joined.width)
+    return weights + mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+
+
+KIMI_VL: Final = wrapper(vision(_kimi_vl))
+
+
 def _minicpm(joined: Joined) -> Weighed:
     """MiniCPM-V: each step makes one token of four. The last step puts out vectors as wide as the language model."""
     steps, four = joined.top.integer("merger_times", maximum=100), 4 * joined.width
