@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Weights
-from hwcalc.model import ModelSpec, Note, Parameters, RawModel
+from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, qualified
 from hwcalc.parsers.config import Config, defaults_version
 from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
@@ -102,15 +102,20 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
 def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
     """The model with the weights that single engines build. The parameters are those of transformers, where that is one of them."""
     built = {
-        engine: replace(spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted), readings={})
+        engine: replace(
+            spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted, spec.notes), readings={}
+        )
         for engine, counted in variants.items()
     }
     parameters = built["transformers"].parameters if "transformers" in built else spec.parameters
     return replace(spec, variants=built, parameters=parameters)
 
 
-def _parameters(counted: Weights | None) -> Parameters | None:
-    return None if counted is None else Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None)
+def _parameters(counted: Weights | None, notes: Sequence[Note]) -> Parameters | None:
+    if counted is None:
+        return None
+    definition = qualified(notes, Definition.EXACT)
+    return Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None, definition=definition)
 
 
 def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
@@ -214,7 +219,7 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters if counted is None else _parameters(counted),
+        parameters=raw.parameters if counted is None else _parameters(counted, notes),
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),

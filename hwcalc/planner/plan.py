@@ -11,6 +11,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
@@ -43,7 +44,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
     """Plan an opened request. ``remarks`` are further notes about the request."""
     model, request = opened.model, opened.request
     stored = stored_layers(opened)
-    definition = Definition.ASSUMED if model.assumed else opened.engine.definition
+    definition = model.definition(opened.engine.definition)
     opened.tell(*remarks)
     pool, fit = plan_fit(opened, opened.needed_bytes)
     memory = plan_memory(
@@ -60,7 +61,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
         request=_request_info(opened, has_states=any(tensor.role is Role.STATE for _, _, _, tensor in stored)),
         cache=_cache_info(opened, stored, definition),
         memory=memory,
-        pool=pool,
+        pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
         speed=_speed(opened),
         notes=tuple(dict.fromkeys((*model.notes, *opened.notes))),

@@ -57,6 +57,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "bytes_per_token": cache.bytes_per_token,
         "cache_total_bytes": cache.total_bytes,
         "cache_per_gpu_bytes": cache.per_gpu_bytes,
+        "definition": cache.definition,
         "weights_bytes": memory.weights.bytes,
         "weights_per_gpu_bytes": memory.per_gpu.weights,
         "total_bytes": memory.total_bytes,
