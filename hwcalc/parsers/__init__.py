@@ -10,7 +10,9 @@ from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, qualified
-from hwcalc.parsers.config import Config, defaults_version
+from hwcalc.parsers.attention_words import read_attention_words
+from hwcalc.parsers.class_table import defaults_version
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
@@ -77,6 +79,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         )
         notes.append(Note(code="assumed", message=message))
     reading = _read(family, config)
+    read_attention_words(reading.config, reading.layers)
     # Only the language model's level is checked: towers and projectors have windows and heads of their own.
     unread = config.unread() if found is not None else []
     if unread:

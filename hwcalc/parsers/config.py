@@ -8,22 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
+from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
 
-__all__ = [
-    "MAX_LAYERS",
-    "ClassDefaults",
-    "Config",
-    "architecture_types",
-    "class_defaults",
-    "defaults_version",
-]
+__all__ = ["MAX_LAYERS", "Config"]
 
 MAX_LAYERS: Final = 10_000
 """More layers than any model has; a larger count is a damaged config."""
@@ -35,57 +27,11 @@ _MISSING: Final = object()
 _DESCRIPTIVE: Final = frozenset({"max_position_embeddings", "vocab_size"})
 
 
-class ClassDefaults:
-    """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
-
-    __slots__ = ("aliases", "defaults", "nested")
-
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.aliases: Mapping[str, str] = entry.get("aliases", {})
-        self.defaults: Mapping[str, Any] = entry.get("defaults", {})
-        self.nested: Mapping[str, str] = entry.get("nested", {})
-
-
-@lru_cache(maxsize=2)
-def _table(name: str = "class_defaults.json") -> Mapping[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    return table
-
-
-def defaults_version() -> str:
-    """The transformers version that the class defaults come from."""
-    return str(_table()["version"])
-
-
-def architecture_types() -> Mapping[str, str]:
-    """Model type of each model class that transformers has, by class name."""
-    types: Mapping[str, str] = _table()["architectures"]
-    return types
-
-
-@lru_cache(maxsize=512)
-def class_defaults(model_type: str | None) -> ClassDefaults | None:
-    """The defaults of one model type; ``None`` if transformers has no class for it."""
-    entry = _table()["model_types"].get(model_type)
-    return None if entry is None else ClassDefaults(entry)
-
-
-def _towers() -> Mapping[str, Any]:
-    """The defaults of towers. They have their own file, which a plan without towers does not read."""
-    return _table("tower_defaults.json")
-
-
-@lru_cache(maxsize=512)
-def _tower_defaults(model_type: str | None) -> ClassDefaults | None:
-    entry = _towers()["model_types"].get(model_type)
-    return class_defaults(model_type) if entry is None else ClassDefaults(entry)
-
-
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
 _BEARING = re.compile(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
-    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types|groups|period)|attn_types?|full_attn|full_attention|"
+    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|attn_types?|full_attn|full_attention|"
     r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
@@ -138,6 +84,10 @@ class Config:
         aliases = [name for name, own in self._class.aliases.items() if own == field]
         legacy = LEGACY_KEYS.get(self.model_type or "", {}).get(key)
         return (*([] if legacy is None else [legacy]), *aliases, field)
+
+    def knows(self, key: str) -> bool:
+        """Whether the model's class has a field of this name."""
+        return self._class is not None and key in self._class.defaults
 
     def has(self, key: str) -> bool:
         """Whether the file has the key, even with the value null."""
@@ -299,7 +249,7 @@ class Config:
         ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
         nor :meth:`assumed_defaults` counts them.
         """
-        spec = _towers()["parts"].get(self.model_type, {}).get(key, {})
+        spec = towers()["parts"].get(self.model_type, {}).get(key, {})
         value = self.get(key)
         if value is None:
             if not spec or spec.get("optional"):
@@ -310,7 +260,7 @@ class Config:
         declared = value.get("model_type")
         named = isinstance(declared, str) and bool(declared) and (not spec or spec.get("named"))
         model_type = declared if named else spec.get("type")
-        known = _tower_defaults(model_type)
+        known = tower_defaults(model_type)
         if known is not None and any(name in value for name in known.aliases):
             # A class accepts a field's alias as well as its own name. The getters look for the name.
             value = {known.aliases.get(name, name): given for name, given in value.items()} | {

@@ -102,7 +102,10 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
         total_bytes=budget.total_bytes,
         requested_bytes=budget.requested_bytes,
         margin_bytes=budget.margin_bytes,
-        parts=tuple(BudgetPartInfo(**{**vars(part), "section": part.section.value, "definition": definition(part)}) for part in budget.parts),
+        parts=tuple(
+            BudgetPartInfo(**{**vars(part), "section": part.section.value, "definition": definition(part)})
+            for part in budget.parts
+        ),
         low=budget.low,
         expected=budget.expected,
         high=budget.high,

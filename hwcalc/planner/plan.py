@@ -42,7 +42,7 @@ def plan_model(model: ModelSpec, **options: Any) -> Plan:
 
 def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
     """Plan an opened request. ``remarks`` are further notes about the request."""
-    model, request = opened.model, opened.request
+    model = opened.model
     stored = stored_layers(opened)
     definition = model.definition(opened.engine.definition)
     opened.tell(*remarks)

@@ -38,7 +38,9 @@ class RowBlock:
     def unjudged(self) -> int:
         """The number of planned rows that name an accelerator and have no verdict: nobody can say whether they fit."""
         columns = ("gpu", "verdict", "error")
-        cells: list[Any] = [[held] * self.size if isinstance(held, (str, NoneType)) else held for held in map(self.columns.get, columns)]
+        cells: list[Any] = [
+            [held] * self.size if isinstance(held, (str, NoneType)) else held for held in map(self.columns.get, columns)
+        ]
         return sum(gpu is not None and verdict is error is None for gpu, verdict, error in zip(*cells, strict=True))
 
 

@@ -60,7 +60,7 @@ def _mamba2_layer(config: Config, index: int) -> Layer:
         if config.model_type == "falcon_h1" and not config.has("mamba_d_ssm"):
             raise ConfigError(
                 f"mamba_d_ssm is missing: the class's default is {inner:,}, but {heads} heads are {heads * head_dim:,} wide.",
-                hint=f"Transformers refuses such a file too. Add the line of the published file: \"mamba_d_ssm\": {heads * head_dim}",
+                hint=f"Transformers refuses such a file too. The published files have mamba_d_ssm: here {heads * head_dim}.",
             )
         raise config.error("mamba_n_heads", heads, f"such that mamba_n_heads x mamba_d_head is the inner width ({inner:,})")
     return (mamba2_kind(config, heads, head_dim),)

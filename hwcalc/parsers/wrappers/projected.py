@@ -76,7 +76,6 @@ GEMMA4: Final = wrapper(
 )
 
 
-
 def _soft_and_hard(path: str) -> Piece:
     """Gemma 3n: the tokens of one sense have a table of their own, and both these and the tower's vectors are projected."""
 
