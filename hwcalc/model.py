@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
 
-__all__ = ["Definition", "ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts"]
+__all__ = ["FIDELITY", "Definition", "ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts", "qualified"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,8 @@ class Definition(Shown, enum.StrEnum):
     """It is a limit that no implementation can beat."""
     PROFILE = "profile"
     """It is in the profile of an accelerator."""
+    RECONSTRUCTED = "reconstructed"
+    """It follows from a config that is not a copy of the published file: a key that bears on memory may differ there."""
     ASSUMED = "assumed"
     """The parser did not understand a part of the config, and the user said how to read it."""
     UNKNOWN = "unknown"
@@ -53,6 +55,15 @@ class Note:
 
     code: str
     message: str
+
+
+FIDELITY: Final = "fidelity"
+"""The code of the note that a config is not a copy of the published file. It stays with the model, in locks too."""
+
+
+def qualified(notes: Iterable[Note], definition: str) -> str:
+    """What a number that is worked out from a config is called: ``definition``, unless the config was reconstructed."""
+    return Definition.RECONSTRUCTED if any(note.code == FIDELITY for note in notes) else definition
 
 
 @frozen
@@ -177,6 +188,10 @@ class ModelSpec:
     facts: ModelFacts = field(default_factory=ModelFacts)
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""
+
+    def definition(self, definition: Definition) -> Definition:
+        """What a number that follows from this config is called, where ``definition`` is its name for a published config."""
+        return Definition.ASSUMED if self.assumed else Definition(qualified(self.notes, definition))
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:

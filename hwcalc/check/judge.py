@@ -44,8 +44,8 @@ def with_unit(count: float, unit: str) -> str:
 def _fit_of(item: Required, figures: Figures) -> Fit:
     if figures.fit is None:
         raise UsageError(
-            f"{item.name}: --engine {figures.engine} gives no verdict for this hardware.",
-            hint="Choose an engine with a memory equation: engine: vllm. See: kvplan engines",
+            f"{item.name}: there is no verdict with --engine {figures.engine}: what the model needs beside its cache is not known.",
+            hint="Give the bytes that are left for the cache (kv_memory: 40GiB), or demand no verdict: fits: null",
         )
     return figures.fit
 

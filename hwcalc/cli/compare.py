@@ -28,7 +28,7 @@ OPTIONS: Final = (
 def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     """Show several models, dtypes, engines or accelerators side by side: every combination of what is given as a list.
 
-    The status is 1 if an accelerator is named and no variant fits.
+    The status is 1 if an accelerator is named and no variant is known to fit.
     """
     from hwcalc.library.compare import compared
 
@@ -36,8 +36,8 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     with progress():
         comparison, notes = compared(models or (), given)
     remarks = () if view.quiet else tuple(note.message for note in notes)
-    verdicts = {variant.fits for variant in comparison.variants} - {None}
-    status = 1 if verdicts == {False} else 0
+    judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
+    status = 1 if judged and not any(judged) else 0
     if view.format == "json":
         from hwcalc.formulas.frozen import replace
 

@@ -2,7 +2,7 @@
 
 ==  ==========================================================================
  0  it fits, all checks hold, or no verdict was asked for
- 1  it does not fit, a check fails, or measured and predicted differ
+ 1  it does not fit or nobody can say, a check fails, or measured and predicted differ
  2  wrong usage
  3  the model or its config is missing, unreadable or not understood
  4  network or permission

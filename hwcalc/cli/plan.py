@@ -6,7 +6,7 @@ from typing import Any
 
 from hwcalc.cli.options import PLANNING, Option, format_help, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.plan import FORMATS, plan_report
 
 __all__ = ["OPTIONS", "run"]
@@ -21,14 +21,14 @@ OPTIONS = (
 
 
 def run(*, model: str, emit: str | None, **options: Any) -> Answer:
-    """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit."""
+    """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 
     view, given = view_of(**options, formats=FORMATS), given_options("plan", options)
     with reading(model):
         planned = plan(model, **given)
     say_unreachable(planned.notes)
-    status = 1 if planned.fit is not None and not planned.fit.fits else 0
+    status = 1 if planned.refutes else 0
     if emit is not None:
         from hwcalc.report.emit import emitted
 
@@ -43,5 +43,5 @@ def _verdict(plan: Plan) -> tuple[str, ...]:
     from hwcalc.report.summary import verdict
 
     if plan.fit is None:
-        return ()
+        return tuple(note.message for note in plan.warnings if note.code == NO_VERDICT)
     return (verdict(plan), plan.fit.message, *(f"try {one.flag}" for one in plan.fit.suggestions))

@@ -53,7 +53,8 @@ def run(
 ) -> Answer:
     """Plan every combination of models, lengths, batches, dtypes, accelerators and ranks: rows for a spreadsheet or a notebook.
 
-    A point that cannot be planned is a row with an error; the status is 0 unless no point could be planned.
+    A point that cannot be planned is a row with an error. The status is 0 unless no point could be planned, or none has the verdict
+    that was asked for.
     """
     target = None if output in (None, "-") else output
     chosen = _format(format_, target, json=json)
@@ -73,6 +74,8 @@ def run(
     remarks = [] if quiet else [note.message for note in rows.notes]
     if tally.first is not None:
         remarks.append(f"{tally.failed:,} of {plural(tally.rows, 'point')} could not be planned; the first: {tally.first}")
+    if tally.unjudged:
+        remarks.append(f"{tally.unjudged:,} of {plural(tally.rows, 'point')} have no verdict: what they need is not known.")
     if target is not None and not quiet:
         remarks.append(f"{plural(tally.rows, 'point')} in {target}")
     return Answer(text="", remarks=tuple(remarks), status=tally.status)
@@ -101,7 +104,7 @@ class _Tally:
     """Counts planned and failed points, for the remarks and the status."""
 
     def __init__(self) -> None:
-        self.rows = self.failed = 0
+        self.rows = self.failed = self.unjudged = 0
         self._error: KvplanError | None = None
 
     def counted(self, rows: Sweep) -> Iterator[RowBlock]:
@@ -109,6 +112,7 @@ class _Tally:
         for block in rows.blocks():
             self.rows += block.size
             self.failed += block.failed
+            self.unjudged += block.unjudged
             self._error = self._error or block.error
             yield block
 
@@ -119,8 +123,10 @@ class _Tally:
 
     @property
     def status(self) -> int:
-        """0, or the exit status of the first error if every point failed."""
-        return self._error.exit_code if self._error is not None and self.failed == self.rows else 0
+        """The exit status of the first error if every point failed, 1 if no other point has the verdict that was asked for, else 0."""
+        if self._error is not None and self.failed == self.rows:
+            return self._error.exit_code
+        return 1 if self.unjudged and self.unjudged + self.failed == self.rows else 0
 
 
 def _shown(target: str | None) -> Any:

@@ -102,7 +102,10 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         each = -(-published // (parallel.tp * parallel.pp))
         return Noted((estimated("weights", Section.WEIGHTS, uncounted, times=each),))
     if stages is None or not known:
-        message = f"Weights of {model.id} are not known: no verdict. Give a format with --weights, or a budget with --kv-memory."
+        way_out = (
+            "a budget with --kv-memory" if model.counted is None else "a format with --weights, or a budget with --kv-memory"
+        )
+        message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
         return Noted(None, (Note(code="weights-unknown", message=message),))
     name = (weight_dtype or model.dtype or "bf16") if scheme is None else scheme.name
     return Noted((exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}"),))

@@ -52,6 +52,7 @@ class Variant:
     cache_total_bytes: int | None = None
     cache_per_gpu_bytes: int | None = None
     cache_ratio: float | None = None
+    definition: str | None = None
     weights_bytes: int | None = None
     total_bytes: int | None = None
     total_per_gpu_bytes: int | None = None
@@ -211,6 +212,7 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         bytes_per_token=cache.bytes_per_token,
         cache_total_bytes=cache.total_bytes,
         cache_per_gpu_bytes=cache.per_gpu_bytes,
+        definition=cache.definition,
         cache_ratio=round(cache.total_bytes / base, 6) if base else None,
         weights_bytes=memory.weights.bytes,
         total_bytes=memory.total_bytes,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Weights
-from hwcalc.model import ModelSpec, Note, Parameters, RawModel
-from hwcalc.parsers.config import Config, defaults_version
+from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, qualified
+from hwcalc.parsers.attention_words import read_attention_words
+from hwcalc.parsers.class_table import defaults_version
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
@@ -77,6 +79,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         )
         notes.append(Note(code="assumed", message=message))
     reading = _read(family, config)
+    read_attention_words(reading.config, reading.layers)
     # Only the language model's level is checked: towers and projectors have windows and heads of their own.
     unread = config.unread() if found is not None else []
     if unread:
@@ -102,15 +105,20 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
 def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
     """The model with the weights that single engines build. The parameters are those of transformers, where that is one of them."""
     built = {
-        engine: replace(spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted), readings={})
+        engine: replace(
+            spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted, spec.notes), readings={}
+        )
         for engine, counted in variants.items()
     }
     parameters = built["transformers"].parameters if "transformers" in built else spec.parameters
     return replace(spec, variants=built, parameters=parameters)
 
 
-def _parameters(counted: Weights | None) -> Parameters | None:
-    return None if counted is None else Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None)
+def _parameters(counted: Weights | None, notes: Sequence[Note]) -> Parameters | None:
+    if counted is None:
+        return None
+    definition = qualified(notes, Definition.EXACT)
+    return Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None, definition=definition)
 
 
 def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
@@ -119,6 +127,7 @@ def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
     )
+    message = " ".join((message, *config.contradictions()))
     if assume is None:
         hint = "A number without them would be a guess. To go on all the same, with every number marked as assumed: --assume gqa."
         raise UnreadKeysError(message, keys=tuple(unread), hint=hint)
@@ -213,7 +222,7 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters if counted is None else _parameters(counted),
+        parameters=raw.parameters if counted is None else _parameters(counted, notes),
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),

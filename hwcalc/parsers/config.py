@@ -8,22 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
+from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
 
-__all__ = [
-    "MAX_LAYERS",
-    "ClassDefaults",
-    "Config",
-    "architecture_types",
-    "class_defaults",
-    "defaults_version",
-]
+__all__ = ["MAX_LAYERS", "Config"]
 
 MAX_LAYERS: Final = 10_000
 """More layers than any model has; a larger count is a damaged config."""
@@ -31,57 +23,15 @@ MAX_LAYERS: Final = 10_000
 _MISSING: Final = object()
 
 
-class ClassDefaults:
-    """What transformers' config class of one model type fills in: aliases, defaults, and the types of nested configs."""
-
-    __slots__ = ("aliases", "defaults", "nested")
-
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        self.aliases: Mapping[str, str] = entry.get("aliases", {})
-        self.defaults: Mapping[str, Any] = entry.get("defaults", {})
-        self.nested: Mapping[str, str] = entry.get("nested", {})
-
-
-@lru_cache(maxsize=2)
-def _table(name: str = "class_defaults.json") -> Mapping[str, Any]:
-    table: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    return table
-
-
-def defaults_version() -> str:
-    """The transformers version that the class defaults come from."""
-    return str(_table()["version"])
-
-
-def architecture_types() -> Mapping[str, str]:
-    """Model type of each model class that transformers has, by class name."""
-    types: Mapping[str, str] = _table()["architectures"]
-    return types
-
-
-@lru_cache(maxsize=512)
-def class_defaults(model_type: str | None) -> ClassDefaults | None:
-    """The defaults of one model type; ``None`` if transformers has no class for it."""
-    entry = _table()["model_types"].get(model_type)
-    return None if entry is None else ClassDefaults(entry)
-
-
-def _towers() -> Mapping[str, Any]:
-    """The defaults of towers. They have their own file, which a plan without towers does not read."""
-    return _table("tower_defaults.json")
-
-
-@lru_cache(maxsize=512)
-def _tower_defaults(model_type: str | None) -> ClassDefaults | None:
-    entry = _towers()["model_types"].get(model_type)
-    return class_defaults(model_type) if entry is None else ClassDefaults(entry)
+# Facts that bear on no memory, under names that real files also use for something else.
+_DESCRIPTIVE: Final = frozenset({"max_position_embeddings", "vocab_size"})
 
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
 _BEARING = re.compile(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
-    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types|groups|period)|attn_types?|full_attn|full_attention|"
+    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|attn_types?|full_attn|full_attention|"
     r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
@@ -90,7 +40,7 @@ _HARMLESS = re.compile(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|classif|output_hidden_states"
+    r"for_llm_compressor|classif|output_hidden_states|^ignore_index$"
 )
 
 
@@ -122,17 +72,22 @@ class Config:
 
     def _key_in_file(self, key: str) -> str | None:
         """The name under which the file gives ``key``."""
-        names: Sequence[str]
-        if self._class is not None:
-            names = (self._class.aliases.get(key, key), key)
-            legacy = LEGACY_KEYS.get(self.model_type or "", {}).get(key)
-            if legacy is not None:
-                names = (legacy, *names)
-        else:
-            names = (key, *ALIASES.get(key, ()))
-        for name in names:
-            self.read.add(name)
+        names = self._names(key)
+        self.read.update(names)
         return next((name for name in names if name in self.raw), None)
+
+    def _names(self, key: str) -> Sequence[str]:
+        """The names of one fact, the one that counts first. A class sets its aliases after its own fields, so that they win."""
+        if self._class is None:
+            return (key, *ALIASES.get(key, ()))
+        field = self._class.aliases.get(key, key)
+        aliases = [name for name, own in self._class.aliases.items() if own == field]
+        legacy = LEGACY_KEYS.get(self.model_type or "", {}).get(key)
+        return (*([] if legacy is None else [legacy]), *aliases, field)
+
+    def knows(self, key: str) -> bool:
+        """Whether the model's class has a field of this name."""
+        return self._class is not None and key in self._class.defaults
 
     def has(self, key: str) -> bool:
         """Whether the file has the key, even with the value null."""
@@ -148,6 +103,8 @@ class Config:
     def _look_up(self, key: str) -> Any:
         name = self._key_in_file(key)
         if name is not None:
+            if self._class is None and key not in _DESCRIPTIVE:
+                self._check_agreement(key, name)
             return self.raw[name]
         if self._class is None:
             return _MISSING
@@ -156,6 +113,19 @@ class Config:
         if value is not _MISSING and value is not None:
             self.defaulted[key] = value
         return value
+
+    def _check_agreement(self, key: str, name: str) -> None:
+        """Raise an error if the file gives one fact under two names and in two ways. Which one counts would be a guess."""
+        for other in self._names(key):
+            if other in self.raw and other != name and self.raw[other] != self.raw[name]:
+                raise self._contradiction(other, name)
+
+    def _contradiction(self, name: str, other: str) -> ConfigError:
+        return ConfigError(
+            f"{self._place(name)} is {_short(self.raw[name])}, but {self._place(other)}, which says the same, is "
+            f"{_short(self.raw[other])}.",
+            hint="Take out of the file the one that the model's own code does not read.",
+        )
 
     def ignore(self, *keys: str) -> None:
         """Mark keys as known and without effect on the cache."""
@@ -279,7 +249,7 @@ class Config:
         ``set_by_parent`` are keys that the class overwrites. The keys of a tower bear on weights alone: neither :meth:`unread`
         nor :meth:`assumed_defaults` counts them.
         """
-        spec = _towers()["parts"].get(self.model_type, {}).get(key, {})
+        spec = towers()["parts"].get(self.model_type, {}).get(key, {})
         value = self.get(key)
         if value is None:
             if not spec or spec.get("optional"):
@@ -290,7 +260,7 @@ class Config:
         declared = value.get("model_type")
         named = isinstance(declared, str) and bool(declared) and (not spec or spec.get("named"))
         model_type = declared if named else spec.get("type")
-        known = _tower_defaults(model_type)
+        known = tower_defaults(model_type)
         if known is not None and any(name in value for name in known.aliases):
             # A class accepts a field's alias as well as its own name. The getters look for the name.
             value = {known.aliases.get(name, name): given for name, given in value.items()} | {
@@ -338,10 +308,29 @@ class Config:
             # A dict handed in from Python may have keys of any type.
             and _BEARING.search(str(key))
             and not _HARMLESS.search(str(key))
+            and not self._repeats(key)
         ]
         for child in self.children:
             found += [key for key in child.unread() if key not in found]
         return found
+
+    def _facts_named(self, name: str) -> list[str]:
+        """The facts that were read from the file under another name, and that other models call by this one."""
+        given = (key for key, names in ALIASES.items() if name == key or name in names)
+        return [key for key in given if key in self._values and self.has(key)]
+
+    def _repeats(self, name: str) -> bool:
+        """Whether a key that nobody has read only says again what was read."""
+        return any(self._values[key] == self.raw[name] for key in self._facts_named(name))
+
+    def contradictions(self) -> list[str]:
+        """A sentence for each key that nobody has read and that gives, under another name, a fact that was read with another value."""
+        return [
+            f"{self._place(name)} is {_short(self.raw[name])}, but {key}, which says the same, is {_short(self._values[key])}."
+            for name in self.unread()
+            if name in self.raw
+            for key in self._facts_named(name)
+        ]
 
     def bearing(self) -> dict[str, Any]:
         """The keys of the file that were read, with their values, by dotted path, here and in nested configs."""

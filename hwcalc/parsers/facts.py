@@ -27,7 +27,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         part_types={name: _type_of(inner) for name, inner in parts.items()},
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),
-        mtp_modules=_mtp_modules(levels),
+        mtp_modules=_mtp_modules((*levels, inner) if isinstance(inner := config.get("mtp_config"), Mapping) else levels),
         sliding_window=_number(config, "sliding_window"),
         state_chunk_tokens=_number(config if text is None else text, "mamba_chunk_size")
         or _number(config if text is None else text, "chunk_size"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.attention import AttentionKind, FullAttention
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.hybrid import Layer
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
@@ -26,6 +26,7 @@ __all__ = [
     "attention_dims",
     "build_layers",
     "dims_of",
+    "divided_dims",
     "equal_dims",
     "every",
     "full_layer",
@@ -142,6 +143,15 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
             raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
     v_head_dim = config.maybe_integer("v_head_dim") or head_dim
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
+
+
+def divided_dims(config: Config) -> AttentionDims:
+    """The same for classes that set ``head_dim`` themselves: heads share the hidden size, whatever the file says."""
+    dims = attention_dims(config)
+    size = config.integer("hidden_size") // dims.num_attention_heads
+    if size == 0:
+        raise config.error("hidden_size", config.get("hidden_size"), f"at least the number of heads ({dims.num_attention_heads})")
+    return replace(dims, head_dim=size, v_head_dim=size)
 
 
 def dims_of(layer: Layer) -> AttentionDims:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import UnknownArchitectureError
-from hwcalc.parsers.config import Config, architecture_types
+from hwcalc.parsers.class_table import architecture_types
+from hwcalc.parsers.config import Config
 
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Block

@@ -11,7 +11,7 @@ from hwcalc.parsers.registry import find_wrapper
 
 __all__ = ["whole_weights"]
 
-_WITH_TOWERS: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi4_multimodal"})
+_WITH_TOWERS: Final = frozenset({"chameleon", "kyutai_speech_to_text", "phi3_v", "phi4_multimodal"})
 """Types of documents that keep the language model's keys at the top and have towers beside them."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.budget import Budget
+from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.errors import KvplanError
+from hwcalc.model import Definition
 from hwcalc.planner import solve
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Verdict
 from hwcalc.units import human_bytes
@@ -59,7 +60,7 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
         limiting_seq=longest.limiting,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
         suggestions=_suggestions(opened, pool, longest.value, most.value, fewest, fits=fits),
-        budget=None if budget is None else _budget_info(budget),
+        budget=None if budget is None else _budget_info(opened, budget),
     )
 
 
@@ -89,12 +90,22 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
     return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 
 
-def _budget_info(budget: Budget) -> BudgetInfo:
+def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
+    model = opened.model
+
+    def definition(part: BudgetPart) -> Definition:
+        # Sizes in the headers of files hold whatever config describes them.
+        from_config = part.section is Section.WEIGHTS and part.definition is Definition.EXACT and model.weights is None
+        return model.definition(part.definition) if from_config else part.definition
+
     return BudgetInfo(
         total_bytes=budget.total_bytes,
         requested_bytes=budget.requested_bytes,
         margin_bytes=budget.margin_bytes,
-        parts=tuple(BudgetPartInfo(**{**vars(part), "section": part.section.value}) for part in budget.parts),
+        parts=tuple(
+            BudgetPartInfo(**{**vars(part), "section": part.section.value, "definition": definition(part)})
+            for part in budget.parts
+        ),
         low=budget.low,
         expected=budget.expected,
         high=budget.high,

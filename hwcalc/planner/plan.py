@@ -9,15 +9,26 @@ from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
-from hwcalc.engines.request import Request
 from hwcalc.engines.stored import StoredTensor
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.fit import plan_fit
 from hwcalc.planner.memory import plan_memory
-from hwcalc.planner.result import CacheInfo, LayerInfo, ModelInfo, ParametersInfo, Plan, RequestInfo, SpeedInfo, TensorInfo
+from hwcalc.planner.result import (
+    NO_VERDICT,
+    CacheInfo,
+    FitInfo,
+    LayerInfo,
+    ModelInfo,
+    ParametersInfo,
+    Plan,
+    RequestInfo,
+    SpeedInfo,
+    TensorInfo,
+)
 
 __all__ = ["plan_model", "plan_opened", "stored_layers"]
 
@@ -31,9 +42,9 @@ def plan_model(model: ModelSpec, **options: Any) -> Plan:
 
 def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
     """Plan an opened request. ``remarks`` are further notes about the request."""
-    model, request = opened.model, opened.request
+    model = opened.model
     stored = stored_layers(opened)
-    definition = Definition.ASSUMED if model.assumed else opened.engine.definition
+    definition = model.definition(opened.engine.definition)
     opened.tell(*remarks)
     pool, fit = plan_fit(opened, opened.needed_bytes)
     memory = plan_memory(
@@ -50,11 +61,11 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
         request=_request_info(opened, has_states=any(tensor.role is Role.STATE for _, _, _, tensor in stored)),
         cache=_cache_info(opened, stored, definition),
         memory=memory,
-        pool=pool,
+        pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
         speed=_speed(opened),
         notes=tuple(dict.fromkeys((*model.notes, *opened.notes))),
-        warnings=tuple(_warnings(model, request)),
+        warnings=tuple(_warnings(opened, fit)),
     )
 
 
@@ -176,7 +187,8 @@ def _speed(opened: Opened) -> SpeedInfo | None:
     return opened.told(bound)
 
 
-def _warnings(model: ModelSpec, request: Request) -> list[Note]:
+def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
+    model, request = opened.model, opened.request
     longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
@@ -184,6 +196,9 @@ def _warnings(model: ModelSpec, request: Request) -> list[Note]:
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))
+    if gpu is not None and fit is None:
+        message = f"No verdict on {request.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
+        out.append(Note(code=NO_VERDICT, message=f"{message} Give the bytes that are left for the cache: --kv-memory 40GiB"))
     return out
 
 

@@ -289,9 +289,12 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
             hint="Choose others, or another --engine. See: kvplan gpus",
         )
     if search.refused + search.unknown == considered:
-        raise UnsupportedError(
-            search.message or f"The memory that {model.id} takes is not known.", hint="Give a weight format: --weights bf16"
+        hint = (
+            "Give a weight format: --weights bf16"
+            if model.counted is not None
+            else f"Plan one accelerator with a budget: kvplan {model.id} --gpu l4 --kv-memory 8GiB"
         )
+        raise UnsupportedError(search.message or f"The memory that {model.id} takes is not known.", hint=hint)
 
 
 def _planned(model: ModelSpec, kept: Sequence[_Match], limit: int, options: dict[str, Any]) -> list[tuple[_Match, Plan]]:

@@ -18,6 +18,7 @@ from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 
 __all__ = [
+    "NO_VERDICT",
     "UNLIMITED",
     "BudgetInfo",
     "BudgetPartInfo",
@@ -42,6 +43,9 @@ __all__ = [
 
 UNLIMITED: Final = 2**40
 """No search goes beyond this many tokens or sequences: where it ends here, nothing limits."""
+
+NO_VERDICT: Final = "no-verdict"
+"""The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
 
 
 class Verdict(Shown, enum.StrEnum):
@@ -359,6 +363,13 @@ class Plan:
     speed: SpeedInfo | None
     notes: tuple[Note, ...]
     warnings: tuple[Note, ...]
+
+    @property
+    def refutes(self) -> bool:
+        """Whether a verdict was asked for and is not that the plan fits: it does not, or nobody can say."""
+        if self.fit is not None:
+            return not self.fit.fits
+        return any(note.code == NO_VERDICT for note in self.warnings)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document, as plain dicts and lists."""

@@ -35,7 +35,7 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     names = [_names(variant, comparison) for variant in variants]
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
     tables = [(_MEMORY, [(names[place], _memory(variants[place])) for place in planned])]
-    if any(variant.verdict is not None for variant in variants):
+    if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         tables.append((_VERDICT, [(names[place], _verdict(variants[place])) for place in planned]))
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 

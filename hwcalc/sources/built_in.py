@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hwcalc.errors import ConfigError
-from hwcalc.model import Note, Parameters, RawModel, WeightFacts
+from hwcalc.model import FIDELITY, Note, Parameters, RawModel, WeightFacts
 from hwcalc.profiles.catalog import CatalogEntry, ProfileError, find_entry
 from hwcalc.sources.document import check_document
 from hwcalc.sources.wanted import Absent, Wanted
@@ -69,6 +69,6 @@ def _notes(entry: CatalogEntry) -> Iterator[Note]:
     fidelity = entry.data.get("fidelity")
     if fidelity and not fidelity.startswith("published"):
         yield Note(
-            code="fidelity",
+            code=FIDELITY,
             message=f"The catalog's config of this model is not a copy of the published file: {printable(fidelity)}.",
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from types import NoneType
+from typing import Any, Final
 
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import fields, frozen
@@ -33,6 +34,15 @@ class RowBlock:
     error: KvplanError | None = None
     """The first error."""
 
+    @property
+    def unjudged(self) -> int:
+        """The number of planned rows that name an accelerator and have no verdict: nobody can say whether they fit."""
+        columns = ("gpu", "verdict", "error")
+        cells: list[Any] = [
+            [held] * self.size if isinstance(held, (str, NoneType)) else held for held in map(self.columns.get, columns)
+        ]
+        return sum(gpu is not None and verdict is error is None for gpu, verdict, error in zip(*cells, strict=True))
+
 
 def row_of(plan: Plan) -> dict[str, Value]:
     """A plan as one row."""
@@ -49,6 +59,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "bytes_per_token": cache.bytes_per_token,
         "cache_total_bytes": cache.total_bytes,
         "cache_per_gpu_bytes": cache.per_gpu_bytes,
+        "definition": cache.definition,
         "weights_bytes": memory.weights.bytes,
         "weights_per_gpu_bytes": memory.per_gpu.weights,
         "total_bytes": memory.total_bytes,

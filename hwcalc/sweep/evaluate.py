@@ -17,6 +17,7 @@ from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
+from hwcalc.planner.result import NO_VERDICT
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Budgets, EqualPoints, budgets_of, ends_of, equal_points, verdicts
@@ -226,7 +227,9 @@ def _evaluated(axes: _Axes, prepared: _Prepared, gpu: str | None) -> Iterator[Ro
                 "cache_total_bytes": total.ravel(),
                 "cache_per_gpu_bytes": on_rank.ravel(),
                 **_sums(row, total, on_rank, budgets and budgets.part(seqs, batches), opened.request.gpus),
-                "warning": _beyond(axes, seqs, batches, opened.model.max_position_embeddings),
+                "warning": _warning(
+                    axes, seqs, batches, opened.model.max_position_embeddings, no_verdict=gpu is not None and budgets is None
+                ),
             },
         )
 
@@ -258,10 +261,13 @@ def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets:
     }
 
 
-def _beyond(axes: _Axes, seqs: slice, batches: slice, maximum: int | None) -> Column:
+def _warning(axes: _Axes, seqs: slice, batches: slice, maximum: int | None, *, no_verdict: bool) -> Column:
+    """The codes of a plan's warnings, row by row."""
+    always = NO_VERDICT if no_verdict else None
     if maximum is None or max(axes.seqs[seqs]) <= maximum:
-        return None
-    words = ["beyond-maximum" if seq > maximum else None for seq in axes.seqs[seqs]]
+        return always
+    both = " ".join(filter(None, ("beyond-maximum", always)))
+    words = [both if seq > maximum else always for seq in axes.seqs[seqs]]
     return [word for word in words for _ in axes.batches[batches]]
 
 

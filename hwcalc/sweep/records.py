@@ -11,7 +11,7 @@ __all__ = ["SweepDocument", "SweepPoint"]
 class SweepPoint:
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
-    Null is unknown or not asked for. ``low`` and ``high`` are the ends of the estimate of one GPU. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
+    Null is unknown or not asked for. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
     """
 
     model: str
@@ -25,6 +25,7 @@ class SweepPoint:
     bytes_per_token: int | None
     cache_total_bytes: int | None
     cache_per_gpu_bytes: int | None
+    definition: str | None
     weights_bytes: int | None
     weights_per_gpu_bytes: int | None
     total_bytes: int | None

@@ -129,6 +129,8 @@ class Rules:
     """DeepSeek-V3.2's cache for fp8: its ``own`` layout of 656 bytes on every GPU, or by the ``gpu``."""
     compressed_auto: bool
     """Whether DeepSeek-V4 takes ``auto``. Before, fp8 must be named."""
+    compressed_pp: bool
+    """Whether DeepSeek-V4 runs on pipeline stages."""
     glm_sparse_fp8: bool
     """Whether GLM-5's cache is fp8 on SM10x by default."""
     batch_within_lengths: bool
@@ -234,6 +236,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
     Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
     _on("compressed_auto", "0.30", "models/deepseek_v4/attention.py"),
+    _on("compressed_pp", "0.22", "models/deepseek_v4"),
     _on("glm_sparse_fp8", "0.32", f"{_MODELS} GlmMoeDsaForCausalLM"),
     _on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
     _on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),

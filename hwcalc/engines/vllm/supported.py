@@ -89,6 +89,8 @@ def _check_release(opened: VllmOpened) -> None:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
     if CompressedAttention in kinds and not rules.compressed_auto and opened.request.dtype in (None, "auto"):
         raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
+    if CompressedAttention in kinds and parallel.pp > 1 and not rules.compressed_pp:
+        raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
     by_hand = is_on(options.get("enforce_eager")) and not is_on(options.get("enable_prefix_caching", "true"))
     if rules.hybrid_by_hand and kinds & set(STATE_KINDS) and not by_hand:
         raise UnsupportedError(

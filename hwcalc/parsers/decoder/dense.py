@@ -20,7 +20,7 @@ from hwcalc.parsers.decoder.layer_types import (
     nullable_window,
     with_positions,
 )
-from hwcalc.parsers.reading import Readers, dims_of
+from hwcalc.parsers.reading import Readers, dims_of, divided_dims
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:
@@ -101,7 +101,7 @@ OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
 OLMO3: Final = replace(OLMO2, types=last_of(4))
 
 COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
-COHERE2: Final = replace(COHERE, types=last_of(4, "sliding_window_pattern"), qk_norm="")
+COHERE2: Final = replace(COHERE, types=last_of(4, "sliding_window_pattern"), dims=divided_dims, qk_norm="")
 COHERE_COMPASS: Final = replace(COHERE2, types=full("sliding_window_pattern"))
 
 GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")

@@ -40,7 +40,7 @@ from hwcalc.parsers.decoder.layer_types import (
     with_last_full,
     with_positions,
 )
-from hwcalc.parsers.reading import Reading, build_layers, dims_of, every, full_layer, read_layer_types
+from hwcalc.parsers.reading import Reading, build_layers, dims_of, divided_dims, every, full_layer, read_layer_types
 
 # Which layers have a window.
 
@@ -247,6 +247,7 @@ DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=AFTER_PREFIX)
 DEEPSEEK_OCR2: Final = replace(
     ATTENTION_BIAS,
     types=full("sliding_window_pattern"),
+    dims=divided_dims,
     mlp_bias="mlp_bias",
     experts=replace(ROUTED, shared_bias="mlp_bias", sparse=sparse_by_types(1)),
 )

@@ -11,8 +11,8 @@ from hwcalc.formulas.weights import Block, Weight, WeightRole, attention, embedd
 from hwcalc.parsers.blocks import Weighed, norm
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, alike, attention_blocks, attention_weights, mlp_blocks, untied
-from hwcalc.parsers.decoder.layer_types import first_of
-from hwcalc.parsers.reading import AttentionDims, Reading, dims_of, equal_dims
+from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, first_of, layer_types
+from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, build_layers, dims_of, equal_dims
 
 # Heads and widths.
 
@@ -161,6 +161,18 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
     expert = gated_mlp(hidden, ffn.maybe_integer("ffn_hidden_size") or 3584, path="ffn.experts.mlp")
     router = linear("ffn.router.layer", hidden, count, role=WeightRole.ROUTER)
     return mlp_blocks([None] * len(layers), lambda _: experts(expert, count, active) + router)
+
+
+def _read_modernbert(config: Config) -> Reading:
+    """ModernBERT's decoder: ``local_attention`` counts both directions, so that its half is the window that the class sets."""
+    local, dims = config.maybe_integer("local_attention", minimum=0), _own_heads(config)
+    window = config.maybe_integer("sliding_window") if config.has("sliding_window") else (local or 0) // 2 or None
+    types = layer_types(config, first_of(3, "global_attn_every_n_layers"))
+    readers: dict[str, LayerReader] = {
+        FULL: lambda _level, _index: (dims.full(),),
+        SLIDING: lambda _level, _index: (dims.within(window),),
+    }
+    return Reading(layers=build_layers(config, types, readers), config=config)
 
 
 def _modernbert_attentions(config: Config, spec: Decoder, layers: Sequence[Layer]) -> list[Block]:
@@ -327,8 +339,7 @@ DBRX: Final = Decoder(
     mlps=_dbrx_experts,
 )
 MODERNBERT: Final = Decoder(
-    types=first_of(3, "global_attn_every_n_layers"),
-    dims=_own_heads,
+    layers=_read_modernbert,
     adapt=lambda config, spec: replace(spec, norm="layer" if config.flag("norm_bias") else "scale"),
     norms=1,
     attn="attn",

@@ -57,6 +57,11 @@ def _mamba2_layer(config: Config, index: int) -> Layer:
     head_dim = config.get("mamba_d_head")
     head_dim = inner // heads if head_dim in (None, "auto") else config.checked_integer("mamba_d_head", head_dim)
     if heads * head_dim != inner:
+        if config.model_type == "falcon_h1" and not config.has("mamba_d_ssm"):
+            raise ConfigError(
+                f"mamba_d_ssm is missing: the class's default is {inner:,}, but {heads} heads are {heads * head_dim:,} wide.",
+                hint=f"Transformers refuses such a file too. The published files have mamba_d_ssm: here {heads * head_dim}.",
+            )
         raise config.error("mamba_n_heads", heads, f"such that mamba_n_heads x mamba_d_head is the inner width ({inner:,})")
     return (mamba2_kind(config, heads, head_dim),)
 

@@ -14,10 +14,10 @@ from typing import Final
 from hwcalc.formulas import FullAttention, Layer, ShortConvolution
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, short_convolution
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, windowed_layer
 from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
@@ -190,7 +190,23 @@ def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
 
     dense = config.maybe_integer("dense_mlp_idx", minimum=0) or 0
     sparse = sparse_layers(config, len(reading.layers), dense)
-    return _inkling_ends(config, top) + repeated(zip(reading.layers, sparse, strict=True), weigh)
+    out = _inkling_ends(config, top) + repeated(zip(reading.layers, sparse, strict=True), weigh)
+    predicting = _inkling_predicting(config, top)
+    if predicting:
+        join = rms_norms(hidden, "mtp.embed_norm", "mtp.hidden_norm") + linear("mtp.input_proj", 2 * hidden, hidden)
+        out.append(Block(kind="mtp", weights=join, part=Part.MTP, count=len(predicting)))
+        out += repeated([(layer, False) for layer in predicting], weigh, Part.MTP)
+    return out
+
+
+def _inkling_predicting(config: Config, top: Config) -> tuple[Layer, ...]:
+    """The layers that predict further tokens, all with a dense MLP. A document has their keys beside the language model's."""
+    level, count_key, local_key = top.sub("mtp_config"), "num_nextn_predict_layers", "local_layer_ids"
+    if level is None:
+        level, count_key, local_key = config, "num_mtp_layers", "mtp_local_layer_ids"
+    count = level.maybe_integer(count_key, minimum=0, maximum=MAX_LAYERS) or 0
+    local = set(level.integers(local_key) or ())
+    return tuple(_inkling_layer(config, i, sliding=i in local) for i in range(count))
 
 
 def _relative(config: Config, kind: AttentionKind) -> tuple[Weight, ...]:

@@ -18,7 +18,7 @@ from hwcalc.parsers.registry import find_tower
 
 __all__ = [
     "GATED", "LLAMA", "LLAMA_NAMES", "Encoder", "Style", "UnknownTowerError", "Weigh", "block", "conv", "copied",
-    "encoder_layer", "grid", "integers", "linears", "mlp_chain", "needed", "norms", "pair", "patch_conv", "patch_linear",
+    "encoder_layer", "grid", "integer_pair", "integers", "linears", "mlp_chain", "needed", "norms", "pair", "patch_conv", "patch_linear",
     "patches", "ratio_width", "split_width", "stages", "tower",
 ]  # fmt: skip
 
@@ -231,12 +231,18 @@ def stages(config: Config, key: str, length: int | None = None, default: tuple[i
 
 def pair(config: Config, key: str) -> tuple[int, int]:
     """A height and a width, given as two numbers or as one for both."""
-    value = config.get(key)
+    return integer_pair(config, key, config.get(key))
+
+
+def integer_pair(config: Config, key: str, value: object) -> tuple[int, int]:
+    """The same for a value that stands in a list under ``key``."""
     if isinstance(value, (list, tuple)):
         if len(value) != 2:
             raise config.error(key, value, "one number, or a height and a width")
         return config.checked_integer(key, value[0]), config.checked_integer(key, value[1])
-    side = config.integer(key)
+    if value is None:
+        raise config.missing(key)
+    side = config.checked_integer(key, value)
     return side, side
 
 

@@ -16,11 +16,13 @@ from hwcalc.parsers.towers.build import (
     UnknownTowerError,
     block,
     conv,
+    integer_pair,
     integers,
     linears,
     mlp_chain,
     needed,
     norms,
+    split_width,
 )
 
 _AUDIO: Final = Part.AUDIO
@@ -56,6 +58,42 @@ def granite(config: Config, path: str) -> tuple[Block, ...]:
         *linear(f"{path}.out_mid", out, width, bias=True),
     )
     return (*block("layer", weights, _AUDIO, config.number_of_layers("num_layers")), *block("ends", ends, _AUDIO))
+
+
+def gemma3n(config: Config, path: str) -> tuple[Block, ...]:
+    """Gemma 3n: a conformer with light convolutions, behind two convolutions over time and frequency."""
+    width, heads = integers(config, "hidden_size", "conf_num_attention_heads")
+    base, stem = f"{path}.conformer", f"{path}.subsample_conv_projection"
+    channels = config.integers("sscp_conv_channel_size", length=2, minimum=1) or [128, 32]
+    kernels, strides = (config.sequence(f"sscp_conv_{what}_size", length=2) or [] for what in ("kernel", "stride"))
+    bins, source = config.integer("input_feat_size"), 1
+    embeddings: Weighed = ()
+    for i, (out, kernel, stride) in enumerate(zip(channels, kernels, strides, strict=True)):
+        (high, wide), (_, step) = (integer_pair(config, key, size) for key, size in (("kernel", kernel), ("stride", stride)))
+        embeddings += conv(f"{stem}.conv_{i}.conv", out, source, high, wide, bias=False) + rms_norm(f"{stem}.conv_{i}.norm", out)
+        # One bin of padding on each side.
+        bins, source = (bins + 2 - wide) // step + 1, out
+    embeddings += linear(f"{stem}.input_proj_linear", bins * source, width)
+    weights: Weighed = ()
+    for name in ("ffw_layer_start", "ffw_layer_end"):
+        weights += mlp_chain(f"{base}.{name}", (width, 4 * width, width), ("ffw_layer_1", "ffw_layer_2"), bias=False)
+        weights += norms("rms", f"{base}.{name}", ("pre_layer_norm", "post_layer_norm"), width)
+    own = f"{base}.attention.attn"
+    weights += (
+        *linears(own, (*LLAMA_NAMES[:3], "relative_position_embedding.pos_proj"), width, width),
+        *linear(f"{base}.attention.post", width, width),
+        *parameter(f"{own}.per_dim_scale", split_width(config, width, heads)),
+        *norms("rms", f"{base}.attention", ("pre_attn_norm", "post_norm"), width),
+        *linear(f"{base}.lconv1d.linear_start", width, 2 * width),
+        *linear(f"{base}.lconv1d.linear_end", width, width),
+        *conv(f"{base}.lconv1d.depthwise_conv1d", width, 1, config.integer("conf_conv_kernel_size"), bias=False),
+        *norms("rms", f"{base}.lconv1d", ("pre_layer_norm", "conv_norm"), width),
+        *rms_norm(f"{base}.norm", width),
+    )
+    return (
+        *block("embedding", embeddings, _AUDIO),
+        *block("layer", weights, _AUDIO, config.number_of_layers("conf_num_hidden_layers")),
+    )
 
 
 def gemma4(config: Config, path: str) -> tuple[Block, ...]:

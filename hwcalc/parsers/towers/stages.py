@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
+from typing import Final
 
 from hwcalc.formulas.weights import Block, Part, WeightRole, embedding, experts, gated_mlp, layer_norm, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
@@ -21,6 +22,9 @@ from hwcalc.parsers.towers.build import (
     patch_linear,
     ratio_width,
 )
+
+_MOST_CHOICES: Final = 10_000
+"""A tower with more ways to choose its steps is none of those that were published."""
 
 
 def dots(config: Config, path: str) -> tuple[Block, ...]:
@@ -118,7 +122,8 @@ def _inkling_scales(config: Config) -> list[tuple[int, int, int]]:
     """Frames, side and channels after each layer.
 
     One step for each prime factor of the side, the largest first, then of the frames; channels are the values that were
-    folded, up to a multiple of 64. Layers are spread evenly over the logarithm of the patch, each at the nearest step.
+    folded, up to a multiple of 64. Layers are spread evenly over the logarithm of the patch, each at the nearest step. Fewer layers
+    than steps take different steps, those that are nearest in sum.
     Side 4 with 2 frames, 3 channels: (1, 1, 3), (1, 2, 64), (1, 4, 64), (2, 4, 128).
 
     This is what transformers documents. Its 5.23 rounds up for frames without dividing by 64 first, which makes 614,400
@@ -134,14 +139,18 @@ def _inkling_scales(config: Config) -> list[tuple[int, int, int]]:
     for factor in _primes(frames):
         depth *= factor
         steps.append((depth, edge, -(-(edge**2) * colours * depth // 64) * 64))
-    if layers < len(steps):
-        # An optimal assignment of steps to layers would be needed, and no model asks for one.
-        raise UnknownTowerError(config.model_type)
     total = math.log(side**2 * frames * colours)
+    ideal = [total * i / layers for i in range(layers + 1)]
     sizes = [math.log(depth * edge**2) for depth, edge, _ in steps]
-    nearest = [min(range(len(steps)), key=lambda k: abs(total * i / layers - sizes[k])) for i in range(layers + 1)]
-    nearest[0], nearest[-1] = 0, len(steps) - 1
-    return [steps[k] for k in nearest]
+    if layers >= len(steps):
+        chosen = [min(range(len(steps)), key=lambda k: abs(size - sizes[k])) for size in ideal]
+    elif math.comb(len(steps), layers + 1) > _MOST_CHOICES:
+        raise UnknownTowerError(config.model_type)
+    else:
+        choices = combinations(range(len(steps)), layers + 1)
+        chosen = list(min(choices, key=lambda own: sum(abs(a - sizes[k]) for a, k in zip(ideal, own, strict=True))))
+    chosen[0], chosen[-1] = 0, len(steps) - 1
+    return [steps[k] for k in chosen]
 
 
 def _primes(number: int) -> list[int]:

@@ -240,11 +240,19 @@ def _rows_and_columns(config: Config) -> int:
     return config.integer("pos_emb_height") * config.integer("pos_emb_width")
 
 
+def _first_rows_and_columns(config: Config) -> int:
+    """MoonViT's table is for images of 64 x 64 patches where the file names no other size; larger images interpolate it."""
+    height, width = (config.maybe_integer(f"init_pos_emb_{side}") or 64 for side in ("height", "width"))
+    return height * width
+
+
 KIMI: Final = Encoder(
     style=Style(attention="attn", names=("q_proj", "k_proj", "v_proj", "proj"), norms=("norm1", "norm2")),
     stem=patches(positions=_rows_and_columns),
     norms=("final_layernorm",),
 )
+MOONVIT: Final = replace(KIMI, stem=patches(positions=_first_rows_and_columns))
+"""Kimi VL's tower, as vLLM's ``moonvit.py`` builds it: that of Kimi K2.5 for single images."""
 MUSE: Final = replace(
     KIMI,
     stem=patches(embed=patch_linear, bias=False, frames="patch_temporal", positions=_rows_and_columns),

@@ -17,7 +17,7 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.towers.build import UnknownTowerError, block, mlp_chain, tower
 
 __all__ = [
-    "JOINT", "PATH", "Joined", "audio", "beside", "chain", "matrix", "merged", "normed", "shuffled", "times", "vector",
+    "JOINT", "PATH", "Joined", "Piece", "audio", "beside", "chain", "matrix", "merged", "normed", "shuffled", "times", "vector",
     "vision", "wrapper",
 ]  # fmt: skip
 

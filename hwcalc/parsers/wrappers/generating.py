@@ -60,6 +60,36 @@ def _phi4(joined: Joined) -> Weighed:
 PHI4: Final = wrapper(vision(path=f"{_IMAGE}.img_processor"), audio(_phi4, path=f"{_SOUND}.encoder"))
 
 
+# Phi-3 and 3.5 vision: CLIP and two layers that read squares of 2 x 2 patches, as in vLLM's ``phi3v.py``. The file names the tower,
+# and the code has its shape.
+
+_SEEN: Final = "model.vision_embed_tokens"
+_CLIP_LARGE: Final = {
+    "hidden_size": 1024,
+    "image_size": 336,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_channels": 3,
+    "num_hidden_layers": 24,
+    "patch_size": 14,
+}
+
+
+def phi3_vision(top: Config, language: Config) -> tuple[Block, ...] | None:
+    """The tower and the projector; ``None`` for a form that no published model has."""
+    processor, layer = top.sub("img_processor"), top.sub("embd_layer")
+    merged = processor is not None and layer is not None and layer.flag("use_hd_transform")
+    if processor is None or layer is None or not merged or layer.text("projection_cls") != "mlp":
+        return None
+    if processor.text("name") != "clip_vision_model":
+        return None
+    square, text = 4 * processor.integer("image_dim_out"), language.integer("hidden_size")
+    separators = parameter(f"{_SEEN}.glb_GN", square) + parameter(f"{_SEEN}.sub_GN", square)
+    projection = mlp_chain(f"{_SEEN}.img_projection", (square, text, text), ("0", "2"))
+    clip = tower(Config(_CLIP_LARGE, "clip_vision_model"), f"{_SEEN}.img_processor")
+    return (*clip, *block("projector", separators + projection, JOINT))
+
+
 # Janus: a tower that reads images, and a tokeniser, embeddings and a head that draw them.
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from hwcalc.formulas.weights import embedding, layer_norm, linear, parameter
+from hwcalc.formulas.weights import embedding, layer_norm, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.towers.build import UnknownTowerError, conv, integers, linears, mlp_chain, needed, pair
 from hwcalc.parsers.wrappers.build import (
     PATH,
     Joined,
+    Piece,
     audio,
     beside,
     chain,
@@ -73,6 +74,22 @@ GEMMA4: Final = wrapper(
     vision(matrix(_gemma4, bias=False, path="embed_vision.embedding_projection")),
     audio(matrix(_gemma4, bias=False, path="embed_audio.embedding_projection")),
 )
+
+
+def _soft_and_hard(path: str) -> Piece:
+    """Gemma 3n: the tokens of one sense have a table of their own, and both these and the tower's vectors are projected."""
+
+    def weigh(joined: Joined) -> Weighed:
+        width = joined.width
+        weights = embedding(f"{path}.embedding", joined.tower.integer("vocab_size"), width)
+        for name in ("hard_embedding_norm", "soft_embedding_norm"):
+            weights += rms_norm(f"{path}.{name}", width)
+        return weights + linear(f"{path}.embedding_projection", width, joined.out)
+
+    return weigh
+
+
+GEMMA3N: Final = wrapper(vision(_soft_and_hard("embed_vision")), audio(_soft_and_hard("embed_audio")))
 
 # The LLaVA line: two linear layers that read the output of one or several layers of the tower.
 
@@ -178,6 +195,17 @@ def _kimi(joined: Joined) -> Weighed:
 
 
 KIMI: Final = wrapper(vision(_kimi))
+
+
+def _kimi_vl(joined: Joined) -> Weighed:
+    """A norm over each patch, then two layers over a square of patches, which is 2 x 2 where the file does not say."""
+    down, across = pair(joined.tower, "merge_kernel_size") if joined.tower.has("merge_kernel_size") else (2, 2)
+    square = joined.width * down * across
+    weights = layer_norm(f"{PATH}.pre_norm", joined.width)
+    return weights + mlp_chain(PATH, (square, square, joined.out), ("linear_1", "linear_2"))
+
+
+KIMI_VL: Final = wrapper(vision(_kimi_vl))
 
 
 def _minicpm(joined: Joined) -> Weighed:

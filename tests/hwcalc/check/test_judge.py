@@ -202,7 +202,7 @@ def test_an_unknown_figure_is_no_pass(required: str) -> None:
 
 def test_a_verdict_that_nobody_gives_is_no_pass() -> None:
     """Neither is a plan without a verdict."""
-    with pytest.raises(UsageError, match="gives no verdict"):
+    with pytest.raises(UsageError, match="there is no verdict"):
         judged("fits: true", made())
 
 

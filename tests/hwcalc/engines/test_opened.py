@@ -21,7 +21,7 @@ MODELS: Final = (
     "Qwen/Qwen3-Next-80B-A3B-Instruct",
     "deepseek-ai/DeepSeek-V3",
     "openai/gpt-oss-20b",
-    "facebook/bart-large",
+    "tiiuae/Falcon-H1-0.5B-Base",
     "ai21labs/Jamba-v0.1",
 )
 

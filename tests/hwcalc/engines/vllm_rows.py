@@ -132,14 +132,16 @@ def differences(row: Row) -> list[str]:
 def _groups_of_first_stage(context: Opened) -> list[PoolGroup]:
     """The groups with the layers of the first pipeline stage, which is what the rows of older versions list."""
     layout = of_vllm(context).layout
-    own = []
+    own, counts = [], []
     for group in layout.stage_groups[0]:
         pairs = zip(group.members, group.specs, strict=True)
         cut = layout.rules.cuts_mixed_group or len(group.distinct) == 1
         kept = [(member, spec) for member, spec in pairs if not cut or layout.caches[member].stage == 0]
+        counts.append(sum(layout.caches[member].stage == 0 for member in group.members))
         members, specs = zip(*kept, strict=True) if kept else ((), ())
         own.append(BlockGroup(members=members, specs=specs, distinct=group.distinct))
-    return list(group_infos(replace(layout, groups=tuple(own)), context.tokens))
+    infos = group_infos(replace(layout, groups=tuple(own)), context.tokens)
+    return [replace(info, count=count) for info, count in zip(infos, counts, strict=True)]
 
 
 def _group(group: PoolGroup) -> tuple[int, int, int]:

@@ -42,7 +42,9 @@ def rows(grid: Grid) -> list[dict[str, Any]]:
 def planned(model: ModelSpec, seq: int | None, batch: int, **keywords: Any) -> dict[str, Any]:
     """The row of one plan, or its error."""
     try:
-        return row_of(plan(model, seq=seq, batch=batch, **keywords))
+        row = row_of(plan(model, seq=seq, batch=batch, **keywords))
+        # A plan without a verdict does not name its GPU.
+        return row | {"gpu": row["gpu"] or keywords.get("gpu")}
     except KvplanError as error:
         return {"model": model.id, "seq": seq, "batch": batch, "error": error.message}
 
@@ -325,7 +327,17 @@ def test_formats_agree(mixed: Grid, tmp_path: Path) -> None:
 def test_numbers_are_numbers() -> None:
     """The columns of whole numbers are those that end so, and the axes."""
     assert {"seq", "batch", "tp"} == {name for name in NUMBERS if "bytes" not in name}
-    assert set(NUMBERS) | {"model", "engine", "engine_version", "dtype", "gpu", "verdict", "warning", "error"} == set(COLUMNS)
+    assert set(NUMBERS) | {
+        "model",
+        "engine",
+        "engine_version",
+        "dtype",
+        "gpu",
+        "definition",
+        "verdict",
+        "warning",
+        "error",
+    } == set(COLUMNS)
     assert list(SweepPoint.__annotations__) == list(COLUMNS)
 
 

@@ -30,7 +30,7 @@ EXPLAINED: Final[Mapping[str, str]] = {
             "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.5-122B-A10B", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3.6-27B",
             "Qwen/Qwen3.6-35B-A3B", "XiaomiMiMo/MiMo-7B-Base", "zai-org/GLM-4.5", "zai-org/GLM-4.6", "zai-org/GLM-4.7",
             "zai-org/GLM-5", "zai-org/GLM-5.1", "zai-org/GLM-5.1-FP8", "zai-org/GLM-5.2", "zai-org/GLM-5.2-FP8",
-            "zai-org/GLM-5.3",
+            "zai-org/GLM-5.3", "thinkingmachines/Inkling",
         ),
         PREDICTION,
     ),
@@ -64,12 +64,10 @@ EXPLAINED: Final[Mapping[str, str]] = {
     "zai-org/GLM-4.7-Flash": "the files hold a multi-token-prediction layer that the config does not mention",
     "google/gemma-4-E2B-it": "the files hold an audio tower that the catalog's config does not describe",
     "google/gemma-4-E4B-it": "the files hold an audio tower that the catalog's config does not describe",
-    "facebook/bart-large": "the config names BartForCausalLM, the decoder alone; the count is not of that class",
     "facebook/opt-125m": "the published count is not that of the published shapes (125,239,296)",
     "facebook/opt-350m": "the published count is not that of the published shapes (331,196,416)",
     "poolside/laguna-XS.2": "the catalog's config is reconstructed and gives every layer the same number of query heads",
     "RWKV/rwkv-5-world-3b": "the published count is that of the 1.5B model of the family",
-    "thinkingmachines/Inkling": "the catalog's config is reconstructed; its vision tower is the class's default",
     "Zyphra/Zamba2-2.7B": "the catalog's config leaves out num_mem_blocks 2 and n_mamba_heads 80",
 }  # fmt: skip
 
