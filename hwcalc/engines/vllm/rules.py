@@ -236,7 +236,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
     Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
     _on("compressed_auto", "0.30", "models/deepseek_v4/attention.py"),
-    _on("compressed_pp", "0.22", "models/deepseek_v4"),
+    _on("compressed_pp", "0.21", "models/deepseek_v4"),
     _on("glm_sparse_fp8", "0.32", f"{_MODELS} GlmMoeDsaForCausalLM"),
     _on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
     _on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),
