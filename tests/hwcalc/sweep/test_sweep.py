@@ -138,7 +138,8 @@ def test_verdicts_are_those_of_the_plans(models: tuple[ModelSpec, ...], engine: 
 @pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
 def test_the_ends_of_the_estimate_are_those_of_the_plans(engine: str, tmp_path: Path) -> None:
     """What a verdict rests on, in JSON lines and in Parquet; nothing without an accelerator. Lengths beyond 64 bits of bytes too."""
-    model, seqs, batches = load_model(QWEN), (1, 16_384, 32_768, 2**40), (1, 2**30)
+    # No length is within a block of an end: vLLM's null block is in its verdict, and not in the bytes that are needed.
+    model, seqs, batches = load_model(QWEN), (1, 16_384, 36_864, 2**40), (1, 2**30)
     grid = Grid(models=(model,), seqs=seqs, batches=batches, gpus=("l4",), options={"engine": engine})
     found = rows(grid)
     fits = [plan(model, seq=seq, batch=batch, gpu="l4", engine=engine).fit for seq in seqs for batch in batches]
