@@ -134,6 +134,8 @@ class ModelFacts:
     """The window that the file names, whether or not its layers use it."""
     ngram_size: int | None = None
     """Tokens of an n-gram, for models that look n-grams up."""
+    quantizes_text_only: bool = False
+    """Whether the quantisation stands in the text part of the config, and so leaves the towers alone."""
     deepstack_layers: int = 0
     """Decoder layers that take features of the vision tower besides."""
 
