@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, plan
-from hwcalc.sources import resolve
+from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN as ROWS
 
 GOLDEN: Final = ROWS / "transformers.json"
@@ -49,7 +49,7 @@ def rows() -> Mapping[str, Row]:
 
 def config_of(row: Row) -> dict[str, Any]:
     """The config that the row was built from: its own, or the catalog's where it names a model."""
-    config = row["config"] if "config" in row else resolve(row["source"]).config
+    config = row["config"] if "config" in row else config_as_run(row["source"])
     return {"model_type": row["model_type"], **config, "architectures": [row["architecture"]]}
 
 
