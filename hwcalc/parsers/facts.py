@@ -32,9 +32,8 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         mtp_modules=_mtp_modules(levels),
         sliding_window=_number(config, "sliding_window"),
         ngram_size=_number(config if text is None else text, "ngram_size"),
-        quantizes_text_only=not config.get(_QUANTIZATION) and any(
-            isinstance(inner := config.get(key), Mapping) and bool(inner.get(_QUANTIZATION)) for key in _TEXT
-        ),
+        quantizes_text_only=not config.get(_QUANTIZATION)
+        and any(isinstance(inner := config.get(key), Mapping) and bool(inner.get(_QUANTIZATION)) for key in _TEXT),
         deepstack_layers=len(deepstack) if isinstance(deepstack, (list, tuple)) else 0,
     )
 

@@ -99,7 +99,9 @@ class Names:
         unknown = {rest for part, rest in named if rest and part in known and rest not in known[part]}
         towers = {name for name in self.literal if _part(name) in known and _part(name) in (Part.VISION, Part.AUDIO)}
         if towers:
-            spelled = {window for module, part in listed for name in _spellings(module, part, 0, self.depth) for window in _windows(name)}
+            spelled = {
+                window for module, part in listed for name in _spellings(module, part, 0, self.depth) for window in _windows(name)
+            }
             unknown |= towers - spelled
         return tuple(sorted(name for name in unknown if not _NO_LOSS.search(name)))
 

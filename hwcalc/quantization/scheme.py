@@ -39,6 +39,8 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _TEXT: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _NAMED_ROLES: Final = (*_QUANTISED_ROLES, WeightRole.HEAD)
+# With static activations, a scale of the inputs lies beside that of the weights. ModelOpt always keeps one for fp8.
+_STATIC_FP8: Final = replace(FP8, tensor_bytes=8)
 _FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
 
 
@@ -171,7 +173,7 @@ def _never(config: Mapping[str, Any]) -> Names | None:
 def _fp8(config: Mapping[str, Any]) -> Rule | None:
     size = config.get("weight_block_size")
     if size is None:
-        return Rule(format=FP8)
+        return Rule(format=_STATIC_FP8 if config.get("activation_scheme") == "static" else FP8)
     if isinstance(size, (list, tuple)) and len(size) == 2 and all(_is_size(part) for part in size):
         return Rule(format=replace(FP8_BLOCK, block=(size[0], size[1])))
     return None
@@ -231,8 +233,6 @@ _METHODS: Final = {
 }
 
 
-# ModelOpt keeps a scale of the inputs beside that of the weights, except where only the weights are quantised.
-_STATIC_FP8: Final = replace(FP8, tensor_bytes=8)
 _ALGORITHMS: Final = {
     "FP8": _STATIC_FP8,
     "FP8_PB_WO": FP8_BLOCK,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
-from typing import Any, Final
+from typing import Any
 
 from hwcalc import ModelSpec, load_model
 from hwcalc.formulas.formats import BF16, WeightFormat
