@@ -34,8 +34,9 @@ def test_auto_is_the_default_of_each_engine(engine: str, spelling: str) -> None:
 
     assert auto.cache == default.cache
     assert auto.request.kv_dtype == default.request.kv_dtype == "fp16"
-    assert [note.message for note in auto.notes if note.code == "default-dtype"][0].startswith("KV dtype auto: ")
-    assert any("fp16" in note.message for note in auto.notes if note.code == "default-dtype")
+    said = next(note.message for note in auto.notes if note.code == "default-dtype")
+    assert said.startswith("KV dtype auto: ")
+    assert "fp16" in said
 
 
 def test_auto_of_a_config_without_dtype() -> None:
@@ -85,8 +86,10 @@ def test_fp8_of_sparse_latent_attention_is_its_own_format() -> None:
     assert sum(size for name, size in rows.items() if "index" not in name) == 1000 * LAYERS * 656
     assert planned.cache == plan(V32, seq=1000, dtype="fp8_ds_mla").cache
     assert [note.message for note in planned.notes if note.code == "own-fp8"] == [
-        "KV dtype fp8: this model's own format, fp8_ds_mla, which keeps its rotary keys in bf16 and a scale for each 128 numbers. "
-        "For one byte each: --dtype fp8_e4m3."
+        (
+            "KV dtype fp8: this model's own format, fp8_ds_mla, which keeps its rotary keys in bf16 and a scale for each 128 numbers. "
+            "For one byte each: --dtype fp8_e4m3."
+        )
     ]
 
 

@@ -99,7 +99,7 @@ def head_twice(model: ModelSpec) -> int:
 def rotary_in_layers(model: ModelSpec) -> int:
     """Inverse frequencies of the rotary embedding, half a head in each layer: a buffer."""
     config = text(model)
-    return depth(model) * (hidden(model) // config["num_attention_heads"] // 2)
+    return int(depth(model) * (hidden(model) // config["num_attention_heads"] // 2))
 
 
 def rotary_of_values(model: ModelSpec) -> int:
@@ -166,7 +166,7 @@ def ernie_mtp(model: ModelSpec) -> int:
     config, width = text(model), hidden(model)
     heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
     head = width // heads
-    return 2 * width * head * (heads + groups) + _mlp(model) + 2 * width * width + 4 * width
+    return int(2 * width * head * (heads + groups) + _mlp(model) + 2 * width * width + 4 * width)
 
 
 def _joined_layer(model: ModelSpec, queries: int, keys: int, values: int, output: int) -> int:
@@ -180,7 +180,7 @@ def mimo_mtp(model: ModelSpec) -> int:
     config = text(model)
     heads, groups = config["swa_num_attention_heads"], config["swa_num_key_value_heads"]
     wide, narrow = config["swa_head_dim"], config["swa_v_head_dim"]
-    return 3 * (_joined_layer(model, heads * wide, groups * wide, groups * narrow, heads * narrow) + heads)
+    return int(3 * (_joined_layer(model, heads * wide, groups * wide, groups * narrow, heads * narrow) + heads))
 
 
 def mimo_scales(model: ModelSpec) -> int:
@@ -192,7 +192,7 @@ def mimo_scales(model: ModelSpec) -> int:
     groups, key, value = config["num_key_value_heads"], config["head_dim"], config["v_head_dim"]
     whole = groups * key // 128 + groups * value // 128
     cut = 4 * -(-groups * (key + value) // 4 // 128)
-    return layers + config["hybrid_layer_pattern"].count(0) * columns * (cut - whole)
+    return int(layers + config["hybrid_layer_pattern"].count(0) * columns * (cut - whole))
 
 
 def step_mtp(model: ModelSpec) -> int:
@@ -200,7 +200,7 @@ def step_mtp(model: ModelSpec) -> int:
     config, width = text(model), hidden(model)
     heads, groups, head = config["num_sliding_attention_heads"], config["num_key_value_heads"], config["head_dim"]
     attention = _joined_layer(model, heads * head, groups * head, groups * head, heads * head)
-    return int(config["num_nextn_predict_layers"]) * (attention + heads * width + 2 * head + table(model))
+    return int(int(config["num_nextn_predict_layers"]) * (attention + heads * width + 2 * head + table(model)))
 
 
 def dots_mtp(model: ModelSpec) -> int:
