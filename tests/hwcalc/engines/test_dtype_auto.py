@@ -109,3 +109,12 @@ def test_fp8_of_dense_latent_attention_stays() -> None:
 
     assert planned.cache.total_bytes == 1000 * LAYERS * 576
     assert not [note for note in planned.notes if note.code == "own-fp8"]
+
+
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_ds_mla"])
+def test_a_packed_layout_on_a_gpu(dtype: str) -> None:
+    """The bound on speed has no keys to ask; it takes the latents."""
+    planned = plan(V32, seq=1000, dtype=dtype, gpu="h200-sxm-141gb", tp=8)
+
+    assert planned.fit is not None
+    assert planned.speed is not None
