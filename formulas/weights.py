@@ -249,7 +249,8 @@ def indexer(
         *linear(f"{path}.wq_b", query_width, index_n_heads * index_head_dim),
         *linear(f"{path}.wk", hidden_size, index_head_dim),
         *layer_norm(f"{path}.k_norm", index_head_dim),
-        *linear(f"{path}.weights_proj", hidden_size, index_n_heads),
+        # The reference code keeps the weights of the heads in 16 bits where it quantises the rest.
+        *linear(f"{path}.weights_proj", hidden_size, index_n_heads, role=WeightRole.OTHER),
     )
 
 

@@ -147,6 +147,8 @@ class ModelFacts:
     """Tokens that the kernels of a recurrent layer take at a time."""
     ngram_size: int | None = None
     """Tokens of an n-gram, for models that look n-grams up."""
+    quantizes_text_only: bool = False
+    """Whether the quantisation stands in the text part of the config, and so leaves the towers alone."""
     deepstack_layers: int = 0
     """Decoder layers that take features of the vision tower besides."""
 

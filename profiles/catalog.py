@@ -155,8 +155,9 @@ def _count(value: Any) -> bool:
 def _parameters(value: Any) -> bool:
     return (
         isinstance(value, dict)
-        and set(value) <= {"total", "active", "mtp", "definition"}
+        and set(value) <= {"total", "active", "mtp", "definition", "source"}
         and _text(value.get("definition"))
+        and (value.get("source") is None or _text(value["source"]))
         and all(value.get(key) is None or _count(value[key]) for key in ("total", "active", "mtp"))
     )
 
@@ -176,7 +177,7 @@ _FIELDS: tuple[tuple[str, Callable[[Any], bool], str, bool], ...] = (
     (
         "parameters",
         _parameters,
-        'null, or an object with "definition" (words) and "total", "active", "mtp" (positive whole numbers or null)',
+        'null, or an object with "definition" (words) and "total", "active", "mtp" (positive whole numbers or null), "source" (words)',
         True,
     ),
     ("stored_elements", _count, "a positive whole number or null", True),

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hwcalc.profiles.catalog import BUILT_IN, FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
+from hwcalc.sources.quantized import with_quantization
 
 WIDTH = 120
 
@@ -65,6 +67,33 @@ def ordered(value: Any, where: str = "config") -> Any:
     return value
 
 
+_EXPERT = re.compile(r"(?<=\.experts)\.[0-9]+\.\w+$")
+_NEVER_QUANTISED = re.compile(r"(norm|conv1d|bias|\.(weight|bias)|e_score_correction_bias)$")
+
+
+def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config with shorter lists of modules in its quantisation: the experts of a layer are one name.
+
+    Names of norms, convolutions and biases, which nothing quantises, are left out, and so are ModelOpt's ``config_groups`` where
+    ``quantized_layers`` says the same.
+    """
+    section = config.get("quantization_config")
+    if not isinstance(section, Mapping):
+        return dict(config)
+    short = {key: value for key, value in section.items() if key != "producer"}
+    if isinstance(short.get("quantized_layers"), Mapping):
+        short["quantized_layers"] = {_EXPERT.sub("", name): how for name, how in short["quantized_layers"].items()}
+        if short.get("quant_method") == "modelopt":
+            short.pop("config_groups", None)
+    for key in ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules"):
+        names = short.get(key)
+        if isinstance(names, list):
+            short[key] = [
+                name for name in dict.fromkeys(_EXPERT.sub("", name) for name in names) if not _NEVER_QUANTISED.search(name)
+            ]
+    return {**config, "quantization_config": short}
+
+
 def counts_parameters(row: Mapping[str, Any]) -> bool:
     """Whether the published count is one of parameters.
 
@@ -90,7 +119,7 @@ def entry_of(row: Mapping[str, Any], recorded: str) -> dict[str, Any]:
         "parameters": {"total": count, "active": None, "mtp": None, "definition": "published"} if real else None,
         "stored_elements": None if real else count,
         "weight_bytes": None,
-        "config": ordered(row["config"]),
+        "config": ordered(shortened(row["config"])),
     }
     return {name: entry[name] for name in FIELDS}
 
@@ -99,13 +128,16 @@ def rows_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The facts of the input, checked for ids that cannot be files side by side."""
     text = arguments.input.read_text(encoding="utf-8")
     if arguments.id:
+        config = json.loads(text)
+        if arguments.quantization:
+            config, _ = with_quantization(config, json.loads(arguments.quantization.read_text(encoding="utf-8")))
         rows = [
             {
                 "model_id": arguments.id,
                 "fidelity": "published",
                 "released": arguments.released,
                 "n_params_published": arguments.parameters,
-                "config": json.loads(text),
+                "config": config,
             }
         ]
     else:
@@ -146,6 +178,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--target", type=Path, default=BUILT_IN, help="the folder to write to (default: the catalog)")
     parser.add_argument("--id", help="the input is the config.json of this model")
     parser.add_argument("--released", help="with --id: the day the model came out, YYYY-MM-DD")
+    parser.add_argument("--quantization", type=Path, help="with --id: the model's hf_quant_config.json")
     parser.add_argument("--parameters", type=int, help="with --id: the published number of parameters")
     arguments = parser.parse_args(words)
     files = list(files_of(rows_of(arguments), arguments.target, arguments.recorded))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
 
-__all__ = ["EngineOption", "choice_option", "integer_option", "is_on", "number_option", "parse_kv_dtype"]
+__all__ = ["AUTO", "EngineOption", "choice_option", "integer_option", "is_auto", "is_on", "number_option", "parse_kv_dtype"]
+
+AUTO: Final = "auto"
+"""The value of ``--dtype`` that stands for the default of the engine."""
 
 
 @frozen
@@ -68,6 +72,11 @@ def choice_option(*choices: str) -> Callable[[str, str], str]:
     return check
 
 
+def is_auto(spelling: str | None) -> bool:
+    """Whether a value of ``--dtype`` leaves the choice to the engine. Without one, the engine chooses as well."""
+    return spelling is None or spelling.strip().lower() == AUTO
+
+
 def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
     """Parse ``fp8`` or ``q8_0:q4_0`` into the formats of keys and values. The name of a packed layout is returned as it is.
 
@@ -79,7 +88,7 @@ def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
     halves = text.split(":")
     dtypes = [find_dtype(half) for half in halves]
     if len(halves) > 2 or None in dtypes:
-        known = ", ".join((*dtype_names(), *packed_names()))
+        known = ", ".join((AUTO, *dtype_names(), *packed_names()))
         raise UnknownNameError(
             f"--dtype {spelling[:40]!r} is not a known dtype.",
             option="dtype",

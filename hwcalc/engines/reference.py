@@ -8,10 +8,10 @@ from typing import ClassVar
 from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import parse_kv_dtype
+from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
-from hwcalc.formulas import DType, LayerKind, Role
+from hwcalc.formulas import DType, LatentAttention, LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.dtypes import find_dtype, find_packed
 
@@ -20,6 +20,9 @@ __all__ = ["Reference", "known_dtype", "model_dtype"]
 _DEFAULT_MODEL_DTYPE = "bf16"
 _DEFAULT_STATE_DTYPE = "fp32"
 _INDEX_DTYPE = "fp8_scaled_128"
+_FP8 = "fp8"
+_PLAIN_FP8 = ("fp8_e4m3", "fp8_e5m2")
+_SPARSE_LATENT_FP8 = "fp8_ds_mla"
 
 
 def known_dtype(name: str) -> DType:
@@ -30,13 +33,32 @@ def known_dtype(name: str) -> DType:
     return dtype
 
 
-def model_dtype(model: ModelSpec) -> Noted[DType]:
-    """The dtype that the config names, or bf16 if it names none. A note says which."""
+def model_dtype(model: ModelSpec, requested: str | None = None) -> Noted[DType]:
+    """The dtype that the config names, or bf16 if it names none. A note says which. ``requested`` is ``auto`` or nothing."""
     if model.dtype is None:
-        message = f"KV dtype {_DEFAULT_MODEL_DTYPE}: assumed, since the config names none that a cache has. Set it with --dtype."
+        name, why = _DEFAULT_MODEL_DTYPE, "assumed, since the config names none that a cache has"
     else:
-        message = f"KV dtype {model.dtype}: the model's own. Set it with --dtype."
-    return Noted(known_dtype(model.dtype or _DEFAULT_MODEL_DTYPE), (Note(code="default-dtype", message=message),))
+        name, why = model.dtype, "the model's own"
+    said = f"KV dtype {name}: {why}" if requested is None else f"KV dtype {AUTO}: {name}, {why}"
+    return Noted(known_dtype(name), (Note(code="default-dtype", message=f"{said}. Set it with --dtype."),))
+
+
+def _own_fp8(model: ModelSpec, spelled: str) -> Noted[str]:
+    """The format that ``--dtype fp8`` is in this model, and a note where fp8 is not one byte for each number.
+
+    DeepSeek-V3.2 and its kin (latent attention with an indexer) have an fp8 cache of their own.
+    """
+    kinds = {type(group.kind) for group in model.stack.groups}
+    if spelled not in (_FP8, *_PLAIN_FP8) or not kinds >= {LatentAttention, SparseIndexer}:
+        return Noted(spelled)
+    if spelled == _FP8:
+        message = (
+            f"KV dtype fp8: this model's own format, {_SPARSE_LATENT_FP8}, which keeps its rotary keys in bf16 and a scale for each "
+            f"128 numbers. For one byte each: --dtype {_PLAIN_FP8[0]}."
+        )
+        return Noted(_SPARSE_LATENT_FP8, (Note(code="own-fp8", message=message),))
+    message = f"KV dtype {spelled}: one byte each. This model's own fp8 format is {_SPARSE_LATENT_FP8}: --dtype fp8."
+    return Noted(spelled, (Note(code="own-fp8", message=message),))
 
 
 class Reference(GeneralEngine):
@@ -51,8 +73,11 @@ class Reference(GeneralEngine):
 
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         model, request = opened.model, opened.request
-        default, notes = model_dtype(model)
-        spelled = default.name if request.dtype is None else request.dtype
+        default, notes = model_dtype(model, request.dtype)
+        if is_auto(request.dtype):
+            spelled = default.name
+        else:
+            spelled, notes = _own_fp8(model, (request.dtype or "").strip().lower())
         parsed = parse_kv_dtype(spelled)
         roles = {
             Role.INDEX: known_dtype(_INDEX_DTYPE),
@@ -66,7 +91,7 @@ class Reference(GeneralEngine):
         else:
             key, value = parsed
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
-        return Noted(Dtypes(kv=spelled.lower(), roles=MappingProxyType(roles)), notes if request.dtype is None else ())
+        return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
 
     def check(self, opened: Opened) -> None:
         roles = opened.dtypes.roles

@@ -20,7 +20,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, parse_kv_dtype
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, parse_kv_dtype
 from hwcalc.engines.reference import known_dtype, model_dtype
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor, bytes_of
@@ -123,14 +123,14 @@ class Transformers(GeneralEngine):
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         """The cache has the dtype that the model runs in, so ``--dtype`` sets that dtype."""
         model, request = opened.model, opened.request
-        own, notes = model_dtype(model)
-        if request.dtype is not None:
+        own, notes = model_dtype(model, request.dtype)
+        if request.dtype is not None and not is_auto(request.dtype):
             parsed = parse_kv_dtype(request.dtype)
             if isinstance(parsed, str) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
                 raise UnknownNameError(
                     f"transformers keeps its cache in the model's dtype, never in {request.dtype[:40]}.",
                     option="dtype",
-                    hint="Use --dtype bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
+                    hint="Use --dtype auto, bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
                     "--engine-option quant_backend=quanto|hqq|fp8",
                 )
             own, notes = parsed[0], ()

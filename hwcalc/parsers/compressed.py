@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.formulas import CompressedAttention, Layer
-from hwcalc.formulas.weights import linear, parameter, rms_norm
+from hwcalc.formulas.weights import WeightRole, linear, parameter, rms_norm
 from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, Experts, moe_weights
@@ -95,8 +95,9 @@ def _compressor(config: Config, kind: CompressedAttention) -> Weighed:
     def pool(path: str, width: int) -> Weighed:
         return (
             *parameter(f"{path}.position_bias", ratio, times_wide * width),
-            *linear(f"{path}.kv_proj", hidden, times_wide * width),
-            *linear(f"{path}.gate_proj", hidden, times_wide * width),
+            # They count as other than linear because the released quantisation leaves them alone without naming them.
+            *linear(f"{path}.kv_proj", hidden, times_wide * width, role=WeightRole.OTHER),
+            *linear(f"{path}.gate_proj", hidden, times_wide * width, role=WeightRole.OTHER),
             *rms_norm(f"{path}.kv_norm", width),
         )
 
@@ -105,7 +106,7 @@ def _compressor(config: Config, kind: CompressedAttention) -> Weighed:
     if kind.index_n_heads and kind.index_head_dim:
         weights += pool(f"{path}.indexer", kind.index_head_dim)
         weights += linear(f"{path}.indexer.q_b_proj", rank, kind.index_n_heads * kind.index_head_dim)
-        weights += linear(f"{path}.indexer.scorer.weights_proj", hidden, kind.index_n_heads)
+        weights += linear(f"{path}.indexer.scorer.weights_proj", hidden, kind.index_n_heads, role=WeightRole.OTHER)
     return weights
 
 

@@ -11,6 +11,8 @@ __all__ = ["model_facts"]
 
 _MTP_MODULES: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 _MOST_MTP_MODULES: Final = 64
+_QUANTIZATION: Final = "quantization_config"
+_TEXT: Final = ("text_config", "llm_config")
 _PARTS: Final = {"text": "text_config", "vision": "vision_config", "audio": "audio_config"}
 
 
@@ -32,6 +34,8 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         state_chunk_tokens=_number(config if text is None else text, "mamba_chunk_size")
         or _number(config if text is None else text, "chunk_size"),
         ngram_size=_number(config if text is None else text, "ngram_size"),
+        quantizes_text_only=not config.get(_QUANTIZATION)
+        and any(isinstance(inner := config.get(key), Mapping) and bool(inner.get(_QUANTIZATION)) for key in _TEXT),
         deepstack_layers=len(deepstack) if isinstance(deepstack, (list, tuple)) else 0,
     )
 

@@ -263,7 +263,9 @@ def _cache_bytes(
 
 def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
     """Attention runs in 16 bits, or in 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
-    return ("fp8", "int8", *_SIXTEEN) if roles[Role.KEY].bits_per_element < 9 else _SIXTEEN
+    # A packed layout has no keys beside its latents.
+    keys = roles.get(Role.KEY) or roles[Role.LATENT]
+    return ("fp8", "int8", *_SIXTEEN) if keys.bits_per_element < 9 else _SIXTEEN
 
 
 def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:

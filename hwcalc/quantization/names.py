@@ -38,6 +38,7 @@ _FAMILIES: Final = (
     (Part.AUDIO, re.compile(r"(^|[._*])(audio|speech|sound)")),
     (Part.MTP, re.compile(r"(^|[._*])(mtp|nextn)")),
 )
+_SYNONYMS: Final = (("block_sparse_moe", "mlp"), ("index_q_proj", "indexer.q_proj"), ("index_k_proj", "indexer.k_proj"))
 _NO_LOSS: Final = re.compile(r"norm|bias|gate$|router|embed|head|conv|rotary|sinks|(^|[._])ln")
 Pattern = re.Pattern[str]
 
@@ -51,6 +52,8 @@ class Names:
     general: tuple[Pattern, ...] = ()
     by_number: tuple[Pattern, ...] = ()
     """Patterns that may match some layer numbers and not others."""
+    depth: int = 0
+    """The layers of the model, if known. Files number the layers for multi-token prediction on from there."""
 
     @property
     def names_layers(self) -> bool:
@@ -66,7 +69,8 @@ class Names:
         """
         if not numbers:
             return frozenset()
-        first = _spellings(module, part, numbers[0])
+        module = _renamed(module)
+        first = _spellings(module, part, numbers[0], self.depth)
         if self.literal and any(not self.literal.isdisjoint(_windows(name)) for name in first):
             return frozenset(numbers)
         if any(pattern.match(name) for pattern in self.general for name in first):
@@ -76,7 +80,7 @@ class Names:
         heads = {".".join(parts[:i]) for i in range(len(parts) + 1)}
         matches = {number for number in numbers if self._has(part, number, inner, heads)}
         for number in numbers if self.by_number else ():
-            names = _spellings(module, part, number)
+            names = _spellings(module, part, number, self.depth)
             if number not in matches and any(pattern.match(name) for pattern in self.by_number for name in names):
                 matches.add(number)
         return frozenset(matches)
@@ -87,7 +91,7 @@ class Names:
         >>> read_names(["visual.blocks.0.attn.wqkv", "lm_head"]).strangers([("visual.blocks.attn.qkv", Part.VISION)])
         ('attn.wqkv',)
         """
-        listed = list(modules)
+        listed = [(_renamed(module), part) for module, part in modules]
         known: dict[Part, set[str]] = {}
         for module, part in listed:
             known.setdefault(part, set()).update(_windows(_inner(module)))
@@ -95,15 +99,20 @@ class Names:
         unknown = {rest for part, rest in named if rest and part in known and rest not in known[part]}
         towers = {name for name in self.literal if _part(name) in known and _part(name) in (Part.VISION, Part.AUDIO)}
         if towers:
-            spelled = {window for module, part in listed for name in _spellings(module, part, 0) for window in _windows(name)}
+            spelled = {
+                window for module, part in listed for name in _spellings(module, part, 0, self.depth) for window in _windows(name)
+            }
             unknown |= towers - spelled
         return tuple(sorted(name for name in unknown if not _NO_LOSS.search(name)))
 
     def _has(self, part: Part, number: int, inner: str, heads: set[str]) -> bool:
-        entry = (self.numbered or {}).get((part, number))
-        if entry is None:
-            return False
-        return not heads.isdisjoint(entry[0]) or any(pattern.match(inner) for pattern in entry[1])
+        places = [(part, number)]
+        if part is Part.MTP and self.depth:
+            places.append((Part.LANGUAGE, self.depth + number))
+        entries = [entry for place in places if (entry := (self.numbered or {}).get(place)) is not None]
+        return any(
+            not heads.isdisjoint(names) or any(pattern.match(inner) for pattern in patterns) for names, patterns in entries
+        )
 
 
 def read_names(names: Iterable[str]) -> Names | None:
@@ -120,7 +129,7 @@ def read_names(names: Iterable[str]) -> Names | None:
         wild += not is_literal
         if count >= MOST_NAMES or wild > _MOST_PATTERNS or len(name) > _LONGEST:
             return None
-        text = name[3:].strip() if regex else name
+        text = _renamed(name[3:].strip() if regex else name)
         match = (_LAYER_IN_REGEX.match if regex else _LAYER.search)(text)
         if match:
             rest = text[match.end() :]
@@ -145,6 +154,13 @@ def read_names(names: Iterable[str]) -> Names | None:
     return Names(literal=frozenset(literal), numbered=numbered, general=tuple(general), by_number=tuple(by_number))
 
 
+def _renamed(name: str) -> str:
+    """The name with the parts for which files have two words in one of them."""
+    for word, other in _SYNONYMS:
+        name = name.replace(word, other)
+    return name
+
+
 def _part(prefix: str) -> Part:
     """The part of the model that a layer belongs to, from the text before its number."""
     return next((part for part, sign in _FAMILIES if sign.search(prefix)), Part.LANGUAGE)
@@ -157,13 +173,14 @@ def _inner(module: str) -> str:
 
 
 @lru_cache(maxsize=8192)
-def _spellings(module: str, part: Part, number: int) -> tuple[str, ...]:
+def _spellings(module: str, part: Part, number: int, depth: int) -> tuple[str, ...]:
     """All names that a module may have in its checkpoint."""
     match = _IN_TOWER.search(module)
     here = f"{module[: match.end()]}{number}.{module[match.end() :]}" if match else module
     names = [module, here, *(f"{prefix}{here}" for prefix in _OUTER)]
     if part is Part.MTP:
         names += [f"mtp.{module}", f"mtp.layers.{number}.{module}"]
+        names += [f"{prefix}.{depth + number}.{module}" for prefix in _IN_LAYER if depth]
     elif part in (Part.LANGUAGE, Part.ENCODER) and not module.startswith(("lm_head", "model.")):
         names += [f"{prefix}.{number}.{module}" for prefix in _IN_LAYER]
     names += [name.replace("experts.", "experts.0.", 1) for name in names if ".experts." in f".{name}"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import ModelSpec, Note
 
 if TYPE_CHECKING:
@@ -50,12 +51,23 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
         return None, True
     if name is None and model.quantization is None:
         return None, named_in_the_id(model) is None
-    from hwcalc.quantization.scheme import read_scheme, uniform_scheme
+    from hwcalc.quantization.scheme import uniform_scheme
 
     if name is not None:
         return uniform_scheme(name), True
-    scheme = model.once("published scheme", lambda: read_scheme(model.quantization or {}, model.facts.expert_dtype))
+    scheme = model.once("published scheme", lambda: _published(model))
     return scheme, scheme is not None
+
+
+def _published(model: ModelSpec) -> Scheme | None:
+    from hwcalc.quantization.scheme import read_scheme
+
+    scheme = read_scheme(model.quantization or {}, model.facts.expert_dtype)
+    if scheme is None:
+        return None
+    numbers = [number for block in (model.counted or Weights(blocks=())).blocks for number in block.layers or ()
+               if block.part is Part.LANGUAGE]  # fmt: skip
+    return scheme.placed(layers=1 + max(numbers, default=-1), text_only=model.facts.quantizes_text_only)
 
 
 def named_in_the_id(model: ModelSpec) -> Note | None:

@@ -37,7 +37,10 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {
 """Quantised formats by their names for ``--weights``."""
 
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
+_TEXT: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _NAMED_ROLES: Final = (*_QUANTISED_ROLES, WeightRole.HEAD)
+# With static activations, a scale of the inputs lies beside that of the weights. ModelOpt always keeps one for fp8.
+_STATIC_FP8: Final = replace(FP8, tensor_bytes=8)
 _FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
 
 
@@ -49,10 +52,12 @@ class Rule:
     roles: tuple[WeightRole, ...] = _QUANTISED_ROLES
     only: Names | None = None
     never: Names = Names()
+    text_only: bool = False
+    """Whether the towers for images and sound, and what joins them to the text, stay unquantised."""
 
     def taken(self, weight: Weight, part: Part, layers: Sequence[int]) -> frozenset[int]:
         """The ``layers`` in which the weight gets this format."""
-        if weight.role not in self.roles or len(weight.shape) < 2:
+        if weight.role not in self.roles or len(weight.shape) < 2 or (self.text_only and part not in _TEXT):
             return frozenset()
         module = weight.path.removesuffix(".weight")
         included = frozenset(layers) if self.only is None else self.only.layers(module, part, layers)
@@ -94,6 +99,19 @@ class Scheme:
         modules = [(weight.path.removesuffix(".weight"), block.part) for block in blocks for weight in block.weights]
         return tuple(dict.fromkeys(name for rule in self.rules[:1] for name in rule.never.strangers(modules)))
 
+    def placed(self, *, layers: int, text_only: bool) -> Scheme:
+        """The scheme of a model with this many layers, whose config says it for the text alone or for the whole model."""
+        rules = tuple(
+            replace(
+                rule,
+                only=None if rule.only is None else replace(rule.only, depth=layers),
+                never=replace(rule.never, depth=layers),
+                text_only=text_only,
+            )
+            for rule in self.rules
+        )
+        return replace(self, rules=rules)
+
     @property
     def names_layers(self) -> bool:
         """Whether any rule depends on layer numbers."""
@@ -119,7 +137,7 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
     if never is None:
         return None
     if method in ("compressed-tensors", "modelopt") or "config_groups" in config or "quant_algo" in config:
-        return _grouped(config, never)
+        return _grouped(config, never, expert_dtype)
     if method == "bitsandbytes" and not config.get("load_in_8bit") and not config.get("load_in_4bit"):
         return Scheme(name=method, rules=())
     reader = _METHODS.get(method)
@@ -155,7 +173,7 @@ def _never(config: Mapping[str, Any]) -> Names | None:
 def _fp8(config: Mapping[str, Any]) -> Rule | None:
     size = config.get("weight_block_size")
     if size is None:
-        return Rule(format=FP8)
+        return Rule(format=_STATIC_FP8 if config.get("activation_scheme") == "static" else FP8)
     if isinstance(size, (list, tuple)) and len(size) == 2 and all(_is_size(part) for part in size):
         return Rule(format=replace(FP8_BLOCK, block=(size[0], size[1])))
     return None
@@ -216,17 +234,18 @@ _METHODS: Final = {
 
 
 _ALGORITHMS: Final = {
-    "FP8": FP8,
+    "FP8": _STATIC_FP8,
     "FP8_PB_WO": FP8_BLOCK,
     "FP8_PER_CHANNEL_PER_TOKEN": replace(FP8_CHANNEL, row_bytes=4),
     "MXFP8": MXFP8,
     "NVFP4": NVFP4,
+    "W4A16_NVFP4": replace(NVFP4, tensor_bytes=4),
     "W4A16_AWQ": AWQ,
     "W4A8_AWQ": AWQ,
 }
 
 
-def _grouped(config: Mapping[str, Any], never: Names) -> Scheme | None:
+def _grouped(config: Mapping[str, Any], never: Names, expert_dtype: Any) -> Scheme | None:
     """Read the config of compressed-tensors or ModelOpt: groups with a format and targets, or one algorithm."""
     algorithm = str(config.get("quant_algo") or "").upper()
     groups = config.get("config_groups")
@@ -249,10 +268,12 @@ def _grouped(config: Mapping[str, Any], never: Names) -> Scheme | None:
     method = str(config.get("quant_method") or "modelopt")
     if method == "fp8" and algorithm == "MIXED_PRECISION":
         # DeepSeek-V4 NVFP4: the listed algorithms are those of the experts; the rest stays as in the fp8 checkpoint.
+        # Experts that the list leaves out, those for multi-token prediction, stay as they were as well.
         rest = _fp8(config)
         if rest is None:
             return None
-        rules = [*(Rule(format=rule.format, roles=(WeightRole.EXPERT,)) for rule in rules), rest]
+        kept = [Rule(format=MXFP4, roles=(WeightRole.EXPERT,))] if expert_dtype == "fp4" else []
+        rules = [*(replace(rule, roles=(WeightRole.EXPERT,)) for rule in rules), *kept, rest]
     return Scheme(name=method, rules=tuple(rules))
 
 
@@ -280,6 +301,9 @@ def _group(group: Any, outer: str) -> list[Rule] | None:
     if not isinstance(weights, Mapping) or not isinstance(targets, (list, tuple)) or len(targets) > MOST_NAMES:
         return None
     form = _tensor_format(weights, str(group.get("format") or outer))
+    inputs = group.get("input_activations")
+    if form == FP8 and isinstance(inputs, Mapping) and inputs.get("dynamic") is False:
+        form = _STATIC_FP8
     if form is None or not all(isinstance(target, str) for target in targets):
         return None
     named = [target for target in targets if target != "Linear"]

@@ -42,7 +42,7 @@ def find_in_catalog(wanted: Wanted) -> RawModel | Absent:
         config=entry.data["config"],
         source="catalog",
         location=_location(entry),
-        parameters=None if counts is None else Parameters(**counts),
+        parameters=None if counts is None else Parameters(**{key: value for key, value in counts.items() if key != "source"}),
         weights=_weights(entry),
         notes=tuple(_notes(entry)),
     )

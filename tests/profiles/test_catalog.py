@@ -342,6 +342,23 @@ def test_stored_elements_are_no_parameters(
     assert entry["stored_elements"] == stored
 
 
+def test_lists_of_modules_are_short(builder: ModuleType, tmp_path: Path) -> None:
+    """The experts of a layer are one name, norms none; ``hf_quant_config.json`` is taken in; the scheme is the same."""
+    names = [f"model.layers.0.mlp.experts.{i}.up_proj" for i in range(3)] + ["model.layers.0.input_layernorm", "lm_head"]
+    config, quantization = tmp_path / "config.json", tmp_path / "hf_quant_config.json"
+    config.write_text(json.dumps({"model_type": "x"}), encoding="utf-8")
+    quantization.write_text(json.dumps({"quantization": {"quant_algo": "FP8", "exclude_modules": names}}), encoding="utf-8")
+    target = tmp_path / "models"
+    builder.main([str(config), "--id", "me/mine", "--quantization", str(quantization), "--target", str(target)])
+    written = json.loads((target / "me" / "mine.json").read_text(encoding="utf-8"))["config"]["quantization_config"]
+
+    assert written == {
+        "quant_method": "modelopt",
+        "quant_algo": "FP8",
+        "exclude_modules": ["model.layers.0.mlp.experts", "lm_head"],
+    }
+
+
 def test_the_recipe_adds_a_model(builder: ModuleType, own: Path, tmp_path: Path) -> None:
     """Steps 1 and 2 of ``profiles/models/README.md``; at most five steps are written there."""
     config = tmp_path / "config.json"

@@ -11,7 +11,7 @@ from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.budget import Budget, BudgetPart
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption, choice_option, integer_option, number_option
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_auto, number_option
 from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
@@ -99,7 +99,7 @@ class Vllm(Engine):
         dtypes = Dtypes(
             kv=settings.model_dtype if settings.kv_dtype == "auto" else settings.kv_dtype, roles=MappingProxyType(roles)
         )
-        if opened.request.dtype not in (None, "auto"):
+        if not is_auto(opened.request.dtype):
             return Noted(dtypes)
         what = f"the model's dtype, {settings.model_dtype}" if settings.kv_dtype == "auto" else settings.kv_dtype
         return Noted(dtypes, (Note(code="default-dtype", message=f"KV dtype auto: {what}. Set it with --dtype."),))
@@ -217,7 +217,7 @@ class Vllm(Engine):
 def _remarks(opened: VllmOpened) -> Iterator[Note]:
     """Notes on the settings."""
     model, request, settings = opened.model, opened.request, opened.settings
-    if model.architecture == "FalconForCausalLM" and request.dtype not in (None, "auto") and settings.kv_dtype == "auto":
+    if model.architecture == "FalconForCausalLM" and not is_auto(request.dtype) and settings.kv_dtype == "auto":
         message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
         yield Note(code="dtype-ignored", message=message)
     if settings.speculation is not None and settings.speculation.method == "mtp":

@@ -278,7 +278,8 @@ def mtp_shared(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     hidden = config.integer("hidden_size")
     return (
         *rms_norms(hidden, "enorm", "hnorm"),
-        *linear("eh_proj", 2 * hidden, hidden),
+        # The released fp8 and NVFP4 files keep it in 16 bits, and most do not say so.
+        *linear("eh_proj", 2 * hidden, hidden, role=WeightRole.OTHER),
         *(spec.attention or attention_weights)(config, spec, layer),
         *_scales(config, spec),
         *(() if spec.extra is None else spec.extra(config, layer)),

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, plan
-from hwcalc.sources import resolve
+from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN as ROWS
 
 GOLDEN: Final = ROWS / "transformers.json"
@@ -33,11 +33,6 @@ KNOWN_MISSES: Final[Mapping[str, str]] = {
 }
 """Rows that are not planned exactly, by name, each with its reason. One that begins to pass must leave this table."""
 
-ABSENT_THEN: Final[Mapping[str, tuple[str, str]]] = {
-    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": ("text_config", "sliding_window"),
-}
-"""Keys of catalog models that the row's config did not have: transformers filled in the default of the class, 4,096."""
-
 Row = Mapping[str, Any]
 
 
@@ -54,10 +49,7 @@ def rows() -> Mapping[str, Row]:
 
 def config_of(row: Row) -> dict[str, Any]:
     """The config that the row was built from: its own, or the catalog's where it names a model."""
-    config = row["config"] if "config" in row else resolve(row["source"]).config
-    if row["source"] in ABSENT_THEN:
-        part, key = ABSENT_THEN[row["source"]]
-        config = {**config, part: {name: value for name, value in config[part].items() if name != key}}
+    config = row["config"] if "config" in row else config_as_run(row["source"])
     return {"model_type": row["model_type"], **config, "architectures": [row["architecture"]]}
 
 

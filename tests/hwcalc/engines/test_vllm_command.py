@@ -176,8 +176,10 @@ def test_an_override_beyond_memory_is_told(capsys: Capture) -> None:
 
 
 def test_a_quantised_name_without_its_format_has_no_budget(capsys: Capture) -> None:
-    """The config of NVIDIA's NVFP4 DeepSeek does not say how the weights are kept: no verdict rather than a wrong one."""
-    _, told = document(capsys, "nvidia/DeepSeek-V3.1-NVFP4", "--gpu", "h200-sxm-141gb", "--tp", "8", "--seq", "8k")
+    """The config of NVIDIA's FP8 Nemotron-3-Ultra does not say how the weights are kept: no verdict rather than a wrong one."""
+    _, told = document(
+        capsys, "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8", "--gpu", "h200-sxm-141gb", "--tp", "8", "--seq", "8k"
+    )
 
     assert (told["pool"], told["fit"]) == (None, None)
     assert any("--kv-memory" in note["message"] for note in told["notes"])

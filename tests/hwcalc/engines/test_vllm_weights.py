@@ -16,6 +16,7 @@ from hwcalc.engines.vllm.stages import layers_of_stages
 from hwcalc.engines.vllm.weights import absorbed_bytes_rank, param_bytes_rank
 from hwcalc.quantization.planned import planned_scheme
 from hwcalc.quantization.scheme import uniform_scheme
+from tests.golden_configs import config_as_run
 from tests.hwcalc.engines.vllm_rows import rows
 from tests.paths import GOLDEN as ROWS
 
@@ -49,7 +50,7 @@ def on_a_rank(name: str, tp: int = 1) -> tuple[ModelSpec, VllmRank]:
 def config(name: str) -> Mapping[str, Any] | str:
     """The row's config, whole."""
     row = GOLDEN[name]
-    return {**row["config"], **COMPLETE.get(name, {})} if "config" in row else row["model"]
+    return {**row["config"], **COMPLETE.get(name, {})} if "config" in row else config_as_run(row["model"])
 
 
 @pytest.mark.parametrize("name", sorted(set(GOLDEN) - set(NOT_EXACT)))
@@ -85,7 +86,9 @@ def test_the_rows_that_are_not_exact() -> None:
 def test_more_families_on_several_ranks(row: Mapping[str, Any]) -> None:
     """The same for models that the other rows have on one GPU only."""
     ours = param_bytes_rank(
-        load_model(row["model"]), weight_dtype=DTYPES[row["dtype"]], parallel=Parallel(tp=row.get("tp", 1), pp=row.get("pp", 1))
+        load_model(config_as_run(row["model"])),
+        weight_dtype=DTYPES[row["dtype"]],
+        parallel=Parallel(tp=row.get("tp", 1), pp=row.get("pp", 1)),
     )
 
     if (row["model"], row.get("tp", 1)) in NOT_EXACT_MORE:

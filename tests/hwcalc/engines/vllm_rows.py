@@ -18,7 +18,7 @@ from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.gpus import Gpu
-from hwcalc.sources import resolve
+from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN as ROWS
 
 GOLDEN: Final = ROWS / "vllm.json"
@@ -64,7 +64,7 @@ def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = No
 def row_opened(row: Row) -> Opened:
     """The row's request. Its run took ``quantization_config`` away, as the oracle does."""
     options = row["options"]
-    config = dict(row.get("config") or resolve(row["model"]).config)
+    config = dict(row.get("config") or config_as_run(row["model"]))
     config.pop("quantization_config", None)
     if isinstance(config.get("text_config"), Mapping):
         config["text_config"] = {key: value for key, value in config["text_config"].items() if key != "quantization_config"}
