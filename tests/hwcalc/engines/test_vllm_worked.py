@@ -7,24 +7,11 @@ from typing import Any
 import pytest
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.errors import UnsupportedError, UsageError
-from tests.hwcalc.engines.vllm_rows import card, opened, row_opened, rows
+from tests.hwcalc.engines.vllm_rows import card, groups, opened, pool, row_opened, rows
 
 GIB = 1024**3
 SIXTY = 60 * GIB
-
-
-def pool(model: str | dict[str, Any], budget: int = SIXTY, **fields: Any) -> PoolInfo:
-    """The pool of a model of the catalog, or of a config."""
-    made = opened(model, **fields).pool(budget)
-    assert made is not None
-    return made
-
-
-def groups(model: str | dict[str, Any], **fields: Any) -> tuple[PoolGroup, ...]:
-    """The layers that share a block table."""
-    return opened(model, **fields).groups
 
 
 def golden(name: str) -> Opened:
@@ -246,17 +233,6 @@ def test_the_checkpoints_own_scheme_decides_auto() -> None:
     assert pool(config, seq=4096, dtype="bf16").bytes_per_block == 2 * 16 * 8 * 512
 
 
-def test_versions() -> None:
-    """Before 0.21 the log counted (blocks // groups) x block size; before 0.24 a window allowed for one batch in flight."""
-    old = pool("openai/gpt-oss-20b", seq=131_072, version="0.20")
-    assert old.tokens == 163_840 // 2 * 16
-    before, since = (groups("openai/gpt-oss-20b", seq=131_072, version=version) for version in ("0.23", "0.33"))
-    assert [group.blocks_per_request for group in before] == [-(-(127 + 8192) // 16) + 1, 8192]
-    assert [group.blocks_per_request for group in since] == [-(-(127 + 16_384) // 16) + 1, 8192]
-    padded = pool("deepseek-ai/DeepSeek-V3", seq=8192, version="0.7")
-    assert padded.bytes_per_block == 61 * 16 * 640 * 2
-
-
 def test_models_that_left() -> None:
     """An error that says which version still has them."""
     with pytest.raises(UnsupportedError, match=r"needs vLLM <= 0\.23\.0") as caught:
@@ -281,8 +257,8 @@ def test_models_that_left() -> None:
         ({"dtype": "q8_0"}, UsageError, "kv-cache-dtype"),
         ({"dtype": "fp16"}, UsageError, "runs in, bf16"),
         ({"dtype": "fp8_ds_mla"}, UnsupportedError, "indexer"),
-        ({"version": "0.5"}, UsageError, "0.7 to 0.33"),
-        ({"version": "latest"}, UsageError, "0.7 to 0.33"),
+        ({"version": "0.5"}, UsageError, "0.6 to 0.33"),
+        ({"version": "latest"}, UsageError, "0.6 to 0.33"),
         ({"options": {"speculative": "magic"}}, UsageError, "speculative"),
         ({"options": {"speculative": "mtp:2"}}, UnsupportedError, "multi-token"),
         ({"options": {"block_size": "24"}}, UnsupportedError, "multiple of 16"),
