@@ -62,6 +62,9 @@ def stretched(state: int, row: int, step: int = 16) -> int:
     return step * -(-state // (step * row))
 
 
+QWEN_DRAFTED: Final = stretched(QWEN_STATE + 5 * 8192 * 2, QWEN_ROW)
+K3_BLOCK: Final = stretched(K3_STATE, LATENT * 2, 128)
+
 LAYER_CASES: Final[tuple[Case, ...]] = (
     # A row of 1,152 bytes is padded to 1,280.
     case(
@@ -186,7 +189,7 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         "0.15",
         QWEN,
         state_blocks,
-        tuple((stretched(QWEN_STATE + 5 * 8192 * 2, QWEN_ROW), {1 + more}) for more in (0, 5)),
+        ((QWEN_DRAFTED, {1}), (QWEN_DRAFTED, {1 + 5})),
         options={"speculative": "ngram:5"},
     ),
     case(
@@ -219,7 +222,7 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         "0.29",
         "moonshotai/Kimi-K3",
         state_blocks,
-        tuple((stretched(K3_STATE, LATENT * 2, 128), {states}) for states in (2, 3)),
+        ((K3_BLOCK, {2}), (K3_BLOCK, {3})),
     ),
     # 4 requests of 1,024 tokens are fewer than 8,192.
     case("batch_within_lengths", "0.11.1", GRANITE, batched_tokens, (8192, 4 * 1024), seq=1024, options={"max_num_seqs": "4"}),

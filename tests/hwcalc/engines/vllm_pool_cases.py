@@ -61,7 +61,9 @@ TUPLES: Final = {"options": {"speculative": "eagle:small:1"}}
 
 POOL_CASES: Final[tuple[Case, ...]] = (
     # V1 keeps one block as the null block.
-    case("engine", "0.8", LLAMA, lambda _, pool: pool.max_requests, (LLAMA_BLOCKS // 256, (LLAMA_BLOCKS - 1) // 256), seq=256 * 16),
+    case(
+        "engine", "0.8", LLAMA, lambda _, pool: pool.max_requests, (LLAMA_BLOCKS // 256, (LLAMA_BLOCKS - 1) // 256), seq=256 * 16
+    ),
     # 32 layers on 3 stages: 10, 10, 12; then 11, 11, 10.
     case("stage_remainder", "0.8", LLAMA, block_bytes, ((32 // 3 + 32 % 3) * LLAMA_PAGE, (32 // 3 + 1) * LLAMA_PAGE), pp=3),
     # 16 ranks hold one head each, and two of them share the tokens of a request.
