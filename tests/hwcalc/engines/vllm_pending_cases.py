@@ -8,8 +8,19 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.units import MIB
 from tests.hwcalc.engines.vllm_cases import Case, Refused, block_bytes, block_size, case, counts, needed, state_blocks, told
-from tests.hwcalc.engines.vllm_layer_cases import JAMBA, JAMBA_ROW, JAMBA_STATE, LITE, V32, stretched
+from tests.hwcalc.engines.vllm_layer_cases import (
+    JAMBA,
+    JAMBA_ROW,
+    JAMBA_STATE,
+    LITE,
+    QWEN35,
+    QWEN35_STATE,
+    QWEN_ROW,
+    V32,
+    stretched,
+)
 from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LONG, SCOUT
+from tests.hwcalc.engines.vllm_rows import card
 
 __all__ = ["PENDING", "WRONG_ENTRIES"]
 
@@ -66,6 +77,10 @@ PENDING: Final[tuple[Pending, ...]] = (
         f"{_UTILS} check_enough_kv_cache_memory: 0.8.0 to 0.8.2 write GB",
     ),
     Pending(
+        case("estimate_empty", "0.14", LLAMA, told(r"memory \(0.0+ GiB\)\.(.*)$"), (" ", ""), budget=MIB),
+        f"{_UTILS} check_enough_kv_cache_memory: where nothing fits, 0.8.4 to 0.13 leave two spaces before Try",
+    ),
+    Pending(
         case("check", "0.8", LLAMA, told("^(No available memory|To serve)"), ("No available memory", "To serve"), budget=MIB),
         "worker/worker.py raise_if_cache_size_invalid: V0 says so if there is no block, not only if there are no bytes",
     ),
@@ -102,6 +117,24 @@ PENDING: Final[tuple[Pending, ...]] = (
     Pending(
         case("sparse_block_forced", "0.18", V32, block_size, (64, 128), tp=8, options={"block_size": "128"}),
         "platforms/cuda.py check_and_update_config: 0.11.0 to 0.17.1 put 64 in the place of any other block of sparse latent attention",
+    ),
+    *(
+        Pending(
+            case("latent_block_of_b200", since, LITE, block_size, answers, gpu=card("B200")),
+            "platforms/cuda.py check_and_update_config: on SM100 CUTLASS_MLA (128) from 0.10.1, FLASHINFER_MLA (64) in 0.15 to 0.17, then its 32",
+        )
+        for since, answers in (("0.10.1", (16, 128)), ("0.15", (128, 64)), ("0.18", (64, 32)))
+    ),
+    Pending(
+        case(
+            "hybrid_step_of_b200",
+            "0.18",
+            QWEN35,
+            block_size,
+            (stretched(QWEN35_STATE, QWEN_ROW, 32), stretched(QWEN35_STATE, QWEN_ROW, 16)),
+            gpu=card("B200"),
+        ),
+        "model_executor/models/config.py HybridAttentionMambaModelConfig: 0.11.1 to 0.17 step by 32 on SM100 with heads of 256",
     ),
     Pending(
         case("speculated_hybrids", "0.17", JAMBA, state_blocks, (Refused("specul"), (2048, {8192 // 2048})), **DRAFTED),
