@@ -8,24 +8,11 @@ import pytest
 
 from hwcalc import load_model
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.errors import UnsupportedError, UsageError
-from tests.hwcalc.engines.vllm_rows import card, opened, row_opened, rows
+from tests.hwcalc.engines.vllm_rows import card, groups, opened, pool, row_opened, rows
 
 GIB = 1024**3
 SIXTY = 60 * GIB
-
-
-def pool(model: str | dict[str, Any], budget: int = SIXTY, **fields: Any) -> PoolInfo:
-    """The pool of a model of the catalog, or of a config."""
-    made = opened(model, **fields).pool(budget)
-    assert made is not None
-    return made
-
-
-def groups(model: str | dict[str, Any], **fields: Any) -> tuple[PoolGroup, ...]:
-    """The layers that share a block table."""
-    return opened(model, **fields).groups
 
 
 def golden(name: str) -> Opened:
@@ -275,17 +262,6 @@ def test_the_checkpoints_own_scheme_decides_auto() -> None:
     }
     assert pool(config, seq=4096).bytes_per_block == 2 * 16 * 8 * 256
     assert pool(config, seq=4096, dtype="bf16").bytes_per_block == 2 * 16 * 8 * 512
-
-
-def test_versions() -> None:
-    """Before 0.20.1 the log counted (blocks // groups) x block size; before 0.26 a window allowed for one batch in flight."""
-    old = pool("openai/gpt-oss-20b", seq=131_072, version="0.20.0")
-    assert old.tokens == 163_840 // 2 * 16
-    before, since = (groups("openai/gpt-oss-20b", seq=131_072, version=version) for version in ("0.25.1", "0.26"))
-    assert [group.blocks_per_request for group in before] == [-(-(127 + 8192) // 16) + 1, 8192]
-    assert [group.blocks_per_request for group in since] == [-(-(127 + 16_384) // 16) + 1, 8192]
-    padded = pool("deepseek-ai/DeepSeek-V3", seq=8192, version="0.7")
-    assert padded.bytes_per_block == 61 * 16 * 640 * 2
 
 
 def test_models_that_left() -> None:

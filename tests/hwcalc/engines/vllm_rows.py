@@ -1,4 +1,4 @@
-"""The rows that vLLM 0.33's own planner produced, and the same requests put to the engine."""
+"""The rows that vLLM's own planners produced, those of 0.33 and of older releases, and the same requests put to the engine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,34 @@ from typing import Any, Final
 from hwcalc import load_model
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import PoolGroup
+from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.pool import group_infos
 from hwcalc.formulas.frozen import replace
+from hwcalc.model import ModelSpec
 from hwcalc.profiles.gpus import Gpu
+from hwcalc.units import GIB
 from tests.golden_configs import config_as_run
 from tests.paths import GOLDEN as ROWS
 
 GOLDEN: Final = ROWS / "vllm.json"
+OLDER: Final = ROWS / "vllm_versions.json"
 CARDS: Final = {"H100": ("9.0", 81_559), "B200": ("10.0", 183_359), "A100": ("8.0", 81_920), "L4": ("8.9", 22_564)}
 """Compute capability and MiB."""
+_OPTIONS: Final = (
+    "async_scheduling",
+    "block_size",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "mamba_ssm_cache_dtype",
+    "max_num_batched_tokens",
+    "num_gpu_blocks_override",
+)
+"""Options that a row spells as the engine does."""
+_DIRECT: Final = {"enable_prefix_caching": True}
+"""The settings of 0.33 that a row without a GPU has beside its own."""
 
 Row = Mapping[str, Any]
 
@@ -35,6 +50,12 @@ def rows() -> Mapping[str, Row]:
     for row in json.loads(GOLDEN.read_text(encoding="utf-8"))["cases"]:
         named[row["name"] or row["model"]] = row
     return named
+
+
+@lru_cache(maxsize=1)
+def older_rows() -> Mapping[tuple[str, str], Row]:
+    """Every row of an older release by version and name."""
+    return {(row["vllm_version"], row["name"]): row for row in json.loads(OLDER.read_text(encoding="utf-8"))["cases"]}
 
 
 def card(name: str) -> Gpu:
@@ -57,40 +78,60 @@ def card(name: str) -> Gpu:
 
 def opened(model: str | Mapping[str, Any], *, seq: int, version: str | None = None, **fields: Any) -> Opened:
     """A request to the engine about a model of the catalog, or a config."""
+    return _asked(load_model(model), seq, version, fields)
+
+
+def pool(model: str | Mapping[str, Any], budget: int = 60 * GIB, **fields: Any) -> PoolInfo:
+    """The pool of a model of the catalog, or of a config."""
+    made = opened(model, **fields).pool(budget)
+    assert made is not None
+    return made
+
+
+def groups(model: str | Mapping[str, Any], **fields: Any) -> tuple[PoolGroup, ...]:
+    """The layers that share a block table."""
+    return opened(model, **fields).groups
+
+
+def _asked(model: ModelSpec, seq: int, version: str | None, fields: Mapping[str, Any]) -> Opened:
     engine, _ = find_engine("vllm")
-    return engine.open(load_model(model), Request(seq=seq, engine_version=engine.version(version)).changed(**fields))
+    return engine.open(model, Request(seq=seq, engine_version=engine.version(version)).changed(**fields))
+
+
+@lru_cache(maxsize=512)
+def _row_model(name: str, config: str) -> ModelSpec:
+    """The model of a row, by the row's own ``config`` or from the catalog, without the ``quantization_config`` that the runs took away."""
+    read = dict(json.loads(config) or config_as_run(name))
+    read.pop("quantization_config", None)
+    if isinstance(read.get("text_config"), Mapping):
+        read["text_config"] = {key: value for key, value in read["text_config"].items() if key != "quantization_config"}
+    return load_model(read)
 
 
 def row_opened(row: Row) -> Opened:
-    """The row's request. Its run took ``quantization_config`` away, as the oracle does."""
+    """The row's request. A row without a GPU asked the planner of 0.33 without the model, which left after 0.23."""
     options = row["options"]
-    config = dict(row.get("config") or config_as_run(row["model"]))
-    config.pop("quantization_config", None)
-    if isinstance(config.get("text_config"), Mapping):
-        config["text_config"] = {key: value for key, value in config["text_config"].items() if key != "quantization_config"}
+    gpu = row["result"].get("gpu_emulated")
+    fields = {
+        "dtype": options.get("kv_cache_dtype"),
+        "tp": options.get("tp", 1),
+        "pp": options.get("pp", 1),
+        "dcp": options.get("dcp", 1),
+        "gpu": None if gpu is None else card(gpu.split()[1]),
+        "options": _engine_options(options if gpu else {**options, **_DIRECT}),
+    }
+    length = options.get("max_model_len") or _length(row["result"])
+    version = row.get("vllm_version") or (None if gpu else "0.23")
+    return _asked(_row_model(row["model"], json.dumps(row.get("config") or None)), length, version, fields)
+
+
+def _engine_options(options: Mapping[str, Any]) -> dict[str, str]:
     own = {
-        "block_size": options.get("block_size"),
-        "max_num_batched_tokens": options.get("max_num_batched_tokens"),
-        "num_gpu_blocks_override": options.get("num_gpu_blocks_override"),
-        "enable_prefix_caching": options.get("enable_prefix_caching"),
-        "async_scheduling": options.get("async_scheduling"),
+        **{name: options.get(name) for name in _OPTIONS},
         "disable_hybrid_kv_cache_manager": options.get("disable_hybrid"),
-        "mamba_ssm_cache_dtype": options.get("mamba_ssm_cache_dtype"),
         "speculative": "ngram:5" if "speculative" in options else None,
     }
-    gpu = row["result"].get("gpu_emulated")
-    return opened(
-        config,
-        seq=options.get("max_model_len") or _length(row["result"]),
-        # MiniMax-Text-01 left after 0.23; its row asked the planner without the model.
-        version=row.get("vllm_version") or (None if gpu else "0.23"),
-        dtype=options.get("kv_cache_dtype"),
-        tp=options.get("tp", 1),
-        pp=options.get("pp", 1),
-        dcp=options.get("dcp", 1),
-        gpu=None if gpu is None else card(gpu.split()[1]),
-        options={name: str(value).lower() for name, value in own.items() if value is not None},
-    )
+    return {name: str(value).lower() for name, value in own.items() if value is not None}
 
 
 def _length(result: Row) -> int:

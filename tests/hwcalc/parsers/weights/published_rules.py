@@ -75,6 +75,14 @@ def router_bias(model: ModelSpec) -> int:
     return experts - experts // layers * model.facts.hash_routed_layers
 
 
+def routed_bias(model: ModelSpec) -> int:
+    """As :func:`router_bias`, for a router that has rows for shared experts too: the buffer has none for these."""
+    shared: int = model.config["text_config"]["n_shared_experts"]
+    experts = _experts(model, Part.LANGUAGE)
+    rows: int = model.config["text_config"]["n_routed_experts"] + shared
+    return experts - experts // rows * shared
+
+
 def mtp_router_bias(model: ModelSpec) -> int:
     """The same for the layers of multi-token prediction."""
     return _experts(model, Part.MTP)

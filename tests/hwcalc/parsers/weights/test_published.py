@@ -105,7 +105,7 @@ EXPLAINED: Final[Mapping[str, tuple[Rule, ...]]] = {
     "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4": (rules.packed, *MTP, rules.cache_scales),
     "nvidia/Qwen3-235B-A22B-NVFP4": (rules.packed, rules.scales),
     "moonshotai/Kimi-VL-A3B-Instruct": (rules.router_bias, rules.rotary_in_layers),
-    "thinkingmachines/Inkling": (rules.mtp, rules.router_bias),
+    "thinkingmachines/Inkling": (rules.mtp, rules.routed_bias),
     "skt/A.X-K1": (rules.unused_norms,),
     "stepfun-ai/Step-3.7-Flash": (rules.router_bias, rules.step_mtp),
     "stepfun-ai/Step-3.7-Flash-FP8": (rules.router_bias, rules.step_mtp, rules.scales),

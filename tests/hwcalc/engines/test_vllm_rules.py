@@ -1,0 +1,180 @@
+"""Each rule of vLLM's planner changes in the release that the table names: what a plan says before and since, with its arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.engines.vllm.rules import TABLE, Rule, periods, rules_of
+from hwcalc.engines.vllm.versions import numbers, resolve
+from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.units import GIB
+from tests.hwcalc.engines.vllm_cases import RELEASES, Case, answer
+from tests.hwcalc.engines.vllm_layer_cases import LAYER_CASES
+from tests.hwcalc.engines.vllm_pending_cases import PENDING, WRONG_ENTRIES, Pending
+from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LLAMA_BLOCK, POOL_CASES
+from tests.hwcalc.engines.vllm_rows import groups, pool, rows
+
+CASES: Final = (*POOL_CASES, *LAYER_CASES)
+BOUNDARIES: Final = {(rule.name, since) for rule in TABLE for since, _ in rule.entries[:-1]}
+"""Every rule with every release in which it changed."""
+
+
+def _name(asked: Case | Pending) -> str:
+    inner = asked.case if isinstance(asked, Pending) else asked
+    return f"{inner.rule}-{inner.since}"
+
+
+@pytest.mark.parametrize("asked", CASES, ids=_name)
+def test_a_rule_changes_what_a_plan_says(asked: Case) -> None:
+    """The last release before it and the first one with it."""
+    before, since = asked.releases
+    assert asked.before != asked.after
+    assert answer(asked, before) == asked.before
+    assert answer(asked, since) == asked.after
+
+
+@pytest.mark.parametrize("pending", PENDING, ids=_name)
+def test_a_rule_that_is_not_planned_yet(pending: Pending) -> None:
+    """A case that begins to pass must move to the others."""
+    before, since = pending.case.releases
+    found = answer(pending.case, before), answer(pending.case, since)
+    assert found != (pending.case.before, pending.case.after), f"{_name(pending)} is planned now: move the case"
+    pytest.xfail(pending.evidence)
+
+
+def test_every_change_of_every_rule_has_a_case() -> None:
+    """And no case names a rule or a release that the table lacks."""
+    cases = {(each.rule, each.since) for each in CASES}
+    pending = {(each.case.rule, each.case.since) for each in PENDING}
+    assert cases <= BOUNDARIES
+    assert set(WRONG_ENTRIES) <= BOUNDARIES
+    assert BOUNDARIES <= cases | pending | set(WRONG_ENTRIES)
+    assert not set(WRONG_ENTRIES) & cases
+
+
+@pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.name)
+def test_a_rule_has_one_value_in_each_release(rule: Rule) -> None:
+    """Its entries go from the newest to the oldest, each changes something, and a release has the value of the period that holds."""
+    since = [numbers(each, first=True) for each, _ in rule.entries]
+    assert since == sorted(since, reverse=True)
+    assert rule.entries[-1][0] == "0.0"
+    values = [value for _, value in rule.entries]
+    assert all(newer != older for newer, older in pairwise(values))
+    assert rule.source
+    own = [period for period in periods() if period.rule == rule.name]
+    for release in map(numbers, RELEASES):
+        held = [
+            period.value
+            for period in own
+            if numbers(period.since, first=True) <= release
+            and (period.until is None or release < numbers(period.until, first=True))
+        ]
+        assert held == [getattr(rules_of(release), rule.name)]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "version"),
+    [
+        ("0.20", "0.20"),
+        ("v0.20.1", "0.20.1"),
+        ("0.20.1.post1", "0.20.1"),
+        ("0.8.5.post1", "0.8.5"),
+        ("0.9.0.1", "0.9.0.1"),
+        ("0.6", "0.6"),
+        ("0.33.0", "0.33.0"),
+    ],
+)
+def test_spellings_of_a_version(spelled: str, version: str) -> None:
+    """A ``v`` before it and a post release after it change nothing."""
+    assert resolve(spelled) == version
+
+
+@pytest.mark.parametrize(
+    "spelled", ["0.5", "0.34", "1.0", "0.x", "", "0", "v", "latest", "0.20.", "0.20.1rc1", "0.20.1.2.3", "-0.20"]
+)
+def test_what_is_no_version(spelled: str) -> None:
+    """The error says which versions there are."""
+    with pytest.raises(UnknownNameError) as caught:
+        resolve(spelled)
+    assert caught.value.exit_code == 2
+    assert "0.6 to 0.33" in caught.value.hint
+
+
+def test_a_version_without_a_patch_is_its_last_one() -> None:
+    """0.20 has the log of 0.20.1, 0.20.0 that of 0.19; 0.9.0.1 comes after 0.9.0 and before 0.9.1."""
+    assert rules_of(numbers("0.20")) == rules_of(numbers("0.20.2"))
+    assert rules_of(numbers("0.20")) != rules_of(numbers("0.20.0"))
+    assert numbers("0.9.0") < numbers("0.9.0.1") < numbers("0.9.1") < numbers("0.9") < numbers("0.10", first=True)
+
+
+@pytest.mark.parametrize("version", ["0.6", "0.6.0", "0.7"])
+def test_v0_has_no_null_block(version: str) -> None:
+    """8 GiB are 4,096 blocks of 32 layers x 16 tokens x 8 heads x 256 x 2 bytes: 8 requests of 8,192 tokens, one of 65,536, none more."""
+    assert LLAMA_BLOCK == 32 * 16 * 8 * 256 * 2
+    made = plan(LLAMA, engine=f"vllm@{version}", seq=8192, kv_memory="8GiB").pool
+    assert made is not None
+    assert made.blocks == 8 * GIB // LLAMA_BLOCK == 4096
+    assert (made.tokens, made.max_seq, made.max_requests, made.max_concurrency) == (4096 * 16, 4096 * 16, 8, 65_536 / 8192)
+    assert pool(LLAMA, 8 * GIB, seq=65_536, version=version).fits
+    longer = pool(LLAMA, 8 * GIB, seq=65_537, version=version)
+    assert longer.message == (
+        "The model's max seq len (65537) is larger than the maximum number of tokens that can be stored in KV cache (65536)."
+    )
+
+
+def test_v0_keeps_windows_whole() -> None:
+    """Mistral-7B-v0.1 has a window of 4,096; 32,768 tokens take all of their 2,048 blocks."""
+    assert pool("mistralai/Mistral-7B-v0.1", seq=32_768, version="0.7").blocks_per_request == 32_768 // 16
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "says"),
+    [
+        ("ai21labs/Jamba-v0.1", {"version": "0.6"}, r"older engine \(V0\)"),
+        ("ai21labs/Jamba-v0.1", {"version": "0.10.0"}, r"older engine \(V0\)"),
+        ("whisper-large-v3", {"version": "0.6"}, ">= 0.7.0"),
+        ("whisper-large-v3", {"version": "0.7"}, r"older engine \(V0\)"),
+        ("whisper-large-v3", {"version": "0.10.1"}, r"older engine \(V0\)"),
+        ("deepseek-ai/DeepSeek-V3", {"version": "0.6", "tp": 8}, "came with 0.7.1"),
+        ("deepseek-ai/DeepSeek-V3", {"version": "0.6.5", "tp": 8}, ">= 0.6.6"),
+        ("deepseek-ai/DeepSeek-V3", {"version": "0.7.0", "tp": 8}, "came with 0.7.1"),
+        ("openai/gpt-oss-20b", {"version": "0.10.0"}, ">= 0.10.1"),
+        ("nvidia/Qwen3.5-122B-A10B-NVFP4", {"version": "0.16"}, ">= 0.17.0"),
+        ("deepseek-ai/DeepSeek-V3.2", {"version": "0.10.2", "tp": 8}, ">= 0.11.0"),
+        ("allenai/Olmo-3-7B-Instruct", {"version": "0.9.2"}, ">= 0.11.0"),
+    ],
+)
+def test_a_release_refuses_what_it_has_not(model: str, fields: dict[str, Any], says: str) -> None:
+    """Exit 3, and the version that has it."""
+    config = rows()["whisper-large-v3"]["config"] if model == "whisper-large-v3" else model
+    with pytest.raises(UnsupportedError, match=says) as caught:
+        pool(config, seq=448, **fields)
+    assert caught.value.exit_code == 3
+    assert "--engine vllm@" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "fields"),
+    [
+        ("openai/gpt-oss-20b", {"version": "0.10.1"}),
+        ("nvidia/Qwen3.5-122B-A10B-NVFP4", {"version": "0.17.0"}),
+        ("deepseek-ai/DeepSeek-V3.2", {"version": "0.11.0", "tp": 8}),
+        ("ai21labs/Jamba-v0.1", {"version": "0.10.1"}),
+        ("deepseek-ai/DeepSeek-V3", {"version": "0.7.1", "tp": 8}),
+    ],
+)
+def test_the_first_release_with_a_class_plans_it(model: str, fields: dict[str, Any]) -> None:
+    """The other side of the refusals."""
+    assert pool(model, seq=448, **fields).fits
+
+
+def test_a_class_that_the_registry_lacks_runs_through_the_transformers_backend() -> None:
+    """Olmo-3 came with 0.11; 0.10.2 runs it from transformers, with the same three groups of windows and one of full layers."""
+    sizes = [
+        (group.count, group.blocks_per_request) for group in groups("allenai/Olmo-3-7B-Instruct", seq=32_768, version="0.10.2")
+    ]
+    assert sizes == [(8, -(-(4095 + 8192) // 16) + 1)] * 3 + [(8, 32_768 // 16)]
