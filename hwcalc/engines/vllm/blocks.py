@@ -60,6 +60,8 @@ def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: i
             return _INDEXED_BLOCK
         if capability // 10 == 9 and kv_dtype.startswith("fp8"):
             return 64  # FLASHMLA; FLASH_ATTN_MLA has no fp8
+        if capability // 10 == 10 and rules.latent_block_sm10x:
+            return rules.latent_block_sm10x
         if capability // 10 == 10:
             return 32 if nope in _FLASHINFER_NOPE else 128  # FLASHINFER_MLA, else CUTLASS_MLA
         return rules.latent_block if capability // 10 == 9 else _DEFAULT

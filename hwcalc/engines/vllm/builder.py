@@ -10,6 +10,7 @@ from typing import Final
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
+from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import (
     ChunkSpec,
@@ -45,8 +46,7 @@ _WINDOW_BLOCK: Final = 64
 _COMPRESSOR_BLOCKS: Final = {4: 4, 128: 8}
 _STEP: Final = 16
 _DEFAULT_CHUNK: Final = 2048
-# vLLM runs these latent layers with full keys and values for every head.
-_EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
+_WIDE_HEAD: Final = 256
 # vLLM applies sliding_window to every layer of these, although the config has use_sliding_window false.
 _ALWAYS_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
 
@@ -68,24 +68,22 @@ class SpecBuilder:
         for kind in kinds:
             if not isinstance(kind, _KEEPERS) or kind.name == "sink_attention":
                 raise UnsupportedError(f"vLLM does not run {kind.title}.", hint="Use: --engine reference")
+        self.expands_latents = expands_latents(model, settings.rules)
         self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]
         others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
         self.rules = settings.rules
         self.aligned = settings.state_caching in ("align", "all")
         self.leaves_outer = formats.is_turboquant(settings.kv_dtype) and not self.states
-        latent = next((kind for kind in kinds if isinstance(kind, LatentAttention)), None)
+        latent = None if self.expands_latents else next((kind for kind in kinds if isinstance(kind, LatentAttention)), None)
         kernel = kernel_block(
-            frozenset(type(kind) for kind in kinds),
+            frozenset(type(kind) for kind in kinds if latent is not None or not isinstance(kind, LatentAttention)),
             settings.kv_dtype,
             settings.capability,
             None if latent is None else latent.qk_nope_head_dim,
             self.rules,
         )
         self.kernel = kernel
-        user = settings.block_size
-        if latent is not None and user is not None and settings.capability // 10 == 9:
-            own = {"no": True, "multiple": user % kernel == 0, "equal": user == kernel}
-            user = user if own[self.rules.latent_block_forced] else None
+        user = settings.block_size if latent is None else self._user_block(kernel, sparse=_has(kinds, SparseIndexer))
         self.block = backend_block(kernel, packed=self.leaves_outer, user=user)
         self.padded = 0
         if self.states and others:
@@ -93,6 +91,8 @@ class SpecBuilder:
             step = max(kernel, self.block) if self.rules.hybrid_step == "user" else _STEP
             if latent is not None:
                 step = max(step, self.rules.latent_hybrid_step)
+            elif settings.capability // 10 == 10 and self._heads(others[0])[1] == _WIDE_HEAD:
+                step = max(step, self.rules.wide_head_step)
             self.block = hybrid_block(
                 self.block,
                 kernel,
@@ -101,6 +101,14 @@ class SpecBuilder:
                 step=lcm(step, self._alignment()),
             )
             self.padded = self.block * row
+
+    def _user_block(self, kernel: int, *, sparse: bool) -> int | None:
+        """The user's block size; ``None`` where latent attention takes its own in its place."""
+        user, sm90 = self.settings.block_size, self.settings.capability // 10 == 9
+        if user is None or (sparse and self.rules.sparse_block_forced):
+            return None
+        kept = {"no": True, "multiple": user % kernel == 0, "equal": user == kernel}
+        return user if not sm90 or kept[self.rules.latent_block_forced] else None
 
     @property
     def depends_on_length(self) -> bool:
@@ -124,7 +132,7 @@ class SpecBuilder:
         elif isinstance(kind, SparseIndexer):
             row, tag = self._index_row(kind), f"index {kind.index_head_dim}"
             yield "indexer_keys", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=tag)
-        elif isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
+        elif isinstance(kind, LatentAttention) and not self.expands_latents:
             row, kv_dtype = self._row(kind), self.settings.kv_dtype
             if kind.window is None:
                 yield "latent", LatentSpec.of(block_size=self.block, heads=1, row=row, tag=kv_dtype)
@@ -149,7 +157,7 @@ class SpecBuilder:
         return "keys_values", FullSpec.of(block_size=self.block, heads=heads, row=row, tag=tag)
 
     def _window(self, kind: AttentionKind | LatentAttention) -> int | None:
-        if self.model.architecture in _NEVER_WINDOWED or self.rules.engine == "V0":
+        if self.model.architecture in _NEVER_WINDOWED or not self.rules.windows:
             return None
         if self.model.architecture in _ALWAYS_WINDOWED and self.model.facts.sliding_window is not None:
             return self.model.facts.sliding_window
@@ -166,7 +174,7 @@ class SpecBuilder:
 
     def _row(self, kind: LayerKind) -> int:
         """Bytes per token of one layer on a rank."""
-        if isinstance(kind, LatentAttention) and self.model.architecture not in _EXPANDED_LATENTS:
+        if isinstance(kind, LatentAttention) and not self.expands_latents:
             width = kind.kv_lora_rank + kind.qk_rope_head_dim
             row, alignment = (
                 formats.latent_row(self.settings.kv_dtype, width, self.settings.element_bytes),
@@ -228,8 +236,9 @@ class SpecBuilder:
 
     def _state(self, kind: LayerKind) -> StateSpec:
         """The spec of a recurrent state, padded to the page of the model's attention layers."""
-        speculated = self.settings.speculated if self.rules.speculated_states else 0
         every = self.settings.state_caching == "all"
+        counted = self.rules.speculated_all == "block" if every else self.rules.speculated_states
+        speculated = self.settings.speculated if counted else 0
         boundary = 0 if every else 1
         if self.settings.state_caching == "align":
             boundary = 2 + exports_checkpoints(kind, self.model, self.settings.delta_capability, self.rules)
@@ -242,6 +251,10 @@ class SpecBuilder:
             every=every,
             tag=kind.name,
         )
+
+
+def _has(kinds: Iterable[LayerKind], wanted: type[LayerKind]) -> bool:
+    return any(isinstance(kind, wanted) for kind in kinds)
 
 
 def _element(name: str) -> int:

@@ -1,6 +1,6 @@
 """The model classes that a release of vLLM runs.
 
-``architectures.json`` has the classes that some release from 0.6 on lacks: ``since`` is the first release whose registry lists the class
+``architectures.json`` has the classes that releases from 0.6 on list: ``since`` is the first release whose registry lists the class
 (``model_executor/models/registry.py``), ``until`` the last one, and ``v1`` the first whose V1 engine runs it, if V0 alone did before
 (the mixin ``SupportsV0Only``). A class that is gone, but runs through the Transformers backend, has no ``until``. ``transformers``
 is the first release that ran the class through this backend before its own registry had it, where that was seen.
@@ -15,14 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from hwcalc.engines.vllm.rules import rules_of
+from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import CrossAttention
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["check_architecture"]
+__all__ = ["check_architecture", "expands_latents"]
 
 # Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
 _NEVER: Final = frozenset(
@@ -48,12 +48,18 @@ _NEVER: Final = frozenset(
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 _CROSS_UNTIL: Final = 10
 _NEVER_ON_V1: Final = "never"
+_EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
 
 
 @lru_cache(maxsize=1)
 def _releases() -> Mapping[str, Mapping[str, str]]:
     text = Path(__file__).with_name("architectures.json").read_text(encoding="utf-8")
     return MappingProxyType(json.loads(text))
+
+
+def expands_latents(model: ModelSpec, rules: Rules) -> bool:
+    """Whether vLLM runs latent layers of this model with full keys and values for every head."""
+    return model.architecture in _EXPANDED_LATENTS or (model.model_type == "kimi_k2" and not rules.kimi_k2_latents)
 
 
 def check_architecture(model: ModelSpec, version: str) -> None:

@@ -50,7 +50,7 @@ def form_groups(specs: Sequence[LayerSpec], rules: Rules, *, hybrid: bool, packe
     unified = _unified(distinct, rules)
     if unified is None:
         full = _promoted(chosen, rules) if rules.promotes_latents and any(spec.is_latent for spec in distinct) else chosen
-        if len({spec.family for spec in full}) > 1:
+        if len({spec.family for spec in full}) > 1 or not rules.sums_page_sizes:
             raise UnsupportedError(
                 "vLLM cannot bring the pages of these layers to one size.",
                 hint="Use another --kv-cache-dtype, block size or version.",

@@ -7,6 +7,7 @@ Source: vLLM 0.33, v1/core/kv_cache_planning.py and kv_cache_utils.py.
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.vllm.groups import BlockGroup
@@ -20,6 +21,8 @@ from hwcalc.units import GIB
 
 __all__ = ["group_infos", "plan_pool", "usable_blocks"]
 
+_NO_MEMORY: Final = "No available memory for the cache blocks."
+
 
 def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> PoolInfo:
     """The pool of one data-parallel replica, for requests of ``length`` tokens. The longest request is searched up to ``bound`` tokens."""
@@ -32,11 +35,12 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
     message = _message(layout, settings, budget, length, bound)
     fits = message is None
     per_request = layout.total_blocks(length)
-    concurrency = float(blocks / _logged_blocks(layout, length))
+    logged = budget // layout.stage_bytes[0] if layout.rules.logs_own_blocks and settings.override is None else blocks
+    concurrency = float(logged / _logged_blocks(layout, length))
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
     return PoolInfo(
         budget_bytes=budget,
-        tokens=_logged(layout, settings, blocks, concurrency, length) if fits else None,
+        tokens=_logged(layout, settings, logged, concurrency, length) if fits else None,
         bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
         blocks=blocks,
         block_size=layout.block_size,
@@ -102,6 +106,8 @@ def _logged(layout: PoolLayout, settings: VllmSettings, blocks: int, concurrency
         return int(concurrency * length)
     groups = layout.stage_groups[0]
     smallest = min(spec.block_size for group in groups for spec in group.specs)
+    if len(groups) == 1 and layout.rules.logged_block == "config":
+        smallest = layout.block_size
     return blocks // len(groups) * smallest * settings.dcp
 
 
@@ -130,22 +136,29 @@ def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: in
     for stage in _checked_stages(layout):
         available, needed = _checked_bytes(layout, settings, budget, stage), layout.needed(length, stage)
         if available <= 0:
-            return "No available memory for the cache blocks."
+            return _NO_MEMORY
         if needed > available and rules.check == "tokens":
             held = available // layout.stage_bytes[stage] * layout.block_size
-            return f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
+            said = f"The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache ({held})."
+            return said if held else _NO_MEMORY
         if needed > available:
-            longest = layout.longest_checked(available, min(length, bound), stage)
-            # Up to 0.13 the space before the sentence stays when there is no sentence.
-            estimate = " " if rules.gib_digits == "fixed" else ""
-            if longest:
-                estimate = " Based on the available memory,"
-                estimate += f" the estimated maximum model length is {longest}." if rules.estimate_told else " "
+            estimate = _estimate(layout.longest_checked(available, min(length, bound), stage), rules)
             return (
-                f"To serve at least one request with the {rules.possessive} max seq len ({length}), ({_gib(needed, rules)} GiB KV cache "
-                f"is needed, which is larger than the available KV cache memory ({_gib(available, rules)} GiB).{estimate}"
+                f"To serve at least one request with the {rules.possessive} max seq len ({length}), ({_gib(needed, rules)} {rules.gib_unit} "
+                "KV cache is needed, which is larger than the available KV cache memory "
+                f"({_gib(available, rules)} {rules.gib_unit}).{estimate}"
             )
     return None
+
+
+def _estimate(longest: int, rules: Rules) -> str:
+    """The sentence of the error that names the longest length. Up to 0.13 its space stays when there is no sentence."""
+    if rules.estimate == "none":
+        return ""
+    if not longest:
+        return " " if rules.gib_digits == "fixed" else ""
+    told = f"the estimated maximum model length is {longest}." if rules.estimate == "told" else ""
+    return f" Based on the available memory, {told}"
 
 
 def _gib(size: int, rules: Rules) -> str:

@@ -37,6 +37,8 @@ class Rules:
     """Whether there is decode context parallelism."""
     latent_row_alignment: int
     """Bytes of which a token's row of a latent cache is a multiple."""
+    kimi_k2_latents: bool
+    """Whether Kimi-K2's attention is latent. Before, vLLM keeps keys and values of every head."""
     latent_fp8: bool
     """Whether latent attention has an fp8 cache."""
     hybrid_by_hand: bool
@@ -45,6 +47,10 @@ class Rules:
     """Whether recurrent states have the dtype of the KV cache."""
     logged_tokens: str
     """The log's tokens: ``group`` is the tokens of one group's share of the blocks, ``request`` is concurrency x length."""
+    logs_own_blocks: bool
+    """Whether each stage logs its own blocks, before the smallest number of all stages is taken."""
+    logged_block: str
+    """The block size that the log multiplies for a single group: that of the ``config``, or of the ``group``."""
     concurrency: str
     """The log's concurrency: all ``blocks`` over those of a request, or all tokens over its ``length``."""
     check: str
@@ -57,8 +63,9 @@ class Rules:
     """Whether the check leaves the null block out of the budget."""
     override_checked: bool
     """Whether the check compares with ``num_gpu_blocks_override`` instead of the budget."""
-    estimate_told: bool
-    """Whether the error names the longest length that fits. In 0.8 the sentence breaks off before the number."""
+    estimate: str
+    """Whether the error names the longest length that fits: ``told``, ``cut`` before the number, or ``none``."""
+    gib_unit: str
     gib_digits: str
     """How the error writes GiB: ``fixed`` has two decimals, ``short`` at most two."""
     possessive: str
@@ -84,6 +91,8 @@ class Rules:
     """Whether windowed layers are kept whole if a latent page cannot be brought to the size of the others."""
     promoted_block: bool
     """Whether a windowed layer that is kept whole takes the block size of the full layers."""
+    windows: bool
+    """Whether windowed layers keep less than all tokens."""
     chunks: str
     """Chunked layers (Llama 4): ``groups`` of their own; kept ``whole``, but checked as chunks; or ``full`` in every respect."""
     value_width: bool
@@ -102,6 +111,10 @@ class Rules:
     """Recurrent states under prefix caching: ``no``; ``all`` blocks' states or nothing; ``both`` all or the last; the ``last`` ones."""
     attention_free_block: str
     """The tokens in a block of a model without attention that caches prefixes: the default ``block`` size, or the whole ``length``."""
+    hybrid_speculation: str
+    """Hybrids that may draft tokens: ``all``, only ``qwen3_next``, or ``no`` hybrid."""
+    speculated_all: str
+    """Drafting while ``all`` states are kept: each token takes a ``block``, ``none``, or the last states are kept: ``align``."""
     speculated_states: bool
     """Whether each speculated token takes a block of a state."""
     hybrid_step: str
@@ -123,8 +136,16 @@ class Rules:
     """The block size of multi-head latent attention on SM90."""
     latent_block_forced: str
     """Whether SM90 puts :attr:`latent_block` in the place of a user's block size: ``no``, unless it is a ``multiple``, or ``equal``."""
+    sparse_block_forced: bool
+    """Whether sparse latent attention takes blocks of 64 whatever the user's."""
+    latent_block_sm10x: int
+    """The block size of latent attention on SM10x; 0 if it depends on the width of the keys."""
+    wide_head_step: int
+    """The step of a hybrid's block on SM10x with heads of 256."""
     sparse_auto: str
     """DeepSeek-V3.2's cache for ``auto``: ``fp8_ds_mla`` or ``auto``."""
+    mimo_v2_dtype: bool
+    """Whether MiMo-V2's attention hears of the KV dtype."""
     sparse_fp8: str
     """DeepSeek-V3.2's cache for fp8: its ``own`` layout of 656 bytes on every GPU, or by the ``gpu``."""
     compressed_auto: bool
@@ -174,10 +195,13 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),
     _on("dcp", "0.10.2", "engine/arg_utils.py"),
     Rule("latent_row_alignment", (("0.8", 1), ("0.0", 256)), "worker/cache_engine.py get_cache_block_size"),
+    _on("kimi_k2_latents", "0.10", "config/__init__.py is_deepseek_mla"),
     _on("latent_fp8", "0.10.2", "v1/attention/backends/mla/flashmla.py"),
     Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     _off("states_follow_cache", "0.10.1", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
+    _off("logs_own_blocks", "0.11.1", f"{_UTILS} get_kv_cache_configs"),
+    Rule("logged_block", (("0.11", "group"), ("0.0", "config")), f"{_UTILS} _get_kv_cache_config_uniform_type"),
     Rule("concurrency", (("0.9.1", "blocks"), ("0.0", "length")), f"{_UTILS} get_max_concurrency_for_kv_cache_config"),
     Rule(
         "check",
@@ -186,7 +210,8 @@ TABLE: Final[tuple[Rule, ...]] = (
     ),
     _on("null_block_reserved", "0.29", f"{_UTILS} get_kv_cache_configs"),
     Rule("override_checked", (("0.20.1", True), ("0.8", False), ("0.0", True)), f"{_UTILS} get_kv_cache_configs"),
-    _on("estimate_told", "0.9", f"{_UTILS} check_enough_kv_cache_memory"),
+    Rule("estimate", (("0.9.1", "told"), ("0.8.4", "cut"), ("0.0", "none")), f"{_UTILS} check_enough_kv_cache_memory"),
+    Rule("gib_unit", (("0.8.3", "GiB"), ("0.0", "GB")), f"{_UTILS} check_enough_kv_cache_memory"),
     Rule("gib_digits", (("0.14", "short"), ("0.0", "fixed")), f"{_UTILS} _check_enough_kv_cache_memory"),
     Rule("possessive", (("0.22", "model's"), ("0.0", "models's")), f"{_UTILS} _check_enough_kv_cache_memory"),
     _on("groups_layers", "0.9.1", f"{_UTILS} get_kv_cache_config"),
@@ -200,7 +225,12 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("pads_states", "0.26", f"{_UTILS} unify_kv_cache_spec_page_size"),
     _on("promotes_latents", "0.27", f"{_UTILS} _try_get_full_allocation_fallback_groups"),
     _on("promoted_block", "0.27", f"{_UTILS} _promote_local_kv_cache_specs"),
-    Rule("chunks", (("0.14", "groups"), ("0.10", "whole"), ("0.0", "full")), "config/vllm.py __post_init__"),
+    _on("windows", "0.8.3", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
+    Rule(
+        "chunks",
+        (("0.14", "groups"), ("0.10.1", "whole"), ("0.10", "groups"), ("0.0", "full")),
+        "config/vllm.py __post_init__",
+    ),
     _on("value_width", "0.20", f"{_SPECS} SlidingWindowSpec; models/mimo_v2_flash.py"),
     Rule(
         "window_block_fixed",
@@ -217,6 +247,12 @@ TABLE: Final[tuple[Rule, ...]] = (
         f"{_MODELS} MambaModelConfig",
     ),
     Rule("attention_free_block", (("0.12", "block"), ("0.0", "length")), f"{_MODELS} MambaModelConfig"),
+    Rule(
+        "hybrid_speculation",
+        (("0.17", "all"), ("0.10.2", "qwen3_next"), ("0.0", "no")),
+        "model_executor/layers/mamba/abstract.py get_kv_cache_spec",
+    ),
+    Rule("speculated_all", (("0.22", "block"), ("0.20", "align"), ("0.0", "none")), f"{_MODELS} MambaModelConfig"),
     _on("speculated_states", "0.15", f"{_SPECS} MambaSpec.max_memory_usage_bytes"),
     Rule("hybrid_step", (("0.20", "user"), ("0.0", "kernel")), "platforms/interface.py _align_hybrid_block_size"),
     Rule("latent_hybrid_step", (("0.27", 128), ("0.20", 16), ("0.11.1", 64), ("0.0", 16)), "platforms/interface.py"),
@@ -230,10 +266,18 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), "platforms/cuda.py check_and_update_config"),
     Rule(
         "latent_block_forced",
-        (("0.18", "no"), ("0.11", "multiple"), ("0.8", "equal"), ("0.0", "no")),
+        (("0.18", "no"), ("0.11.1", "multiple"), ("0.8", "equal"), ("0.0", "no")),
         "platforms/cuda.py check_and_update_config",
     ),
+    _off("sparse_block_forced", "0.18", "platforms/cuda.py check_and_update_config"),
+    Rule(
+        "latent_block_sm10x",
+        (("0.18", 0), ("0.15", 64), ("0.10.1", 128), ("0.0", 16)),
+        "platforms/cuda.py check_and_update_config",
+    ),
+    Rule("wide_head_step", (("0.18", 16), ("0.11.1", 32), ("0.0", 16)), f"{_MODELS} HybridAttentionMambaModelConfig"),
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
+    _on("mimo_v2_dtype", "0.32", "models/mimo_v2.py"),
     Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
     _on("compressed_auto", "0.30", "models/deepseek_v4/attention.py"),
     _on("compressed_pp", "0.21", "models/deepseek_v4"),

@@ -8,6 +8,7 @@ from typing import Final
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
 from hwcalc.engines.vllm.blocks import compute_capability, sparse_kv_dtype
+from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.defaults import batch_defaults
 from hwcalc.engines.vllm.rules import Rules, rules_of
 from hwcalc.engines.vllm.runner import runs_second_runner
@@ -26,6 +27,7 @@ __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
 # vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
 _IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
+_DEAF_BEFORE: Final = frozenset({"MiMoV2FlashForCausalLM"})
 
 _FLASHINFER: Final = 90
 """The compute capability on which vLLM runs the prefill of gated delta nets with FlashInfer, whatever the model."""
@@ -149,7 +151,8 @@ def _prefix_caching(
     states = bool(kinds & set(STATE_KINDS))
     default = not states or (rules.hybrid_caching and not kinds <= set(STATE_KINDS))
     requested = _flag(options.get("enable_prefix_caching"), default=default)
-    caching = caching_of_states(model, rules) if requested and states else "none"
+    drafts = "speculative" in options
+    caching = caching_of_states(model, rules, drafts=drafts) if requested and states else "none"
     return requested and (not states or caching != "none"), caching
 
 
@@ -244,8 +247,10 @@ def _kv_dtype(
         if rules.sparse_fp8 == "own" and kv_dtype.startswith("fp8"):
             kv_dtype = "fp8_ds_mla"
         kv_dtype = sparse_kv_dtype(kv_dtype, capability, keep=kv_dtype in ("auto", "nvfp4_ds_mla"))
-    if model.architecture in _IGNORE_KV_DTYPE:
+    if model.architecture in _IGNORE_KV_DTYPE or (model.architecture in _DEAF_BEFORE and not rules.mimo_v2_dtype):
         return "auto"
+    if expands_latents(model, rules):
+        kinds -= {LatentAttention}
     formats.check_kv_dtype(kv_dtype, kinds, capability)
     return kv_dtype
 

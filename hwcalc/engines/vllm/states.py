@@ -78,16 +78,16 @@ def hears_state_dtype(model: ModelSpec, rules: Rules) -> bool:
     )
 
 
-def caching_of_states(model: ModelSpec, rules: Rules) -> str:
+def caching_of_states(model: ModelSpec, rules: Rules, *, drafts: bool) -> str:
     """What prefix caching keeps of the states of this model: ``all`` of them, the last ones (``align``), or ``none``.
 
-    With ``none`` vLLM turns prefix caching off for the whole model.
+    ``drafts`` says whether tokens are drafted. With ``none`` vLLM turns prefix caching off for the whole model.
     """
     if rules.state_caching == "no":
         return "none"
     if rules.state_caching == "last":
         return "align"
-    every = model.architecture in _EVERY_STATE
+    every = model.architecture in _EVERY_STATE and not (drafts and rules.speculated_all == "align")
     return "all" if every else "align" if rules.state_caching == "both" else "none"
 
 

@@ -8,7 +8,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.blocks import compute_capability
-from hwcalc.engines.vllm.classes import check_architecture
+from hwcalc.engines.vllm.classes import check_architecture, expands_latents
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
@@ -85,10 +85,14 @@ def _check_release(opened: VllmOpened) -> None:
         raise UnsupportedError(
             f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2"
         )
-    if LatentAttention in kinds and opened.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
+    latent = LatentAttention in kinds and not expands_latents(model, rules)
+    if latent and opened.settings.kv_dtype.startswith("fp8") and not rules.latent_fp8:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
     if CompressedAttention in kinds and not rules.compressed_auto and opened.request.dtype in (None, "auto"):
         raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
+    speculates = rules.hybrid_speculation in ("all", model.model_type)
+    if opened.settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
+        raise UnsupportedError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
     if CompressedAttention in kinds and parallel.pp > 1 and not rules.compressed_pp:
         raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
     by_hand = is_on(options.get("enforce_eager")) and not is_on(options.get("enable_prefix_caching", "true"))

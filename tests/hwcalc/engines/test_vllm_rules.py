@@ -9,8 +9,9 @@ import pytest
 
 from hwcalc import plan
 from hwcalc.engines.vllm.rules import TABLE, Rule, periods, rules_of
-from hwcalc.engines.vllm.versions import numbers, resolve
+from hwcalc.engines.vllm.versions import resolve, since
 from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_cases import RELEASES, Case, answer
 from tests.hwcalc.engines.vllm_layer_cases import LAYER_CASES
@@ -59,19 +60,18 @@ def test_every_change_of_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.name)
 def test_a_rule_has_one_value_in_each_release(rule: Rule) -> None:
     """Its entries go from the newest to the oldest, each changes something, and a release has the value of the period that holds."""
-    since = [numbers(each, first=True) for each, _ in rule.entries]
-    assert since == sorted(since, reverse=True)
+    firsts = [since(each) for each, _ in rule.entries]
+    assert firsts == sorted(firsts, reverse=True)
     assert rule.entries[-1][0] == "0.0"
     values = [value for _, value in rule.entries]
     assert all(newer != older for newer, older in pairwise(values))
     assert rule.source
     own = [period for period in periods() if period.rule == rule.name]
-    for release in map(numbers, RELEASES):
+    for release in map(planned_version, RELEASES):
         held = [
             period.value
             for period in own
-            if numbers(period.since, first=True) <= release
-            and (period.until is None or release < numbers(period.until, first=True))
+            if since(period.since) <= release and (period.until is None or release < since(period.until))
         ]
         assert held == [getattr(rules_of(release), rule.name)]
 
@@ -106,9 +106,11 @@ def test_what_is_no_version(spelled: str) -> None:
 
 def test_a_version_without_a_patch_is_its_last_one() -> None:
     """0.20 has the log of 0.20.1, 0.20.0 that of 0.19; 0.9.0.1 comes after 0.9.0 and before 0.9.1."""
-    assert rules_of(numbers("0.20")) == rules_of(numbers("0.20.2"))
-    assert rules_of(numbers("0.20")) != rules_of(numbers("0.20.0"))
-    assert numbers("0.9.0") < numbers("0.9.0.1") < numbers("0.9.1") < numbers("0.9") < numbers("0.10", first=True)
+    assert rules_of(planned_version("0.20")) == rules_of(planned_version("0.20.2"))
+    assert rules_of(planned_version("0.20")) != rules_of(planned_version("0.20.0"))
+    assert (
+        planned_version("0.9.0") < planned_version("0.9.0.1") < planned_version("0.9.1") < planned_version("0.9") < since("0.10")
+    )
 
 
 @pytest.mark.parametrize("version", ["0.6", "0.6.0", "0.7"])

@@ -11,9 +11,10 @@ from hwcalc import load_model
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.opened import of_vllm
-from hwcalc.engines.vllm.versions import numbers
+from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.model import ModelSpec
+from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_rows import opened
 
@@ -52,7 +53,7 @@ class Case(NamedTuple):
     @property
     def releases(self) -> tuple[str, str]:
         """The last release without the rule, and the first one with it."""
-        first = next(number for number, each in enumerate(RELEASES) if numbers(each) >= numbers(self.since, first=True))
+        first = next(number for number, each in enumerate(RELEASES) if planned_version(each) >= since(self.since))
         return RELEASES[first - 1], RELEASES[first]
 
 
