@@ -33,6 +33,7 @@ __all__ = [
     "KV_DTYPES",
     "check_kv_dtype",
     "checkpoint_kv_dtype",
+    "first_release",
     "float_name",
     "is_fp8",
     "is_turboquant",
@@ -64,6 +65,21 @@ _FLOAT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(_FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *_TURBOQUANT)
 
+_SINCE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "fp8_inc": "0.10",
+        "fp8_ds_mla": "0.11.1",
+        **dict.fromkeys(_TURBOQUANT, "0.20"),
+        "int8_per_token_head": "0.20",
+        "fp8_per_token_head": "0.20",
+        "nvfp4": "0.20",
+        "int4_per_token_head": "0.25",
+        "nvfp4_4over6": "0.28",
+        "nvfp4_ds_mla": "0.30",
+    }
+)
+"""The first release that takes a KV dtype (``CacheDType`` of config/cache.py); all others are older than 0.8."""
+
 _NATIVE_FP8: Final = 89
 
 COMPRESSED_ROW: Final = 584
@@ -86,6 +102,11 @@ def read_kv_dtype(spelling: str) -> str:
     raise UnknownNameError(
         f"--dtype {spelling[:40]!r} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}."
     )
+
+
+def first_release(kv_dtype: str) -> str | None:
+    """The first release that takes this KV dtype; ``None`` if all do."""
+    return _SINCE.get(kv_dtype)
 
 
 def float_name(kv_dtype: str) -> str | None:

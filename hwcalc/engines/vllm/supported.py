@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import is_on
+from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.classes import check_architecture, expands_latents
+from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.states import STATE_KINDS
-from hwcalc.engines.vllm.versions import NEWEST
+from hwcalc.engines.vllm.versions import NEWEST, since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -81,6 +82,12 @@ def _check_release(opened: VllmOpened) -> None:
     """Raise an error for what this release does not have yet."""
     model, parallel, options = opened.model, opened.request.parallel, opened.request.options
     rules, version, kinds = opened.settings.rules, opened.version, cached_kinds(opened.model)
+    first = None if is_auto(opened.request.dtype) else first_release(read_kv_dtype(opened.request.dtype or ""))
+    if first is not None and planned_version(version) < since(first):
+        raise UnsupportedError(
+            f"vLLM {version} does not know --kv-cache-dtype {opened.request.dtype}.",
+            hint=f"Use: --engine vllm@{first}, or --dtype fp8",
+        )
     if parallel.dcp > 1 and not rules.dcp:
         raise UnsupportedError(
             f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2"

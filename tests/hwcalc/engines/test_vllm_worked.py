@@ -327,3 +327,18 @@ def test_no_backend_for_it(model: str, fields: dict[str, Any], says: str) -> Non
         fields = {**fields, "gpu": card(fields["gpu"])}
     with pytest.raises(UnsupportedError, match=says):
         pool(model, seq=4096, **fields)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "before", "since"),
+    [
+        ("turboquant_k8v4", "0.19", "0.20"),
+        ("int8_per_token_head", "0.19", "0.20"),
+        ("int4_per_token_head", "0.24", "0.25"),
+    ],
+)
+def test_a_kv_dtype_that_a_release_does_not_know(dtype: str, before: str, since: str) -> None:
+    """CacheDType of config/cache.py lists the turboquant formats and the scales per token from 0.20 on, int4 from 0.25 on."""
+    with pytest.raises(UnsupportedError, match=f"{before} does not know --kv-cache-dtype {dtype}"):
+        pool("Qwen/Qwen3-8B", seq=8192, dtype=dtype, version=before)
+    assert pool("Qwen/Qwen3-8B", seq=8192, dtype=dtype, version=since).fits
