@@ -88,19 +88,23 @@ class SpecBuilder:
         self.padded = 0
         if self.states and others:
             row = self._row(others[0])
-            step = max(kernel, self.block) if self.rules.hybrid_step == "user" else _STEP
-            if latent is not None:
-                step = max(step, self.rules.latent_hybrid_step)
-            elif settings.capability // 10 == 10 and self._heads(others[0])[1] == _WIDE_HEAD:
-                step = max(step, self.rules.wide_head_step)
             self.block = hybrid_block(
                 self.block,
                 kernel,
                 attention_row=row,
                 state=max(self._state_bytes(kind) for kind in self.states),
-                step=lcm(step, self._alignment()),
+                step=lcm(self._step(others[0], latent=latent is not None), self._alignment()),
             )
             self.padded = self.block * row
+
+    def _step(self, attention: LayerKind, *, latent: bool) -> int:
+        """The tokens in whose steps the block of a hybrid grows, without regard to its states."""
+        step = max(self.kernel, self.block) if self.rules.hybrid_step == "user" else _STEP
+        if latent:
+            return max(step, self.rules.latent_hybrid_step)
+        if self.settings.capability // 10 == 10 and self._heads(attention)[1] == _WIDE_HEAD:
+            return max(step, self.rules.wide_head_step)
+        return step
 
     def _user_block(self, kernel: int, *, sparse: bool) -> int | None:
         """The user's block size; ``None`` where latent attention takes its own in its place."""

@@ -112,7 +112,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
     sequences, batched, full_batch = _batches(request, version)
     kinds = cached_kinds(model)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
-    prefix_caching, state_caching = _prefix_caching(options, model, kinds, rules)
+    prefix_caching, state_caching = _prefix_caching(request, model, kinds, rules)
     return VllmSettings(
         kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
@@ -144,14 +144,12 @@ def _state_dtype(options: Mapping[str, str], model: ModelSpec, conv: str, rules:
     return requested if hears_state_dtype(model, rules) else default
 
 
-def _prefix_caching(
-    options: Mapping[str, str], model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules
-) -> tuple[bool, str]:
+def _prefix_caching(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> tuple[bool, str]:
     """Whether prefixes are cached, and what is kept of recurrent states. The default is off for models without attention."""
     states = bool(kinds & set(STATE_KINDS))
     default = not states or (rules.hybrid_caching and not kinds <= set(STATE_KINDS))
-    requested = _flag(options.get("enable_prefix_caching"), default=default)
-    drafts = "speculative" in options
+    requested = _flag(request.options.get("enable_prefix_caching"), default=default)
+    drafts = "speculative" in request.options or request.draft is not None
     caching = caching_of_states(model, rules, drafts=drafts) if requested and states else "none"
     return requested and (not states or caching != "none"), caching
 

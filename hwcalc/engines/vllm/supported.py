@@ -65,8 +65,7 @@ def _check_v0(opened: VllmOpened) -> None:
     """Raise an error for a model whose cache V0 does not keep as equal layers of keys and values, or of latents."""
     kinds = [group.kind for group in opened.model.stack_for("vllm").groups if group.kind.tensors()]
     plain = all(isinstance(kind, (AttentionKind, LatentAttention)) and not isinstance(kind, CrossAttention) for kind in kinds)
-    rows = {opened.layout.declared[0].page, *(spec.page for spec in opened.layout.declared)} if plain else set()
-    if len(rows) != 1:
+    if not plain or len({spec.page for spec in opened.layout.declared}) != 1:
         raise UnsupportedError(
             f"vLLM {opened.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
             hint="Use: --engine vllm@0.10, or a newer version.",
