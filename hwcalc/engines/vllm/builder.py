@@ -247,7 +247,8 @@ class SpecBuilder:
         if self.settings.state_caching == "align":
             boundary = 2 + exports_checkpoints(kind, self.model, self.settings.delta_capability, self.rules)
         attention_free = every and not self.padded
-        whole = not self.aligned or (attention_free and self.rules.attention_free_block == "length")
+        given = {"block": True, "user": self.settings.block_size is not None, "length": False}[self.rules.attention_free_block]
+        whole = not self.aligned or (attention_free and not given)
         return StateSpec(
             block_size=self.length if whole else self.block,
             page=max(self._state_bytes(kind), self.padded),

@@ -10,7 +10,7 @@ from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
-from hwcalc.engines.vllm.specs import LayerSpec, Limits
+from hwcalc.engines.vllm.specs import LayerSpec, Limits, StateSpec
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen
@@ -19,6 +19,8 @@ from hwcalc.model import ModelSpec
 __all__ = ["LayerCache", "PoolLayout", "RequestBytes", "plan_layout"]
 
 _BOUNDARY: Final = 2
+_ATTENTION_FIRST: Final = frozenset({"zamba2"})
+"""Model types whose attention is shared by layers, and built before them."""
 
 
 class LayerCache(NamedTuple):
@@ -137,6 +139,8 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
     stack = model.stack_for("vllm")
     builder = SpecBuilder(model, settings, length, stack)
     built = list(_of_layers(builder, stack, settings.pp))
+    if model.model_type in _ATTENTION_FIRST:
+        built.sort(key=lambda pair: isinstance(pair[1], StateSpec))
     drafts = draft_layers(model, settings.speculation)
     built += _of_drafts(builder, drafts, settings.pp)
     caches, specs = [cache for cache, _ in built], [spec for _, spec in built]

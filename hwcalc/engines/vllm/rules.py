@@ -110,7 +110,8 @@ class Rules:
     state_caching: str
     """Recurrent states under prefix caching: ``no``; ``all`` blocks' states or nothing; ``both`` all or the last; the ``last`` ones."""
     attention_free_block: str
-    """The tokens in a block of a model without attention that caches prefixes: the default ``block`` size, or the whole ``length``."""
+    """The tokens in a block of a model without attention that caches prefixes: the ``block`` size,
+    that of the ``user`` or else the length, or the whole ``length``."""
     hybrid_speculation: str
     """Hybrids that may draft tokens: ``all``, only ``qwen3_next``, or ``no`` hybrid."""
     speculated_all: str
@@ -246,7 +247,7 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.28", "last"), ("0.15", "both"), ("0.11.1", "all"), ("0.0", "no")),
         f"{_MODELS} MambaModelConfig",
     ),
-    Rule("attention_free_block", (("0.12", "block"), ("0.0", "length")), f"{_MODELS} MambaModelConfig"),
+    Rule("attention_free_block", (("0.18", "block"), ("0.12", "user"), ("0.0", "length")), f"{_MODELS} MambaModelConfig"),
     Rule(
         "hybrid_speculation",
         (("0.17", "all"), ("0.10.2", "qwen3_next"), ("0.0", "no")),
