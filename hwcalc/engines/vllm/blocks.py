@@ -21,6 +21,7 @@ _DEFAULT: Final = 16
 _HOPPER: Final = 90
 _COMPRESSED_BLOCK: Final = 256
 _INDEXED_BLOCK: Final = 64
+_WIDEST_HEAD: Final = 512
 _FLASHINFER_NOPE: Final = (64, 128, 192)
 
 
@@ -48,10 +49,12 @@ def sparse_kv_dtype(kv_dtype: str, capability: int, *, keep: bool) -> str:
     return kv_dtype
 
 
-def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: int, nope: int | None, rules: Rules) -> int:
+def kernel_block(
+    kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: int, nope: int | None, widest: int, rules: Rules
+) -> int:
     """The smallest block size, in tokens, of the attention backend's kernels. They also accept its multiples, or split them.
 
-    ``nope`` is the width of the keys without rotary positions in a latent layer.
+    ``nope`` is the width of the keys without rotary positions in a latent layer, ``widest`` that of the widest head of other attention.
     """
     if CompressedAttention in kinds:
         return _COMPRESSED_BLOCK
@@ -67,6 +70,8 @@ def kernel_block(kinds: frozenset[type[LayerKind]], kv_dtype: str, capability: i
         return rules.latent_block if capability // 10 == 9 else _DEFAULT
     if SparseIndexer in kinds:
         return 128  # MiniMax-M3
+    if capability // 10 == 9 and widest == _WIDEST_HEAD and kv_dtype in ("fp8", "fp8_e4m3"):
+        return rules.wide_fp8_block  # FlashAttention 4
     return _DEFAULT
 
 

@@ -80,6 +80,7 @@ class SpecBuilder:
             settings.kv_dtype,
             settings.capability,
             None if latent is None else latent.qk_nope_head_dim,
+            max((kind.head_dim for kind in kinds if isinstance(kind, AttentionKind)), default=0),
             self.rules,
         )
         self.kernel = kernel

@@ -143,6 +143,8 @@ class Rules:
     """The block size of latent attention on SM10x; 0 if it depends on the width of the keys."""
     wide_head_step: int
     """The step of a hybrid's block on SM10x with heads of 256."""
+    wide_fp8_block: int
+    """The block size on SM90 of an fp8 cache with heads of 512 (Gemma 4)."""
     sparse_auto: str
     """DeepSeek-V3.2's cache for ``auto``: ``fp8_ds_mla`` or ``auto``."""
     mimo_v2_dtype: bool
@@ -277,6 +279,7 @@ TABLE: Final[tuple[Rule, ...]] = (
         "platforms/cuda.py check_and_update_config",
     ),
     Rule("wide_head_step", (("0.18", 16), ("0.11.1", 32), ("0.0", 16)), f"{_MODELS} HybridAttentionMambaModelConfig"),
+    Rule("wide_fp8_block", (("0.31", 64), ("0.0", 16)), "v1/attention/backends/flash_attn.py"),
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
     _on("mimo_v2_dtype", "0.32", "models/mimo_v2.py"),
     Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
