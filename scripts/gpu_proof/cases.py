@@ -15,7 +15,7 @@ from hwcalc.probe.allocator import predict
 from hwcalc.probe.settings import AllocatorSettings
 from hwcalc.units import MIB
 
-__all__ = ["DTYPES", "LISTS", "MODELS", "POOLED_DTYPE", "TooLargeError", "allocations", "longest", "operations"]
+__all__ = ["DTYPES", "LISTS", "MODELS", "POOLED", "POOLED_DTYPE", "TooLargeError", "allocations", "longest", "operations"]
 
 MODELS: Final = (
     "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -42,7 +42,9 @@ MODELS: Final = (
 """Twenty models of the catalog: full, sliding, chunked, latent and sparse attention, state spaces, delta nets, cross attention."""
 DTYPES: Final = ("bf16", "fp8", "q8_0")
 POOLED_DTYPE: Final = "bf16"
-"""The dtype in which the same models are also laid out as vLLM's pool of blocks."""
+"""The dtype in which the models of the pool are laid out as vLLM's pool of blocks."""
+POOLED: Final = (*(name for name in MODELS if name != "facebook/bart-large"), "tiiuae/falcon-7b")
+"""The models of the pool: vLLM no longer runs BART, and Falcon has one KV head for all."""
 LISTS: Final = 200
 
 _LENGTHS: Final = (262_139, 131_071, 65_537, 30_011, 16_381, 8_191, 4_099, 2_053, 1_021, 509, 127, 31)

@@ -20,7 +20,7 @@ from hwcalc.probe.result import MEASURED as ALLOCATED
 from hwcalc.probe.result import RankResult
 from hwcalc.probe.run import ProbeOptions, probe
 from hwcalc.units import GIB, MIB
-from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED_DTYPE, TooLargeError, longest, operations
+from scripts.gpu_proof.cases import DTYPES, LISTS, MODELS, POOLED, POOLED_DTYPE, TooLargeError, longest, operations
 from scripts.gpu_proof.record import DIFFERS, Figure, Record, exact, judged, known, skipped
 from scripts.gpu_proof.run import Case, Run, cases
 
@@ -84,7 +84,7 @@ def allocator_step(run: Run) -> Iterator[Record]:
         return _compared(case, opened, rank, device)
 
     chosen = [(name, "reference", dtype) for name in MODELS for dtype in DTYPES]
-    chosen += [(name, "vllm", POOLED_DTYPE) for name in MODELS]
+    chosen += [(name, "vllm", POOLED_DTYPE) for name in POOLED]
     named = {f"{name} {engine} {dtype}": (name, engine, dtype) for name, engine, dtype in chosen}
     yield from cases(run, [(case, partial(one, *given, case)) for case, given in named.items()])
 

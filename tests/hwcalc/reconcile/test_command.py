@@ -146,7 +146,7 @@ def test_calibrate(capsys: Capture, own_folder: Path) -> None:
     assert reading["values"] == {"non_torch_bytes": 107_374_182, "activation_bytes": 10_060_960_891}
     assert reading["conditions"]["model"] == "meta-llama/Meta-Llama-3-8B"
     # The log's own name, and not where it lies.
-    assert reading["measured"]["source"] == "vllm 0.7, v0-0.6-llama-3-8b-a100.log"
+    assert reading["measured"]["source"] == "vllm 0.6.6, v0-0.6-llama-3-8b-a100.log"
     assert run(capsys, "gpus", "a100-pcie-40gb") == before
 
 
