@@ -89,6 +89,7 @@ class SpecBuilder:
         self.padded = 0
         if self.states and others:
             row = self._row(others[0])
+            given = self.block
             self.block = hybrid_block(
                 self.block,
                 kernel,
@@ -96,6 +97,11 @@ class SpecBuilder:
                 state=max(self._state_bytes(kind) for kind in self.states),
                 step=lcm(self._step(others[0], latent=latent is not None), self._alignment()),
             )
+            if self.rules.hybrid_by_hand and given < self.block:
+                raise UnsupportedError(
+                    f"A block of {given} tokens does not hold a recurrent state of {model.architecture}, and vLLM 0.9 does not enlarge it.",
+                    hint=f"Use: --engine-option block_size={self.block}, or --engine vllm@0.10",
+                )
             self.padded = self.block * row
 
     def _step(self, attention: LayerKind, *, latent: bool) -> int:

@@ -105,7 +105,7 @@ def _check_release(opened: VllmOpened) -> None:
     if rules.hybrid_by_hand and kinds & set(STATE_KINDS) and not by_hand:
         raise UnsupportedError(
             f"vLLM {version} runs {model.architecture} only without CUDA graphs and prefix caching.",
-            hint="Use: -o enforce_eager=true -o enable_prefix_caching=false, or --engine vllm@0.10",
+            hint="Use: --engine-option enforce_eager=true --engine-option enable_prefix_caching=false, or --engine vllm@0.10",
         )
 
 
