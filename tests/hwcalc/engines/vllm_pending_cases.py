@@ -4,42 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from hwcalc.units import MIB
-from tests.hwcalc.engines.vllm_cases import Case, Refused, block_bytes, block_size, case, counts, needed, state_blocks, told
-from tests.hwcalc.engines.vllm_layer_cases import (
-    JAMBA,
-    JAMBA_ROW,
-    JAMBA_STATE,
-    LITE,
-    QWEN35,
-    QWEN35_STATE,
-    QWEN_ROW,
-    V32,
-    stretched,
-)
-from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LONG, SCOUT
-from tests.hwcalc.engines.vllm_rows import card
+from hwcalc.units import GIB
+from tests.hwcalc.engines.vllm_cases import Case, Refused, batched_tokens, block_size, case, needed, tokens
+from tests.hwcalc.engines.vllm_layer_cases import K3_STATE, KIMI, KIMI_STATE, LATENT, V3, stretched
+from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LLAMA_PAGE, LONG, V4, V4_FAR, V4_INDEX, V4_LATENT
 
 __all__ = ["PENDING", "WRONG_ENTRIES"]
 
 _UTILS: Final = "v1/core/kv_cache_utils.py"
-
-HEADS_BY_LAYER: Final[dict[str, Any]] = {
-    "architectures": ["DeciLMForCausalLM"],
-    "model_type": "deci",
-    "num_hidden_layers": 4,
-    "hidden_size": 1024,
-    "num_attention_heads": 8,
-    "num_key_value_heads_per_layer": [4, 2, 2, 1],
-    "vocab_size": 1000,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32_768,
-    "torch_dtype": "bfloat16",
-}
-DRAFTED: Final[dict[str, Any]] = {"options": {"enable_prefix_caching": "true", "speculative": "ngram:5"}}
-ALIGNED: Final = stretched(JAMBA_STATE, JAMBA_ROW), {2 + 5}
+_K3_NARROW: Final = 3 * (3 * 96 * 128) * 2 + 96 * 128 * 128 * 2
+"""A state of Kimi-K3 with a recurrence in 16 bits."""
+_IN_BF16: Final = {"mamba_ssm_cache_dtype": "bfloat16"}
+_V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 // 8 + 1
+"""Blocks of a request: entries of 256 tokens, two groups of windows, and compressor states of 4 and of 8 tokens."""
 
 
 class Pending(NamedTuple):
@@ -51,110 +30,70 @@ class Pending(NamedTuple):
 
 PENDING: Final[tuple[Pending, ...]] = (
     Pending(
+        case("v0_chunk", "0.6.5", LLAMA, batched_tokens, (512, 2048), **LONG),
+        "config.py SchedulerConfig.__post_init__: 512 up to 0.6.4, 2,048 from 0.6.5 on",
+    ),
+    Pending(
+        # A row of 1,152 bytes; then padded to 1,280.
         case(
-            "estimate_told",
-            "0.9.1",
-            LLAMA,
-            told(r"Based on the available memory,(.*)"),
-            (" ", " the estimated maximum model length is 65536."),
-            **LONG,
+            "latent_row_alignment",
+            "0.7.2",
+            V3,
+            lambda _, pool: pool.bytes_per_token,
+            (61 * LATENT * 2, 61 * -(-LATENT * 2 // 256) * 256),
+            tp=8,
         ),
-        f"{_UTILS} check_enough_kv_cache_memory: 0.9.0 and 0.9.0.1 still break the sentence off, as 0.8.5 does",
+        "worker/cache_engine.py get_cache_block_size: align_to_256bytes came with 0.7.2",
     ),
     Pending(
+        # Stages of 10, 10 and 12 layers, then of 11, 11 and 10. V0 takes the least number of blocks before it logs.
         case(
-            "estimate_told",
-            "0.8.4",
-            LLAMA,
-            told(r"(Based on the available memory,)"),
-            (None, "Based on the available memory,"),
-            **LONG,
+            "logs_own_blocks", "0.8", LLAMA, tokens, (8 * GIB // (12 * LLAMA_PAGE) * 16, 8 * GIB // (11 * LLAMA_PAGE) * 16), pp=3
         ),
-        f"{_UTILS} check_enough_kv_cache_memory: 0.8.0 to 0.8.3 have no such sentence at all",
+        "executor/executor_base.py: determine_num_available_blocks takes the minimum, initialize_cache logs it",
     ),
     Pending(
-        case("gib_digits", "0.8.3", LLAMA, told(r"\(([\d.]+ Gi?B) KV cache is needed"), ("16.00 GB", "16.00 GiB"), **LONG),
-        f"{_UTILS} check_enough_kv_cache_memory: 0.8.0 to 0.8.2 write GB",
-    ),
-    Pending(
-        case("estimate_empty", "0.14", LLAMA, told(r"memory \(0.0+ GiB\)\.(.*)$"), (" ", ""), budget=MIB),
-        f"{_UTILS} check_enough_kv_cache_memory: where nothing fits, 0.8.4 to 0.13 leave two spaces before Try",
-    ),
-    Pending(
-        case("check", "0.8", LLAMA, told("^(No available memory|To serve)"), ("No available memory", "To serve"), budget=MIB),
-        "worker/worker.py raise_if_cache_size_invalid: V0 says so if there is no block, not only if there are no bytes",
-    ),
-    Pending(
-        # 32 layers, whole; then a window of 4,096 and one batch.
+        # The tuple is one page of each size of the group of full layers, which comes first in 0.27 and 0.28.
         case(
-            "windows",
-            "0.8.3",
-            "mistralai/Mistral-7B-v0.1",
+            "checks_packed_width",
+            "0.29",
+            V4,
             needed,
-            (32 * 65_536 * 2048, 32 * 65_536 * (-(-(4095 + 8192) // 16) + 1)),
-            seq=32_768,
+            (
+                22 * (V4_LATENT + V4_INDEX + V4_FAR) * _V4_BLOCKS,
+                (21 * V4_LATENT + 21 * V4_INDEX + 20 * V4_FAR) * _V4_BLOCKS,
+            ),
+            dtype="fp8",
         ),
-        "v1/worker/gpu_model_runner.py get_kv_cache_spec: 0.8.0 to 0.8.2 make a FullAttentionSpec for every layer",
-    ),
-    Pending(
-        case("chunks", "0.10", SCOUT, counts, ([48], [12, 12, 12, 12]), seq=32_768),
-        "config.py VllmConfig.__post_init__: 0.10.0 leaves the hybrid manager on for chunked layers, unless it speculates with EAGLE",
-    ),
-    Pending(
-        case("chunks", "0.10.1", SCOUT, counts, ([12, 12, 12, 12], [48]), seq=32_768),
-        "config/__init__.py: VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE, off by default, came with 0.10.1",
+        f"{_UTILS} _max_memory_usage_bytes_from_groups: the planners of 0.27.1 and 0.28.0 name 3.3 GiB for 8,192 tokens, that of 0.29.0 3.14",
     ),
     Pending(
         case(
-            "sums_page_sizes", "0.11", HEADS_BY_LAYER, block_bytes, (Refused("to one size"), 16 * (4 + 2 + 2 + 1) * 2 * 128 * 2)
-        ),
-        f"{_UTILS} get_kv_cache_config: up to 0.10.2 NotImplementedError, as type_id holds the page size",
-    ),
-    Pending(
-        case("latent_block_forced", "0.11.1", LITE, block_size, (64, 128), options={"block_size": "128"}),
-        "platforms/cuda.py check_and_update_config: 0.11.0 still has block_size != 64, 0.11.1 block_size % 64 != 0",
-    ),
-    Pending(
-        case("sparse_block_forced", "0.18", V32, block_size, (64, 128), tp=8, options={"block_size": "128"}),
-        "platforms/cuda.py check_and_update_config: 0.11.0 to 0.17.1 put 64 in the place of any other block of sparse latent attention",
-    ),
-    *(
-        Pending(
-            case("latent_block_of_b200", since, LITE, block_size, answers, gpu=card("B200")),
-            "platforms/cuda.py check_and_update_config: on SM100 CUTLASS_MLA (128) from 0.10.1, FLASHINFER_MLA (64) in 0.15 to 0.17, then its 32",
-        )
-        for since, answers in (("0.10.1", (16, 128)), ("0.15", (128, 64)), ("0.18", (64, 32)))
-    ),
-    Pending(
-        case(
-            "hybrid_step_of_b200",
-            "0.18",
-            QWEN35,
+            "kimi_delta_dtype",
+            "0.30",
+            "moonshotai/Kimi-K3",
             block_size,
-            (stretched(QWEN35_STATE, QWEN_ROW, 32), stretched(QWEN35_STATE, QWEN_ROW, 16)),
-            gpu=card("B200"),
+            (stretched(K3_STATE // 8, LATENT * 2, 128), stretched(_K3_NARROW // 8, LATENT * 2, 128)),
+            tp=8,
+            options=_IN_BF16,
         ),
-        "model_executor/models/config.py HybridAttentionMambaModelConfig: 0.11.1 to 0.17 step by 32 on SM100 with heads of 256",
+        "models/kimi_k3/nvidia/kda.py get_state_dtype: the planner of 0.29.0 keeps fp32, and blocks of 768; those of 0.30.0 and 0.32.0 bf16, 384",
     ),
     Pending(
-        case("speculated_hybrids", "0.17", JAMBA, state_blocks, (Refused("specul"), (2048, {8192 // 2048})), **DRAFTED),
-        "model_executor/layers/mamba/abstract.py get_kv_cache_spec: up to 0.16 only qwen3_next speculates; up to 0.21 MambaSpec of mode all "
-        "adds no block for drafted tokens",
-    ),
-    Pending(
-        case("speculated_hybrids", "0.20", JAMBA, state_blocks, ((2048, {8192 // 2048}), ALIGNED), **DRAFTED),
-        "model_executor/models/config.py MambaModelConfig: 0.20 and 0.21 take align in the place of all when they speculate",
-    ),
-    Pending(
-        case("speculated_hybrids", "0.22", JAMBA, state_blocks, (ALIGNED, (2048, {8192 // 2048 + 5})), **DRAFTED),
-        "model_executor/models/config.py MambaModelConfig and v1/kv_cache_interface.py MambaSpec: all again, with a block a drafted token",
+        case(
+            "kimi_delta_dtype",
+            "0.30",
+            KIMI,
+            block_size,
+            (stretched(KIMI_STATE, LATENT * 2, 128), Refused("mamba_ssm_cache_dtype")),
+            options=_IN_BF16,
+        ),
+        "model_executor/layers/mamba/gdn/kimi_gdn_linear_attn.py: Kimi-Linear's layers keep fp32 in 0.30 to 0.33, its class says bf16, and "
+        "the planners fail with an AssertionError in MambaSpec.page_size_bytes",
     ),
 )
 
 WRONG_ENTRIES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
-    {
-        ("estimate_told", "0.9"): "0.9.1",
-        ("latent_block_forced", "0.11"): "0.11.1",
-    }
+    {("v0_chunk", "0.7"): "0.6.5", ("kimi_delta_dtype", "0.33"): "0.30"}
 )
 """Entries of the table that no case can show, and the release that has the rule in truth."""
