@@ -210,8 +210,15 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         )
         for since, before, after in (("0.11.1", 16, 32), ("0.18", 32, 16))
     ),
-    # 0.12 has one state for the whole length; then one for each block of 16.
-    case("attention_free_block", "0.12", "state-spaces/mamba-130m-hf", blocks, ([1], [8192 // 16]), **CACHED),
+    # 0.11.2 has one state for the whole length; then, where the user names a block, one for each.
+    case(
+        "attention_free_block",
+        "0.12",
+        "state-spaces/mamba-130m-hf",
+        blocks,
+        ([1], [8192 // 64]),
+        options={"enable_prefix_caching": "true", "block_size": "64"},
+    ),
     # Running state only; then the one at the last boundary too.
     case("hybrid_caching", "0.28", LFM2, state_blocks, ((16, {1}), (16, {2}))),
     # Nothing; then a state for each block, which has a multiple of 2,048 tokens; at last the running state and that of the last boundary.

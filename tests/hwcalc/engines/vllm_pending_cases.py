@@ -7,15 +7,40 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from hwcalc.units import GIB
-from tests.hwcalc.engines.vllm_cases import Case, Refused, batched_tokens, block_size, case, needed, tokens
-from tests.hwcalc.engines.vllm_layer_cases import K3_STATE, KIMI, KIMI_STATE, LATENT, V3, stretched
-from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LLAMA_PAGE, LONG, V4, V4_FAR, V4_INDEX, V4_LATENT
+from tests.hwcalc.engines.vllm_cases import (
+    Case,
+    Refused,
+    batched_tokens,
+    block_bytes,
+    block_size,
+    blocks,
+    case,
+    needed,
+    state_blocks,
+    tokens,
+)
+from tests.hwcalc.engines.vllm_layer_cases import (
+    CACHED,
+    K3_STATE,
+    KIMI,
+    KIMI_STATE,
+    LATENT,
+    MIMO,
+    NEMOTRON,
+    NEMOTRON_CONV,
+    NEMOTRON_ROW,
+    NEMOTRON_SSM,
+    V3,
+    stretched,
+)
+from tests.hwcalc.engines.vllm_pool_cases import GPT, GPT_PAGE, LLAMA, LLAMA_PAGE, LONG, V4, V4_FAR, V4_INDEX, V4_LATENT
 
 __all__ = ["PENDING", "WRONG_ENTRIES"]
 
 _UTILS: Final = "v1/core/kv_cache_utils.py"
 _K3_NARROW: Final = 3 * (3 * 96 * 128) * 2 + 96 * 128 * 128 * 2
 """A state of Kimi-K3 with a recurrence in 16 bits."""
+_ZAMBA_PAGE: Final = 48 * 32 * (160 + 160) * 2
 _IN_BF16: Final = {"mamba_ssm_cache_dtype": "bfloat16"}
 _V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 // 8 + 1
 """Blocks of a request: entries of 256 tokens, two groups of windows, and compressor states of 4 and of 8 tokens."""
@@ -90,6 +115,82 @@ PENDING: Final[tuple[Pending, ...]] = (
         ),
         "model_executor/layers/mamba/gdn/kimi_gdn_linear_attn.py: Kimi-Linear's layers keep fp32 in 0.30 to 0.33, its class says bf16, and "
         "the planners fail with an AssertionError in MambaSpec.page_size_bytes",
+    ),
+    *(
+        Pending(
+            case("attention_free_block", since, "state-spaces/mamba-130m-hf", blocks, answers, **CACHED),
+            "config/cache.py: block_size is None up to 0.17 while MambaModelConfig reads it, unless the user names one. The planner of 0.12.0 has "
+            "one block of the whole length; those of 0.15.1 and 0.17.1 fail with a TypeError; that of 0.18.0 has blocks of 16",
+        )
+        for since, answers in (("0.15", ([1], Refused("block_size"))), ("0.18", (Refused("block_size"), [8192 // 16])))
+    ),
+    Pending(
+        case(
+            "hybrid_by_hand",
+            "0.10",
+            NEMOTRON,
+            block_size,
+            (Refused("528"), stretched((NEMOTRON_CONV + NEMOTRON_SSM) * 2, NEMOTRON_ROW * 2)),
+            options={"enforce_eager": "true", "enable_prefix_caching": "false"},
+        ),
+        "v1/worker/gpu_model_runner.py: the planner of 0.9.2 raises Attention block size should be increased to at least 528 in order to match "
+        "the mamba page size",
+    ),
+    Pending(
+        case(
+            "state_caching",
+            "0.16",
+            "LiquidAI/LFM2-8B-A1B",
+            state_blocks,
+            (Refused("prefix caching"), (16, {2})),
+            **CACHED,
+        ),
+        "models/lfm2_moe.py: Lfm2Moe currently does not support prefix caching, up to 0.15.1. Before 0.15, prefix caching is turned off instead",
+    ),
+    Pending(
+        # 9 attention layers with 32 heads of 160 in blocks of 48 come before the 54 states in vLLM's order of layers.
+        case(
+            "check",
+            "0.14",
+            "Zyphra/Zamba2-2.7B",
+            needed,
+            ((9 * -(-4096 // 48) + 54) * _ZAMBA_PAGE, 9 * -(-4096 // 48) * _ZAMBA_PAGE),
+            seq=4096,
+        ),
+        "models/zamba2.py: a hybrid layer builds its attention before its states. The planner of 0.14.1 names 0.71 GiB for 4,096 tokens",
+    ),
+    Pending(
+        # 39 windowed layers with 8 heads and 9 full ones with 4, keys of 192 and values of 128.
+        case(
+            "value_width",
+            "0.21",
+            MIMO,
+            block_bytes,
+            (
+                16 * (39 * 8 * (192 + 192) + 9 * 4 * (192 + 128)) * 2,
+                16 * (39 * 8 * (192 + 128) + 9 * 4 * (192 + 128)) * 2,
+            ),
+            options={"disable_hybrid_kv_cache_manager": "true"},
+        ),
+        f"{_UTILS} unify_hybrid_kv_cache_specs: head_size_v came with 0.21; the planner of 0.20.2 has pages of 1,050,624 bytes on four ranks",
+    ),
+    Pending(
+        # Three layers a stage: windowed, full, windowed; then the other way around.
+        case("groups_by_stage", "0.11", GPT, block_bytes, (Refused("stage"), 2 * GPT_PAGE), pp=8),
+        f"{_UTILS} unify_kv_cache_configs: the planner of 0.10.2 fails with an AssertionError where the groups of two stages differ",
+    ),
+    Pending(
+        # 25 windowed layers with 8 heads of 256, in groups of five.
+        case(
+            "kernel_block_of_gemma_4",
+            "0.31",
+            "google/gemma-4-26B-A4B",
+            block_bytes,
+            (5 * 16 * 8 * (256 + 256), 5 * 64 * 8 * (256 + 256)),
+            dtype="fp8",
+        ),
+        "model_executor/models/config.py Gemma4Config: per-layer FA3 and FA4 for fp8 on SM90; the planners of 0.31.0, 0.32.0 and 0.33.0 have "
+        "blocks of 64, that of 0.30.0 of 16",
     ),
 )
 
