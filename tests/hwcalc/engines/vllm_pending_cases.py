@@ -15,12 +15,15 @@ from tests.hwcalc.engines.vllm_cases import (
     block_size,
     blocks,
     case,
+    counts,
     needed,
+    small,
     state_blocks,
     tokens,
 )
 from tests.hwcalc.engines.vllm_layer_cases import (
     CACHED,
+    DRAFTED,
     K3_STATE,
     KIMI,
     KIMI_STATE,
@@ -30,10 +33,24 @@ from tests.hwcalc.engines.vllm_layer_cases import (
     NEMOTRON_CONV,
     NEMOTRON_ROW,
     NEMOTRON_SSM,
+    QWEN,
+    QWEN_DRAFTED,
     V3,
     stretched,
 )
-from tests.hwcalc.engines.vllm_pool_cases import GPT, GPT_PAGE, LLAMA, LLAMA_PAGE, LONG, V4, V4_FAR, V4_INDEX, V4_LATENT
+from tests.hwcalc.engines.vllm_pool_cases import (
+    GPT,
+    GPT_PAGE,
+    LLAMA,
+    LLAMA_PAGE,
+    LONG,
+    SCOUT,
+    TUPLES,
+    V4,
+    V4_FAR,
+    V4_INDEX,
+    V4_LATENT,
+)
 
 __all__ = ["PENDING", "WRONG_ENTRIES"]
 
@@ -191,6 +208,19 @@ PENDING: Final[tuple[Pending, ...]] = (
         ),
         "model_executor/models/config.py Gemma4Config: per-layer FA3 and FA4 for fp8 on SM90; the planners of 0.31.0, 0.32.0 and 0.33.0 have "
         "blocks of 64, that of 0.30.0 of 16",
+    ),
+    Pending(
+        # All 48 layers and the two of the draft.
+        case("chunks", "0.14", SCOUT, counts, ([50], [50]), seq=32_768, option_draft=small(8), **TUPLES),
+        "config/vllm.py __post_init__: from 0.10 to 0.33, EAGLE beside chunked layers turns the hybrid manager off",
+    ),
+    Pending(
+        case("hybrid_speculation", "0.17", QWEN, state_blocks, (Refused("draft"), (QWEN_DRAFTED, {2 + 5})), **DRAFTED),
+        "model_executor/models/config.py MambaModelConfig: 0.15 and 0.16 assert that nothing is drafted while the last states are kept",
+    ),
+    Pending(
+        case("dcp", "0.28", V4, block_size, (Refused("dcp"), Refused("dcp")), dtype="fp8", tp=8, dcp=2),
+        "v1/kv_cache_interface.py SlidingWindowSpec: DCP not support sliding window, also for latents; the planner of 0.27.1 fails with it",
     ),
 )
 
