@@ -145,7 +145,7 @@ def test_v0_keeps_windows_whole() -> None:
         ("deepseek-ai/DeepSeek-V3", {"version": "0.6.5", "tp": 8}, ">= 0.6.6"),
         ("deepseek-ai/DeepSeek-V3", {"version": "0.7.0", "tp": 8}, "came with 0.7.1"),
         ("openai/gpt-oss-20b", {"version": "0.10.0"}, ">= 0.10.1"),
-        ("nvidia/Qwen3.5-122B-A10B-NVFP4", {"version": "0.16"}, ">= 0.17.0"),
+        ("Qwen/Qwen3.5-122B-A10B", {"version": "0.16"}, ">= 0.17.0"),
         ("deepseek-ai/DeepSeek-V3.2", {"version": "0.10.2", "tp": 8}, ">= 0.11.0"),
         ("allenai/Olmo-3-7B-Instruct", {"version": "0.9.2"}, ">= 0.11.0"),
     ],
@@ -163,7 +163,7 @@ def test_a_release_refuses_what_it_has_not(model: str, fields: dict[str, Any], s
     ("model", "fields"),
     [
         ("openai/gpt-oss-20b", {"version": "0.10.1"}),
-        ("nvidia/Qwen3.5-122B-A10B-NVFP4", {"version": "0.17.0"}),
+        ("Qwen/Qwen3.5-122B-A10B", {"version": "0.17.0"}),
         ("deepseek-ai/DeepSeek-V3.2", {"version": "0.11.0", "tp": 8}),
         ("ai21labs/Jamba-v0.1", {"version": "0.10.1"}),
         ("deepseek-ai/DeepSeek-V3", {"version": "0.7.1", "tp": 8}),

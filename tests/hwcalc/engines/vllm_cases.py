@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from hwcalc import load_model
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.opened import of_vllm
+from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.model import ModelSpec
@@ -126,6 +128,21 @@ def batched_tokens(context: Opened, _: PoolInfo) -> int:
     return of_vllm(context).settings.batched_tokens
 
 
+def profiled(context: Opened, _: PoolInfo) -> int:
+    """Bytes of the activations that the profile run sees."""
+    settings = of_vllm(context).settings
+    run = ProfileRun(
+        version=settings.version,
+        parallel=context.request.parallel,
+        seq=context.tokens,
+        tokens=settings.batched_tokens,
+        rows=settings.sequences,
+        element_bytes=settings.element_bytes,
+        quantized=False,
+    )
+    return activation_parts(context.model, run)[0].expected
+
+
 def told(pattern: str) -> Ask:
     """What the error says at the group of the pattern."""
 
@@ -156,6 +173,23 @@ def small(heads: int, window: int | None = None) -> ModelSpec:
             "torch_dtype": "bfloat16",
         }
     )
+
+
+HEADS_BY_LAYER: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "architectures": ["DeciLMForCausalLM"],
+        "model_type": "deci",
+        "num_hidden_layers": 4,
+        "hidden_size": 1024,
+        "num_attention_heads": 8,
+        "num_key_value_heads_per_layer": [4, 2, 2, 1],
+        "vocab_size": 1000,
+        "intermediate_size": 64,
+        "max_position_embeddings": 32_768,
+        "torch_dtype": "bfloat16",
+    }
+)
+"""Four layers with 4, 2, 2 and 1 key/value heads of 128."""
 
 
 def mixed(pattern: str) -> dict[str, Any]:

@@ -50,10 +50,17 @@ QWEN_ROW: Final = 2 * (256 + 256) * 2
 KIMI: Final = "moonshotai/Kimi-Linear-48B-A3B-Instruct"
 KIMI_STATE: Final = 3 * (3 * 32 * 128) * 2 + 32 * 128 * 128 * 4
 K3_STATE: Final = 3 * (3 * 96 * 128) * 2 + 96 * 128 * 128 * 4
-QWEN35: Final = "nvidia/Qwen3.5-122B-A10B-NVFP4"
+QWEN35: Final = "Qwen/Qwen3.5-122B-A10B"
 QWEN35_STATE: Final = 3 * (2 * 16 * 128 + 64 * 128) * 2 + 64 * 128 * 128 * 4
 
+QWEN_IN_FP32: Final = 3 * 8192 * 2 + 32 * 128 * 128 * 4
+QWEN_SHARED: Final = (3 * 8192 * 2 + 32 * 128 * 128 * 2) // 4
+"""A state on one of four ranks. Each has one of the two key/value heads."""
+K2: Final = "moonshotai/Kimi-K2-Instruct-0905"
+MIMO: Final = "XiaomiMiMo/MiMo-V2-Flash"
+
 CACHED: Final[dict[str, Any]] = {"options": {"enable_prefix_caching": "true"}}
+DRAFTED: Final[dict[str, Any]] = {"options": {"enable_prefix_caching": "true", "speculative": "ngram:5"}}
 EIGHT: Final[dict[str, Any]] = {"tp": 8}
 
 
@@ -64,6 +71,9 @@ def stretched(state: int, row: int, step: int = 16) -> int:
 
 QWEN_DRAFTED: Final = stretched(QWEN_STATE + 5 * 8192 * 2, QWEN_ROW)
 K3_BLOCK: Final = stretched(K3_STATE, LATENT * 2, 128)
+
+JAMBA_ALIGNED: Final = stretched(JAMBA_STATE, JAMBA_ROW), {2 + 5}
+"""The running state, the one at the last boundary, and five of drafted tokens."""
 
 LAYER_CASES: Final[tuple[Case, ...]] = (
     # A row of 1,152 bytes is padded to 1,280.
@@ -76,10 +86,19 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         **EIGHT,
     ),
     case("latent_fp8", "0.10.2", V3, block_bytes, (Refused("no fp8 cache for latent"), 61 * 64 * LATENT), dtype="fp8", **EIGHT),
+    # 64 heads on eight ranks, with keys and values of 128 + 64; then latents in blocks of 64.
+    case("kimi_k2_latents", "0.10", K2, block_bytes, (61 * 16 * 8 * (192 + 192) * 2, 61 * 64 * LATENT * 2), **EIGHT),
     case("latent_block", "0.8", LITE, block_size, (16, 64)),
     case("latent_block", "0.18", LITE, block_size, (64, 16)),
     case("latent_block_forced", "0.8", LITE, block_size, (128, 64), options={"block_size": "128"}),
+    case("latent_block_forced", "0.11.1", LITE, block_size, (64, 128), options={"block_size": "128"}),
     case("latent_block_forced", "0.18", LITE, block_size, (64, 32), options={"block_size": "32"}),
+    # The kernels of SM100: Triton's, CUTLASS_MLA's, those of FLASHINFER_MLA, and its least one.
+    *(
+        case("latent_block_sm10x", since, LITE, block_size, answers, gpu=card("B200"))
+        for since, answers in (("0.10.1", (16, 128)), ("0.15", (128, 64)), ("0.18", (64, 32)))
+    ),
+    case("sparse_block_forced", "0.18", V32, block_size, (64, 128), options={"block_size": "128"}, **EIGHT),
     case("sparse_auto", "0.11.1", V32, block_bytes, (61 * 64 * (DS_MLA + INDEX), 61 * 64 * (LATENT * 2 + INDEX)), **EIGHT),
     case(
         "sparse_fp8",
@@ -94,7 +113,7 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
     case(
         "glm_sparse_fp8",
         "0.32",
-        "nvidia/GLM-5-NVFP4",
+        "zai-org/GLM-5",
         block_bytes,
         (78 * 64 * (LATENT * 2 + INDEX), 78 * 64 * (LATENT + INDEX)),
         gpu=card("B200"),
@@ -104,9 +123,17 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
     case(
         "value_width",
         "0.20",
-        "XiaomiMiMo/MiMo-V2-Flash",
+        MIMO,
         block_bytes,
         (9 * 16 * 8 * (192 + 192) * 2, 9 * 16 * 8 * (192 + 128) * 2),
+    ),
+    case(
+        "mimo_v2_dtype",
+        "0.32",
+        MIMO,
+        block_bytes,
+        (9 * 16 * 8 * (192 + 128) * 2, 9 * 16 * 8 * (192 + 128)),
+        dtype="fp8",
     ),
     # 32 windowed layers with 4 heads of 128.
     *(
@@ -161,8 +188,37 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
     ),
     # Qwen3.5's config names float32.
     case("config_states", "0.17", QWEN35, block_size, (Refused(">= 0.17.0"), stretched(QWEN35_STATE, QWEN_ROW))),
-    # 0.12 has one state for the whole length; then one for each block of 16.
-    case("attention_free_block", "0.12", "state-spaces/mamba-130m-hf", blocks, ([1], [8192 // 16]), **CACHED),
+    # What the user names holds.
+    case(
+        "gated_delta_dtype",
+        "0.17",
+        QWEN,
+        block_size,
+        (stretched(QWEN_STATE, QWEN_ROW), stretched(QWEN_IN_FP32, QWEN_ROW)),
+        options={"mamba_ssm_cache_dtype": "float32"},
+    ),
+    # A head of 256 on SM100. One head on each of four ranks: 268 tokens hold a state.
+    *(
+        case(
+            "wide_head_step",
+            since,
+            QWEN,
+            block_size,
+            (stretched(QWEN_SHARED, QWEN_ROW // 2, before), stretched(QWEN_SHARED, QWEN_ROW // 2, after)),
+            gpu=card("B200"),
+            tp=4,
+        )
+        for since, before, after in (("0.11.1", 16, 32), ("0.18", 32, 16))
+    ),
+    # 0.11.2 has one state for the whole length; then, where the user names a block, one for each.
+    case(
+        "attention_free_block",
+        "0.12",
+        "state-spaces/mamba-130m-hf",
+        blocks,
+        ([1], [8192 // 64]),
+        options={"enable_prefix_caching": "true", "block_size": "64"},
+    ),
     # Running state only; then the one at the last boundary too.
     case("hybrid_caching", "0.28", LFM2, state_blocks, ((16, {1}), (16, {2}))),
     # Nothing; then a state for each block, which has a multiple of 2,048 tokens; at last the running state and that of the last boundary.
@@ -183,6 +239,20 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         ((2048, {8192 // 2048}), (stretched(JAMBA_STATE, JAMBA_ROW), {2})),
         **CACHED,
     ),
+    # Drafted tokens: refused; then, with a state for each block, no block of their own; then the last states only; then five blocks more.
+    case(
+        "hybrid_speculation", "0.10.2", QWEN, block_size, (Refused(">= 0.10.2"), QWEN_DRAFTED), options={"speculative": "ngram:5"}
+    ),
+    case(
+        "hybrid_speculation",
+        "0.17",
+        JAMBA,
+        state_blocks,
+        (Refused("does not draft tokens"), (2048, {8192 // 2048})),
+        **DRAFTED,
+    ),
+    case("speculated_all", "0.20", JAMBA, state_blocks, ((2048, {8192 // 2048}), JAMBA_ALIGNED), **DRAFTED),
+    case("speculated_all", "0.22", JAMBA, state_blocks, (JAMBA_ALIGNED, (2048, {8192 // 2048 + 5})), **DRAFTED),
     # Five drafted tokens make the convolution five columns longer in any release, and take five blocks of a state more.
     case(
         "speculated_states",

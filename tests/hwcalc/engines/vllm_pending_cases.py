@@ -4,42 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from hwcalc.units import MIB
-from tests.hwcalc.engines.vllm_cases import Case, Refused, block_bytes, block_size, case, counts, needed, state_blocks, told
+from hwcalc.units import GIB
+from tests.hwcalc.engines.vllm_cases import (
+    Case,
+    Refused,
+    batched_tokens,
+    block_bytes,
+    block_size,
+    blocks,
+    case,
+    counts,
+    needed,
+    small,
+    state_blocks,
+    tokens,
+)
 from tests.hwcalc.engines.vllm_layer_cases import (
-    JAMBA,
-    JAMBA_ROW,
-    JAMBA_STATE,
-    LITE,
-    QWEN35,
-    QWEN35_STATE,
-    QWEN_ROW,
-    V32,
+    CACHED,
+    DRAFTED,
+    K3_STATE,
+    KIMI,
+    KIMI_STATE,
+    LATENT,
+    MIMO,
+    NEMOTRON,
+    NEMOTRON_CONV,
+    NEMOTRON_ROW,
+    NEMOTRON_SSM,
+    QWEN,
+    QWEN_DRAFTED,
+    V3,
     stretched,
 )
-from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LONG, SCOUT
-from tests.hwcalc.engines.vllm_rows import card
+from tests.hwcalc.engines.vllm_pool_cases import (
+    GPT,
+    GPT_PAGE,
+    LLAMA,
+    LLAMA_PAGE,
+    LONG,
+    SCOUT,
+    TUPLES,
+    V4,
+    V4_FAR,
+    V4_INDEX,
+    V4_LATENT,
+)
 
 __all__ = ["PENDING", "WRONG_ENTRIES"]
 
 _UTILS: Final = "v1/core/kv_cache_utils.py"
-
-HEADS_BY_LAYER: Final[dict[str, Any]] = {
-    "architectures": ["DeciLMForCausalLM"],
-    "model_type": "deci",
-    "num_hidden_layers": 4,
-    "hidden_size": 1024,
-    "num_attention_heads": 8,
-    "num_key_value_heads_per_layer": [4, 2, 2, 1],
-    "vocab_size": 1000,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32_768,
-    "torch_dtype": "bfloat16",
-}
-DRAFTED: Final[dict[str, Any]] = {"options": {"enable_prefix_caching": "true", "speculative": "ngram:5"}}
-ALIGNED: Final = stretched(JAMBA_STATE, JAMBA_ROW), {2 + 5}
+_K3_NARROW: Final = 3 * (3 * 96 * 128) * 2 + 96 * 128 * 128 * 2
+"""A state of Kimi-K3 with a recurrence in 16 bits."""
+_ZAMBA_PAGE: Final = 48 * 32 * (160 + 160) * 2
+_IN_BF16: Final = {"mamba_ssm_cache_dtype": "bfloat16"}
+_V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 // 8 + 1
+"""Blocks of a request: entries of 256 tokens, two groups of windows, and compressor states of 4 and of 8 tokens."""
 
 
 class Pending(NamedTuple):
@@ -51,110 +72,159 @@ class Pending(NamedTuple):
 
 PENDING: Final[tuple[Pending, ...]] = (
     Pending(
+        case("v0_chunk", "0.6.5", LLAMA, batched_tokens, (512, 2048), **LONG),
+        "config.py SchedulerConfig.__post_init__: 512 up to 0.6.4, 2,048 from 0.6.5 on",
+    ),
+    Pending(
+        # A row of 1,152 bytes; then padded to 1,280.
         case(
-            "estimate_told",
-            "0.9.1",
-            LLAMA,
-            told(r"Based on the available memory,(.*)"),
-            (" ", " the estimated maximum model length is 65536."),
-            **LONG,
+            "latent_row_alignment",
+            "0.7.2",
+            V3,
+            lambda _, pool: pool.bytes_per_token,
+            (61 * LATENT * 2, 61 * -(-LATENT * 2 // 256) * 256),
+            tp=8,
         ),
-        f"{_UTILS} check_enough_kv_cache_memory: 0.9.0 and 0.9.0.1 still break the sentence off, as 0.8.5 does",
+        "worker/cache_engine.py get_cache_block_size: align_to_256bytes came with 0.7.2",
     ),
     Pending(
+        # Stages of 10, 10 and 12 layers, then of 11, 11 and 10. V0 takes the least number of blocks before it logs.
         case(
-            "estimate_told",
-            "0.8.4",
-            LLAMA,
-            told(r"(Based on the available memory,)"),
-            (None, "Based on the available memory,"),
-            **LONG,
+            "logs_own_blocks", "0.8", LLAMA, tokens, (8 * GIB // (12 * LLAMA_PAGE) * 16, 8 * GIB // (11 * LLAMA_PAGE) * 16), pp=3
         ),
-        f"{_UTILS} check_enough_kv_cache_memory: 0.8.0 to 0.8.3 have no such sentence at all",
+        "executor/executor_base.py: determine_num_available_blocks takes the minimum, initialize_cache logs it",
     ),
     Pending(
-        case("gib_digits", "0.8.3", LLAMA, told(r"\(([\d.]+ Gi?B) KV cache is needed"), ("16.00 GB", "16.00 GiB"), **LONG),
-        f"{_UTILS} check_enough_kv_cache_memory: 0.8.0 to 0.8.2 write GB",
-    ),
-    Pending(
-        case("estimate_empty", "0.14", LLAMA, told(r"memory \(0.0+ GiB\)\.(.*)$"), (" ", ""), budget=MIB),
-        f"{_UTILS} check_enough_kv_cache_memory: where nothing fits, 0.8.4 to 0.13 leave two spaces before Try",
-    ),
-    Pending(
-        case("check", "0.8", LLAMA, told("^(No available memory|To serve)"), ("No available memory", "To serve"), budget=MIB),
-        "worker/worker.py raise_if_cache_size_invalid: V0 says so if there is no block, not only if there are no bytes",
-    ),
-    Pending(
-        # 32 layers, whole; then a window of 4,096 and one batch.
+        # The tuple is one page of each size of the group of full layers, which comes first in 0.27 and 0.28.
         case(
-            "windows",
-            "0.8.3",
-            "mistralai/Mistral-7B-v0.1",
+            "checks_packed_width",
+            "0.29",
+            V4,
             needed,
-            (32 * 65_536 * 2048, 32 * 65_536 * (-(-(4095 + 8192) // 16) + 1)),
-            seq=32_768,
+            (
+                22 * (V4_LATENT + V4_INDEX + V4_FAR) * _V4_BLOCKS,
+                (21 * V4_LATENT + 21 * V4_INDEX + 20 * V4_FAR) * _V4_BLOCKS,
+            ),
+            dtype="fp8",
         ),
-        "v1/worker/gpu_model_runner.py get_kv_cache_spec: 0.8.0 to 0.8.2 make a FullAttentionSpec for every layer",
-    ),
-    Pending(
-        case("chunks", "0.10", SCOUT, counts, ([48], [12, 12, 12, 12]), seq=32_768),
-        "config.py VllmConfig.__post_init__: 0.10.0 leaves the hybrid manager on for chunked layers, unless it speculates with EAGLE",
-    ),
-    Pending(
-        case("chunks", "0.10.1", SCOUT, counts, ([12, 12, 12, 12], [48]), seq=32_768),
-        "config/__init__.py: VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE, off by default, came with 0.10.1",
+        f"{_UTILS} _max_memory_usage_bytes_from_groups: the planners of 0.27.1 and 0.28.0 name 3.3 GiB for 8,192 tokens, that of 0.29.0 3.14",
     ),
     Pending(
         case(
-            "sums_page_sizes", "0.11", HEADS_BY_LAYER, block_bytes, (Refused("to one size"), 16 * (4 + 2 + 2 + 1) * 2 * 128 * 2)
+            "kimi_delta_dtype",
+            "0.30",
+            "moonshotai/Kimi-K3",
+            block_size,
+            (stretched(K3_STATE // 8, LATENT * 2, 128), stretched(_K3_NARROW // 8, LATENT * 2, 128)),
+            tp=8,
+            options=_IN_BF16,
         ),
-        f"{_UTILS} get_kv_cache_config: up to 0.10.2 NotImplementedError, as type_id holds the page size",
+        "models/kimi_k3/nvidia/kda.py get_state_dtype: the planner of 0.29.0 keeps fp32, and blocks of 768; those of 0.30.0 and 0.32.0 bf16, 384",
     ),
     Pending(
-        case("latent_block_forced", "0.11.1", LITE, block_size, (64, 128), options={"block_size": "128"}),
-        "platforms/cuda.py check_and_update_config: 0.11.0 still has block_size != 64, 0.11.1 block_size % 64 != 0",
-    ),
-    Pending(
-        case("sparse_block_forced", "0.18", V32, block_size, (64, 128), tp=8, options={"block_size": "128"}),
-        "platforms/cuda.py check_and_update_config: 0.11.0 to 0.17.1 put 64 in the place of any other block of sparse latent attention",
+        case(
+            "kimi_delta_dtype",
+            "0.30",
+            KIMI,
+            block_size,
+            (stretched(KIMI_STATE, LATENT * 2, 128), Refused("mamba_ssm_cache_dtype")),
+            options=_IN_BF16,
+        ),
+        "model_executor/layers/mamba/gdn/kimi_gdn_linear_attn.py: Kimi-Linear's layers keep fp32 in 0.30 to 0.33, its class says bf16, and "
+        "the planners fail with an AssertionError in MambaSpec.page_size_bytes",
     ),
     *(
         Pending(
-            case("latent_block_of_b200", since, LITE, block_size, answers, gpu=card("B200")),
-            "platforms/cuda.py check_and_update_config: on SM100 CUTLASS_MLA (128) from 0.10.1, FLASHINFER_MLA (64) in 0.15 to 0.17, then its 32",
+            case("attention_free_block", since, "state-spaces/mamba-130m-hf", blocks, answers, **CACHED),
+            "config/cache.py: block_size is None up to 0.17 while MambaModelConfig reads it, unless the user names one. The planner of 0.12.0 has "
+            "one block of the whole length; those of 0.15.1 and 0.17.1 fail with a TypeError; that of 0.18.0 has blocks of 16",
         )
-        for since, answers in (("0.10.1", (16, 128)), ("0.15", (128, 64)), ("0.18", (64, 32)))
+        for since, answers in (("0.15", ([1], Refused("block_size"))), ("0.18", (Refused("block_size"), [8192 // 16])))
     ),
     Pending(
         case(
-            "hybrid_step_of_b200",
-            "0.18",
-            QWEN35,
+            "hybrid_by_hand",
+            "0.10",
+            NEMOTRON,
             block_size,
-            (stretched(QWEN35_STATE, QWEN_ROW, 32), stretched(QWEN35_STATE, QWEN_ROW, 16)),
-            gpu=card("B200"),
+            (Refused("528"), stretched((NEMOTRON_CONV + NEMOTRON_SSM) * 2, NEMOTRON_ROW * 2)),
+            options={"enforce_eager": "true", "enable_prefix_caching": "false"},
         ),
-        "model_executor/models/config.py HybridAttentionMambaModelConfig: 0.11.1 to 0.17 step by 32 on SM100 with heads of 256",
+        "v1/worker/gpu_model_runner.py: the planner of 0.9.2 raises Attention block size should be increased to at least 528 in order to match "
+        "the mamba page size",
     ),
     Pending(
-        case("speculated_hybrids", "0.17", JAMBA, state_blocks, (Refused("specul"), (2048, {8192 // 2048})), **DRAFTED),
-        "model_executor/layers/mamba/abstract.py get_kv_cache_spec: up to 0.16 only qwen3_next speculates; up to 0.21 MambaSpec of mode all "
-        "adds no block for drafted tokens",
+        case(
+            "state_caching",
+            "0.16",
+            "LiquidAI/LFM2-8B-A1B",
+            state_blocks,
+            (Refused("prefix caching"), (16, {2})),
+            **CACHED,
+        ),
+        "models/lfm2_moe.py: Lfm2Moe currently does not support prefix caching, up to 0.15.1. Before 0.15, prefix caching is turned off instead",
     ),
     Pending(
-        case("speculated_hybrids", "0.20", JAMBA, state_blocks, ((2048, {8192 // 2048}), ALIGNED), **DRAFTED),
-        "model_executor/models/config.py MambaModelConfig: 0.20 and 0.21 take align in the place of all when they speculate",
+        # 9 attention layers with 32 heads of 160 in blocks of 48 come before the 54 states in vLLM's order of layers.
+        case(
+            "check",
+            "0.14",
+            "Zyphra/Zamba2-2.7B",
+            needed,
+            ((9 * -(-4096 // 48) + 54) * _ZAMBA_PAGE, 9 * -(-4096 // 48) * _ZAMBA_PAGE),
+            seq=4096,
+        ),
+        "models/zamba2.py: a hybrid layer builds its attention before its states. The planner of 0.14.1 names 0.71 GiB for 4,096 tokens",
     ),
     Pending(
-        case("speculated_hybrids", "0.22", JAMBA, state_blocks, (ALIGNED, (2048, {8192 // 2048 + 5})), **DRAFTED),
-        "model_executor/models/config.py MambaModelConfig and v1/kv_cache_interface.py MambaSpec: all again, with a block a drafted token",
+        # 39 windowed layers with 8 heads and 9 full ones with 4, keys of 192 and values of 128.
+        case(
+            "value_width",
+            "0.21",
+            MIMO,
+            block_bytes,
+            (
+                16 * (39 * 8 * (192 + 192) + 9 * 4 * (192 + 128)) * 2,
+                16 * (39 * 8 * (192 + 128) + 9 * 4 * (192 + 128)) * 2,
+            ),
+            options={"disable_hybrid_kv_cache_manager": "true"},
+        ),
+        f"{_UTILS} unify_hybrid_kv_cache_specs: head_size_v came with 0.21; the planner of 0.20.2 has pages of 1,050,624 bytes on four ranks",
+    ),
+    Pending(
+        # Three layers a stage: windowed, full, windowed; then the other way around.
+        case("groups_by_stage", "0.11", GPT, block_bytes, (Refused("stage"), 2 * GPT_PAGE), pp=8),
+        f"{_UTILS} unify_kv_cache_configs: the planner of 0.10.2 fails with an AssertionError where the groups of two stages differ",
+    ),
+    Pending(
+        # 25 windowed layers with 8 heads of 256, in groups of five.
+        case(
+            "kernel_block_of_gemma_4",
+            "0.31",
+            "google/gemma-4-26B-A4B",
+            block_bytes,
+            (5 * 16 * 8 * (256 + 256), 5 * 64 * 8 * (256 + 256)),
+            dtype="fp8",
+        ),
+        "model_executor/models/config.py Gemma4Config: per-layer FA3 and FA4 for fp8 on SM90; the planners of 0.31.0, 0.32.0 and 0.33.0 have "
+        "blocks of 64, that of 0.30.0 of 16",
+    ),
+    Pending(
+        # All 48 layers and the two of the draft.
+        case("chunks", "0.14", SCOUT, counts, ([50], [50]), seq=32_768, option_draft=small(8), **TUPLES),
+        "config/vllm.py __post_init__: from 0.10 to 0.33, EAGLE beside chunked layers turns the hybrid manager off",
+    ),
+    Pending(
+        case("hybrid_speculation", "0.17", QWEN, state_blocks, (Refused("draft"), (QWEN_DRAFTED, {2 + 5})), **DRAFTED),
+        "model_executor/models/config.py MambaModelConfig: 0.15 and 0.16 assert that nothing is drafted while the last states are kept",
+    ),
+    Pending(
+        case("dcp", "0.28", V4, block_size, (Refused("dcp"), Refused("dcp")), dtype="fp8", tp=8, dcp=2),
+        "v1/kv_cache_interface.py SlidingWindowSpec: DCP not support sliding window, also for latents; the planner of 0.27.1 fails with it",
     ),
 )
 
 WRONG_ENTRIES: Final[Mapping[tuple[str, str], str]] = MappingProxyType(
-    {
-        ("estimate_told", "0.9"): "0.9.1",
-        ("latent_block_forced", "0.11"): "0.11.1",
-    }
+    {("v0_chunk", "0.7"): "0.6.5", ("kimi_delta_dtype", "0.33"): "0.30"}
 )
 """Entries of the table that no case can show, and the release that has the rule in truth."""
