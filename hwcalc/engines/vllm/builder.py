@@ -69,6 +69,7 @@ class SpecBuilder:
             if not isinstance(kind, _KEEPERS) or kind.name == "sink_attention":
                 raise UnsupportedError(f"vLLM does not run {kind.title}.", hint="Use: --engine reference")
         self.expands_latents = expands_latents(model, settings.rules)
+        self.attention = [kind for kind in kinds if isinstance(kind, AttentionKind)]
         self.states = [kind for kind in kinds if isinstance(kind, STATE_KINDS)]
         others = [kind for kind in kinds if not isinstance(kind, STATE_KINDS)]
         self.rules = settings.rules
@@ -80,7 +81,7 @@ class SpecBuilder:
             settings.kv_dtype,
             settings.capability,
             None if latent is None else latent.qk_nope_head_dim,
-            max((kind.head_dim for kind in kinds if isinstance(kind, AttentionKind)), default=0),
+            max((kind.head_dim for kind in self.attention), default=0),
             self.rules,
         )
         self.kernel = kernel
@@ -99,7 +100,7 @@ class SpecBuilder:
             )
             if self.rules.hybrid_by_hand and given < self.block:
                 raise UnsupportedError(
-                    f"A block of {given} tokens does not hold a recurrent state of {model.architecture}, and vLLM 0.9 does not enlarge it.",
+                    f"vLLM 0.9 runs {model.architecture} only in blocks of at least {self.block} tokens, which hold a recurrent state.",
                     hint=f"Use: --engine-option block_size={self.block}, or --engine vllm@0.10",
                 )
             self.padded = self.block * row
@@ -180,8 +181,16 @@ class SpecBuilder:
             width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
             return max(1, kind.num_attention_heads // self.settings.tp), width, width
         assert isinstance(kind, AttentionKind)
-        value = kind.v_head_dim if self.rules.value_width else kind.head_dim
-        return max(1, kind.num_key_value_heads // self.settings.tp), kind.head_dim, value
+        heads = max(1, kind.num_key_value_heads // self.settings.tp)
+        narrow = {"all": True, "grouped": self._keeps_value_width(kind, heads), "no": False}[self.rules.value_width]
+        return heads, kind.head_dim, kind.v_head_dim if narrow else kind.head_dim
+
+    def _keeps_value_width(self, kind: AttentionKind, heads: int) -> bool:
+        """Whether a windowed layer has the width of its values though it is kept whole: it does if it merges with the full layers."""
+        if self.settings.hybrid or self._window(kind) is None:
+            return True
+        full = (other for other in self.attention if self._window(other) is None)
+        return any(max(1, other.num_key_value_heads // self.settings.tp) == heads for other in full)
 
     def _row(self, kind: LayerKind) -> int:
         """Bytes per token of one layer on a rank."""
@@ -254,7 +263,14 @@ class SpecBuilder:
         if self.settings.state_caching == "align":
             boundary = 2 + exports_checkpoints(kind, self.model, self.settings.delta_capability, self.rules)
         attention_free = every and not self.padded
-        given = {"block": True, "user": self.settings.block_size is not None, "length": False}[self.rules.attention_free_block]
+        given = self.rules.attention_free_block == "block" or (
+            self.settings.block_size is not None and self.rules.attention_free_block != "length"
+        )
+        if attention_free and not given and self.rules.attention_free_block == "asked":
+            raise UnsupportedError(
+                f"vLLM {self.settings.version} caches prefixes of {self.model.architecture} only where block_size is named.",
+                hint="Add: --engine-option block_size=16",
+            )
         whole = not self.aligned or (attention_free and not given)
         return StateSpec(
             block_size=self.length if whole else self.block,

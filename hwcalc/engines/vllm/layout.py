@@ -10,7 +10,7 @@ from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
-from hwcalc.engines.vllm.specs import LayerSpec, Limits, StateSpec
+from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits, StateSpec
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen
@@ -108,10 +108,19 @@ class PoolLayout:
         groups = self.groups if self.rules.check in ("groups", "tokens") else self.groups[:1]
         width = self.stage_bytes[stage]
         if self.packed and len(self.groups) > 1 and not self.rules.checks_packed_width:
-            width = _tuple_bytes(self.stage_pages(stage))
+            width = _tuple_bytes(self._full_first(self.stage_pages(stage)))
         if self.rules.check == "model":
             width = max(sum(spec.page for spec in group.specs) for group in self.groups)
         return width * sum(self.blocks(group, length) for group in groups)
+
+    def _full_first(self, pages: list[list[int]]) -> list[list[int]]:
+        """The pages of the groups, those of full layers first."""
+        return [
+            own
+            for _, own in sorted(
+                zip(self.groups, pages, strict=True), key=lambda pair: not isinstance(pair[0].specs[0], FullSpec)
+            )
+        ]
 
     def longest(self, blocks: int, bound: int) -> int:
         """The longest request, up to ``bound`` tokens, that fits into ``blocks`` blocks; 0 if none fits. Found by bisection."""
@@ -120,6 +129,18 @@ class PoolLayout:
     def longest_checked(self, budget: int, bound: int, stage: int) -> int:
         """As :meth:`longest`, by the check before start-up, in ``budget`` bytes of a rank of one stage."""
         return longest(lambda length: self.needed(length, stage) <= budget, bound)
+
+
+def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
+    """Raise an error where the groups of two stages are of different kinds: the releases that group by stage do not start then."""
+    kinds = [
+        sorted((spec.form, spec.block_size, spec.page) for spec in (group.specs[0] for group in own)) for own in stage_groups
+    ]
+    if any(one != other for own in kinds[1:] for one, other in zip(kinds[0], own, strict=False)):
+        raise UnsupportedError(
+            "This release forms groups of layers on each pipeline stage, and those of two stages differ.",
+            hint="Use another --pp, or --engine vllm@0.11",
+        )
 
 
 def longest(fits: Callable[[int], bool], bound: int) -> int:
@@ -155,6 +176,7 @@ def plan_layout(model: ModelSpec, settings: VllmSettings, length: int) -> PoolLa
     if rules.groups_by_stage and settings.pp > 1:
         stages = [[index for index, cache in enumerate(caches) if cache.stage == stage] for stage in range(settings.pp)]
         stage_groups = tuple(grouped(members) for members in stages)
+        _check_stages(stage_groups)
     return PoolLayout(
         caches=tuple(caches),
         groups=groups,

@@ -95,8 +95,8 @@ class Rules:
     """Whether windowed layers keep less than all tokens."""
     chunks: str
     """Chunked layers (Llama 4): ``groups`` of their own; kept ``whole``, but checked as chunks; or ``full`` in every respect."""
-    value_width: bool
-    """Whether a layer has the width of its values. Before, values take the width of keys."""
+    value_width: str
+    """Where a layer has the width of its values: in ``all`` layers; not in windowed ones that are kept whole (``grouped``); or ``no``."""
     window_block_fixed: bool
     """Whether windowed layers keep blocks of the kernel's size under a larger ``block_size``."""
     packed: str
@@ -110,8 +110,10 @@ class Rules:
     state_caching: str
     """Recurrent states under prefix caching: ``no``; ``all`` blocks' states or nothing; ``both`` all or the last; the ``last`` ones."""
     attention_free_block: str
-    """The tokens in a block of a model without attention that caches prefixes: the ``block`` size,
+    """The tokens in a block of a model without attention that caches prefixes: the ``block`` size, one that must be ``asked`` for,
     that of the ``user`` or else the length, or the whole ``length``."""
+    lfm2_moe_caching: bool
+    """Whether Lfm2Moe starts with prefix caching, where states can be cached at all."""
     hybrid_speculation: str
     """Hybrids that may draft tokens: ``all``, only ``qwen3_next``, or ``no`` hybrid."""
     speculated_all: str
@@ -193,17 +195,17 @@ def _off(name: str, since: str, source: str) -> Rule:
 
 TABLE: Final[tuple[Rule, ...]] = (
     Rule("engine", (("0.8", "V1"), ("0.0", "V0")), "engine/arg_utils.py _is_v1_supported_oracle"),
-    Rule("v0_chunk", (("0.7", 2048), ("0.0", 512)), "config.py SchedulerConfig"),
+    Rule("v0_chunk", (("0.6.5", 2048), ("0.0", 512)), "config.py SchedulerConfig"),
     _on("expert_buffers_kept", "0.13", "v1/worker/workspace.py"),
     Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),
     _on("dcp", "0.10.2", "engine/arg_utils.py"),
-    Rule("latent_row_alignment", (("0.8", 1), ("0.0", 256)), "worker/cache_engine.py get_cache_block_size"),
+    Rule("latent_row_alignment", (("0.8", 1), ("0.7.2", 256), ("0.0", 1)), "worker/cache_engine.py get_cache_block_size"),
     _on("kimi_k2_latents", "0.10", "config/__init__.py is_deepseek_mla"),
     _on("latent_fp8", "0.10.2", "v1/attention/backends/mla/flashmla.py"),
     Rule("hybrid_by_hand", (("0.10", False), ("0.9.2", True), ("0.0", False)), "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     _off("states_follow_cache", "0.10.1", "v1/worker/gpu_model_runner.py get_kv_cache_spec"),
     Rule("logged_tokens", (("0.20.1", "request"), ("0.0", "group")), f"{_UTILS} _report_kv_cache_config"),
-    _off("logs_own_blocks", "0.11.1", f"{_UTILS} get_kv_cache_configs"),
+    Rule("logs_own_blocks", (("0.11.1", False), ("0.8", True), ("0.0", False)), f"{_UTILS} get_kv_cache_configs"),
     Rule("logged_block", (("0.11", "group"), ("0.0", "config")), f"{_UTILS} _get_kv_cache_config_uniform_type"),
     Rule("concurrency", (("0.9.1", "blocks"), ("0.0", "length")), f"{_UTILS} get_max_concurrency_for_kv_cache_config"),
     Rule(
@@ -234,7 +236,11 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.14", "groups"), ("0.10.1", "whole"), ("0.10", "groups"), ("0.0", "full")),
         "config/vllm.py __post_init__",
     ),
-    _on("value_width", "0.20", f"{_SPECS} SlidingWindowSpec; models/mimo_v2_flash.py"),
+    Rule(
+        "value_width",
+        (("0.21", "all"), ("0.20", "grouped"), ("0.0", "no")),
+        f"{_SPECS} SlidingWindowSpec; models/mimo_v2_flash.py",
+    ),
     Rule(
         "window_block_fixed",
         (("0.30", False), ("0.25", True), ("0.0", False)),
@@ -249,7 +255,12 @@ TABLE: Final[tuple[Rule, ...]] = (
         (("0.28", "last"), ("0.15", "both"), ("0.11.1", "all"), ("0.0", "no")),
         f"{_MODELS} MambaModelConfig",
     ),
-    Rule("attention_free_block", (("0.18", "block"), ("0.12", "user"), ("0.0", "length")), f"{_MODELS} MambaModelConfig"),
+    Rule(
+        "attention_free_block",
+        (("0.18", "block"), ("0.15", "asked"), ("0.12", "user"), ("0.0", "length")),
+        f"{_MODELS} MambaModelConfig",
+    ),
+    _on("lfm2_moe_caching", "0.16", "model_executor/models/lfm2_moe.py"),
     Rule(
         "hybrid_speculation",
         (("0.17", "all"), ("0.10.2", "qwen3_next"), ("0.0", "no")),
@@ -264,7 +275,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
     Rule("nemotron_states", (("0.20", "fp32"), ("0.13", "fp16"), ("0.0", "conv")), f"{_MODELS} NemotronHForCausalLMConfig"),
     _on("gated_delta_dtype", "0.17", "model_executor/layers/mamba/mamba_utils.py"),
-    _on("kimi_delta_dtype", "0.33", "model_executor/layers/mamba/mamba_utils.py"),
+    _on("kimi_delta_dtype", "0.30", "models/kimi_k3/nvidia/kda.py"),
     _on("config_states", "0.17", f"{_MODELS} Qwen3_5ForConditionalGenerationConfig"),
     Rule("latent_block", (("0.18", 16), ("0.8", 64), ("0.0", 16)), "platforms/cuda.py check_and_update_config"),
     Rule(

@@ -15,7 +15,7 @@ from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype, hears_state_dtype
 from hwcalc.errors import UsageError
-from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
+from hwcalc.formulas import ChunkedAttention, CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
@@ -113,6 +113,9 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
     kinds = cached_kinds(model)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(request, model, kinds, rules)
+    speculation = read_speculation(options.get("speculative"), request.draft, request.option_draft)
+    # The hybrid KV cache manager does not take chunks beside a draft that reads the target's hidden states.
+    chunks_drafted = ChunkedAttention in kinds and speculation is not None and speculation.reads_hidden_states
     return VllmSettings(
         kv_dtype=_kv_dtype(model, request.dtype, model_dtype, capability, kinds, rules),
         model_dtype=model_dtype,
@@ -130,9 +133,9 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         prefix_caching=prefix_caching,
         state_caching=state_caching,
         concurrent_batches=_concurrent_batches(options, model, version, request.parallel.pp),
-        hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False),
+        hybrid=not _flag(options.get("disable_hybrid_kv_cache_manager"), default=False) and not chunks_drafted,
         override=_number(options.get("num_gpu_blocks_override"), "num_gpu_blocks_override"),
-        speculation=read_speculation(options.get("speculative"), request.draft, request.option_draft),
+        speculation=speculation,
         delta_capability=_delta_capability(options.get("gdn_prefill_backend"), capability),
     )
 

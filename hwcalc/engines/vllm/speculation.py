@@ -24,6 +24,11 @@ class Speculation:
     tokens: int
     model: ModelSpec | None = None
 
+    @property
+    def reads_hidden_states(self) -> bool:
+        """Whether the draft takes hidden states of the target (``use_eagle`` in vLLM)."""
+        return self.method in ("eagle", "mtp", "dflash")
+
 
 def draft_named(value: str | None) -> str | None:
     """The id of the model in ``draft:MODEL[:N]``, ``eagle:…`` or ``dflash:…``, a value of the option ``speculative``."""

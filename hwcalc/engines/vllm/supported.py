@@ -96,11 +96,21 @@ def _check_release(opened: VllmOpened) -> None:
         raise UnsupportedError(f"vLLM {version} has no fp8 cache for latent attention.", hint="Use --dtype auto")
     if CompressedAttention in kinds and not rules.compressed_auto and opened.request.dtype in (None, "auto"):
         raise UnsupportedError(f"vLLM {version} runs {model.architecture} only where fp8 is named.", hint="Use: --dtype fp8")
-    speculates = rules.hybrid_speculation in ("all", model.model_type)
+    last = opened.settings.state_caching == "align"
+    speculates = rules.hybrid_speculation == "all" or (rules.hybrid_speculation == model.model_type and not last)
     if opened.settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
         raise UnsupportedError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
     if CompressedAttention in kinds and parallel.pp > 1 and not rules.compressed_pp:
         raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
+    if model.model_type == "lfm2_moe" and last and not rules.lfm2_moe_caching:
+        raise UnsupportedError(
+            f"vLLM {version} has no prefix caching for {model.architecture}.", hint="Leave out: enable_prefix_caching=true"
+        )
+    if (model.architecture or "").startswith("KimiLinear") and opened.settings.state != "fp32":
+        raise UnsupportedError(
+            f"vLLM {version} runs {model.architecture} only with mamba_ssm_cache_dtype=float32.",
+            hint="Leave out: mamba_ssm_cache_dtype",
+        )
     by_hand = is_on(options.get("enforce_eager")) and not is_on(options.get("enable_prefix_caching", "true"))
     if rules.hybrid_by_hand and kinds & set(STATE_KINDS) and not by_hand:
         raise UnsupportedError(
@@ -130,7 +140,7 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
         return
     if parallel.tp % parallel.dcp:
         raise UsageError(f"dcp {parallel.dcp} does not divide tp {parallel.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
-    if any(isinstance(kind, (SlidingAttention, ChunkedAttention)) for kind in attention):
+    if any(isinstance(kind, (SlidingAttention, ChunkedAttention, CompressedAttention)) for kind in kinds):
         raise UnsupportedError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
     for kind in attention:
         if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):

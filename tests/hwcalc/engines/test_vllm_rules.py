@@ -15,18 +15,17 @@ from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_cases import RELEASES, Case, answer
 from tests.hwcalc.engines.vllm_layer_cases import LAYER_CASES
-from tests.hwcalc.engines.vllm_pending_cases import PENDING, WRONG_ENTRIES, Pending
 from tests.hwcalc.engines.vllm_pool_cases import LLAMA, LLAMA_BLOCK, POOL_CASES
+from tests.hwcalc.engines.vllm_release_cases import LASTING_CASES, RELEASE_CASES
 from tests.hwcalc.engines.vllm_rows import groups, pool, rows
 
-CASES: Final = (*POOL_CASES, *LAYER_CASES)
+CASES: Final = (*POOL_CASES, *LAYER_CASES, *RELEASE_CASES)
 BOUNDARIES: Final = {(rule.name, since) for rule in TABLE for since, _ in rule.entries[:-1]}
 """Every rule with every release in which it changed."""
 
 
-def _name(asked: Case | Pending) -> str:
-    inner = asked.case if isinstance(asked, Pending) else asked
-    return f"{inner.rule}-{inner.since}"
+def _name(asked: Case) -> str:
+    return f"{asked.rule}-{asked.since}"
 
 
 @pytest.mark.parametrize("asked", CASES, ids=_name)
@@ -38,23 +37,15 @@ def test_a_rule_changes_what_a_plan_says(asked: Case) -> None:
     assert answer(asked, since) == asked.after
 
 
-@pytest.mark.parametrize("pending", PENDING, ids=_name)
-def test_a_rule_that_is_not_planned_yet(pending: Pending) -> None:
-    """A case that begins to pass must move to the others."""
-    before, since = pending.case.releases
-    found = answer(pending.case, before), answer(pending.case, since)
-    assert found != (pending.case.before, pending.case.after), f"{_name(pending)} is planned now: move the case"
-    pytest.xfail(pending.evidence)
+@pytest.mark.parametrize("asked", LASTING_CASES, ids=_name)
+def test_a_rule_leaves_the_rest_as_it_was(asked: Case) -> None:
+    """What both releases say."""
+    assert (asked.before, asked.after) == tuple(answer(asked, release) for release in asked.releases)
 
 
 def test_every_change_of_every_rule_has_a_case() -> None:
     """And no case names a rule or a release that the table lacks."""
-    cases = {(each.rule, each.since) for each in CASES}
-    pending = {(each.case.rule, each.case.since) for each in PENDING}
-    assert cases <= BOUNDARIES
-    assert set(WRONG_ENTRIES) <= BOUNDARIES
-    assert BOUNDARIES <= cases | pending | set(WRONG_ENTRIES)
-    assert not set(WRONG_ENTRIES) & cases
+    assert BOUNDARIES == {(each.rule, each.since) for each in CASES}
 
 
 @pytest.mark.parametrize("rule", TABLE, ids=lambda rule: rule.name)

@@ -151,7 +151,6 @@ POOL_CASES: Final[tuple[Case, ...]] = (
     # All 26 layers are full; then groups of 4, the number of full layers.
     case("groups_layers", "0.9.1", GEMMA, block_bytes, (26 * GEMMA_PAGE, 4 * GEMMA_PAGE)),
     # 26 layers that alternate: a stage has 7 of one kind and 6 of the other, in groups of 6; then its 7 of the model's group of 13.
-    case("groups_by_stage", "0.11", "google/gemma-2-2b-it", block_bytes, (6 * GEMMA2_PAGE, 7 * GEMMA2_PAGE), pp=2),
     # 6 of one kind are less than 1.25 x 5, and 5 less than 1.5 x 4, but not less than 1.25 x 4.
     case("group_ratio", "0.12", mixed("sfsfsfsfsfs"), block_bytes, (5 * MIXED_PAGE, 6 * MIXED_PAGE)),
     case("group_ratio", "0.18", mixed("sfsfsfsfs"), block_bytes, (4 * MIXED_PAGE, 5 * MIXED_PAGE)),
