@@ -15,7 +15,7 @@ from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, Spa
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["backend_block", "compute_capability", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
+__all__ = ["backend_block", "compressed_block", "compute_capability", "hybrid_block", "kernel_block", "sparse_kv_dtype"]
 
 _DEFAULT: Final = 16
 _HOPPER: Final = 90
@@ -87,6 +87,16 @@ def backend_block(kernel: int, *, packed: bool, user: int | None) -> int:
         )
     # A packed page with 8 bits per element must hold a page of 16 tokens with 16 bits per element.
     return max(size, ceil_div(2 * _DEFAULT, size) * size) if packed else size
+
+
+def compressed_block(user: int | None, rules: Rules) -> int:
+    """Tokens in a block of compressed latent attention (DeepSeek-V4). ``user`` is the requested block size."""
+    if user is not None and user not in rules.compressed_blocks:
+        raise UnsupportedError(
+            f"block_size={user:,} is not known for compressed latent attention.",
+            hint="Use: --engine-option block_size=" + " or ".join(map(str, rules.compressed_blocks)),
+        )
+    return user or _COMPRESSED_BLOCK
 
 
 def hybrid_block(size: int, kernel: int, *, attention_row: int, state: int, step: int) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.vllm import formats
-from hwcalc.engines.vllm.blocks import backend_block, hybrid_block, kernel_block
+from hwcalc.engines.vllm.blocks import backend_block, compressed_block, hybrid_block, kernel_block
 from hwcalc.engines.vllm.classes import expands_latents
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import (
@@ -86,7 +86,11 @@ class SpecBuilder:
         )
         self.kernel = kernel
         user = settings.block_size if latent is None else self._user_block(kernel, sparse=_has(kinds, SparseIndexer))
-        self.block = backend_block(kernel, packed=self.leaves_outer, user=user)
+        self.block = (
+            compressed_block(user, self.rules)
+            if _has(kinds, CompressedAttention)
+            else backend_block(kernel, packed=self.leaves_outer, user=user)
+        )
         self.padded = 0
         if self.states and others:
             row = self._row(others[0])

@@ -153,6 +153,8 @@ class Rules:
     """Whether MiMo-V2's attention hears of the KV dtype."""
     sparse_fp8: str
     """DeepSeek-V3.2's cache for fp8: its ``own`` layout of 656 bytes on every GPU, or by the ``gpu``."""
+    compressed_blocks: tuple[int, ...]
+    """The block sizes of compressed latent attention that may be asked for."""
     compressed_auto: bool
     """Whether DeepSeek-V4 takes ``auto``. Before, fp8 must be named."""
     compressed_pp: bool
@@ -294,6 +296,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     Rule("sparse_auto", (("0.11.1", "auto"), ("0.0", "fp8_ds_mla")), f"{_MODELS} DeepseekV32ForCausalLM"),
     _on("mimo_v2_dtype", "0.32", "models/mimo_v2.py"),
     Rule("sparse_fp8", (("0.18", "gpu"), ("0.0", "own")), f"{_MODELS} DeepseekV32ForCausalLM"),
+    Rule("compressed_blocks", (("0.27", (128, 256)), ("0.0", (256,))), "v1/attention/backends/mla/indexer.py"),
     _on("compressed_auto", "0.30", "models/deepseek_v4/attention.py"),
     _on("compressed_pp", "0.21", "models/deepseek_v4"),
     _on("glm_sparse_fp8", "0.32", f"{_MODELS} GlmMoeDsaForCausalLM"),

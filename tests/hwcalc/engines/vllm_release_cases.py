@@ -60,6 +60,8 @@ _V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 //
 """Blocks of a request: entries of 256 tokens, two groups of windows, and compressor states of 4 and of 8 tokens."""
 
 RELEASE_CASES: Final[tuple[Case, ...]] = (
+    # The planner of 0.26.0 fails with an AssertionError at 128 tokens; those of 0.27.0 to 0.33.0 take them, and have the same pages.
+    case("compressed_blocks", "0.27", V4, block_size, (Refused("block_size=128"), 128), dtype="fp8", options={"block_size": "128"}),
     # config.py SchedulerConfig.__post_init__: 512 up to 0.6.4, 2,048 from 0.6.5 on.
     case("v0_chunk", "0.6.5", LLAMA, batched_tokens, (512, 2048), **LONG),
     # worker/cache_engine.py get_cache_block_size: align_to_256bytes came with 0.7.2.
