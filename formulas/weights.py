@@ -59,6 +59,11 @@ class Part(enum.StrEnum):
     MTP = "mtp"
     """Multi-token-prediction layers. The checkpoint has them, but the model that transformers builds does not."""
 
+    @property
+    def is_tower(self) -> bool:
+        """Whether the part reads images or sound."""
+        return self in (Part.VISION, Part.AUDIO)
+
 
 @frozen
 class Weight:
@@ -120,6 +125,11 @@ class Weights:
     def active(self) -> int:
         """Parameters that one token of text uses: all except the experts that it does not use. Towers count."""
         return sum(block.active_elements for block in self.blocks if block.part is not Part.MTP)
+
+    @property
+    def has_towers(self) -> bool:
+        """Whether the model reads images or sound."""
+        return any(block.part.is_tower for block in self.blocks)
 
     @property
     def mtp(self) -> int:

@@ -30,14 +30,14 @@ V0_SEQUENCES: Final = 256
 """The default of ``max_num_seqs`` in V0, whatever the GPU."""
 
 
-def batch_defaults(gpu: Gpu | None, version: str, seq: int) -> tuple[int, int]:
+def batch_defaults(gpu: Gpu | None, version: str, seq: int, *, whole: bool = False) -> tuple[int, int]:
     """The defaults of ``max_num_seqs`` and ``max_num_batched_tokens`` on this GPU; without a GPU, those on an H100.
 
     GPUs with at least 160 GiB have 1,024 and 16,384; those with at least 70 GiB have 1,024 and 8,192, except A100 and GB10; all others
-    have 256 and 2,048. ``seq`` is the longest sequence, on which the batch of V0 depends.
+    have 256 and 2,048. ``seq`` is the longest sequence, on which the batch of V0 depends; ``whole`` says that V0 does not cut it.
     """
     if runs_v0(version):
-        return V0_SEQUENCES, v0_batch(seq, version)
+        return V0_SEQUENCES, v0_batch(seq, version, whole=whole)
     return _without_a_gpu(version) if gpu is None else _batch_class(gpu, version)
 
 
@@ -74,13 +74,13 @@ def runs_v0(version: str) -> bool:
     return rules_of(planned_version(version)).engine == "V0"
 
 
-def v0_batch(seq: int, version: str) -> int:
-    """The default of ``max_num_batched_tokens`` in V0: a whole prompt, or chunks for prompts beyond 32,768 tokens.
+def v0_batch(seq: int, version: str, *, whole: bool = False) -> int:
+    """The default of ``max_num_batched_tokens`` in V0: a whole prompt, or chunks for prompts beyond 32,768 tokens unless ``whole``.
 
-    >>> v0_batch(20_000, "0.7"), v0_batch(512, "0.7"), v0_batch(131_072, "0.7"), v0_batch(131_072, "0.6")
+    >>> v0_batch(20_000, "0.7"), v0_batch(512, "0.7"), v0_batch(131_072, "0.7"), v0_batch(131_072, "0.6.4")
     (20000, 2048, 2048, 512)
     """
-    if seq > _LONGEST_WHOLE:
+    if seq > _LONGEST_WHOLE and not whole:
         return rules_of(planned_version(version)).v0_chunk
     return max(_V0_LEAST, seq)
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["encoder_cache_bytes", "resident_bytes_rank"]
 
 _TABLES: Final = frozenset({"embedding", "head"})
-_TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
 
 
 def resident_bytes_rank(
@@ -58,7 +57,7 @@ def resident_bytes_rank(
 
 
 def _is_layer(block: Block) -> bool:
-    return block.part in _TOWERS or (block.part is Part.LANGUAGE and block.kind not in _TABLES)
+    return block.part.is_tower or (block.part is Part.LANGUAGE and block.kind not in _TABLES)
 
 
 def encoder_cache_bytes(
@@ -75,7 +74,7 @@ def encoder_cache_bytes(
     if model.counted is None:
         return None
     source = "vLLM 0.33 v1/core/encoder_cache_manager.py: as many vectors as a batch has tokens, inside the profiled peak"
-    if not any(block.part in _TOWERS for block in model.counted.blocks):
+    if not model.counted.has_towers:
         return RankBytes(low=0, expected=0, high=0, source=source)
     size = max(batched_tokens, item_tokens) * (model.hidden_size or 0) * (1 + model.facts.deepstack_layers) * element_bytes
     return RankBytes(low=0, expected=size, high=size, source=source)

@@ -27,6 +27,13 @@ class Rules:
 
     engine: str
     """The engine that runs by default: ``V0`` or ``V1``. V0 has no groups, no null block, and keeps every token of every layer."""
+    v0_where: tuple[str, ...]
+    """What makes a release of V1 run V0 instead: ``capability`` below 8.0, ``fp8`` without FlashAttention 3 (``but 10.0``: unless on
+    a B200), ``fp32``, a model as ``draft``."""
+    v1_asked: tuple[str, ...]
+    """What takes V0 unless V1 is asked for: recurrent ``states``, pipeline ``stages``, ``drafts``, a GPU of ``amd``."""
+    v0_multimodal: int
+    """The least tokens of V0's batch for models that read images or sound."""
     v0_chunk: int
     """Tokens of V0's batch for prompts that it cuts."""
     expert_buffers_kept: bool
@@ -197,6 +204,23 @@ def _off(name: str, since: str, source: str) -> Rule:
 
 TABLE: Final[tuple[Rule, ...]] = (
     Rule("engine", (("0.8", "V1"), ("0.0", "V0")), "engine/arg_utils.py _is_v1_supported_oracle"),
+    Rule(
+        "v0_where",
+        (
+            ("0.10.2", ()),
+            ("0.10", ("capability", "fp8 but 10.0", "draft")),
+            ("0.9", ("capability", "fp8", "draft")),
+            ("0.8", ("capability", "fp8", "draft", "fp32")),
+            ("0.0", ()),
+        ),
+        "engine/arg_utils.py _is_v1_supported_oracle",
+    ),
+    Rule(
+        "v1_asked",
+        (("0.10.2", ()), ("0.9", ("states",)), ("0.8", ("stages", "drafts", "amd")), ("0.0", ())),
+        "engine/arg_utils.py _is_v1_supported_oracle",
+    ),
+    Rule("v0_multimodal", (("0.6.3", 5120), ("0.0", 4096)), "config.py SchedulerConfig"),
     Rule("v0_chunk", (("0.6.5", 2048), ("0.0", 512)), "config.py SchedulerConfig"),
     _on("expert_buffers_kept", "0.13", "v1/worker/workspace.py"),
     Rule("stage_remainder", (("0.8", "before the last"), ("0.0", "last")), "distributed/utils.py get_pp_indices"),

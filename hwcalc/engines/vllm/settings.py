@@ -15,7 +15,15 @@ from hwcalc.engines.vllm.runner import runs_second_runner
 from hwcalc.engines.vllm.speculation import Speculation, read_speculation
 from hwcalc.engines.vllm.states import STATE_KINDS, caching_of_states, default_state_dtype, hears_state_dtype
 from hwcalc.errors import UsageError
-from hwcalc.formulas import ChunkedAttention, CompressedAttention, LatentAttention, LayerKind, SharedCache, SparseIndexer
+from hwcalc.formulas import (
+    ChunkedAttention,
+    CompressedAttention,
+    LatentAttention,
+    LayerKind,
+    SharedCache,
+    SlidingAttention,
+    SparseIndexer,
+)
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
@@ -55,6 +63,8 @@ class VllmSettings:
     """``max_num_batched_tokens``."""
     full_batch: int | None
     """The default of ``batched_tokens`` for long sequences; ``None`` if the user sets it. A batch never has more than all tokens."""
+    whole_from: int | None
+    """The least tokens of V0's batch for a model whose prompts it never cuts; ``None`` if it cuts long ones, and in V1."""
     sequences: int
     """``max_num_seqs``."""
     prefix_caching: bool
@@ -92,7 +102,7 @@ class VllmSettings:
 
     def sized(self, request: Request) -> VllmSettings:
         """The settings for a request that differs only in length and batch."""
-        sequences, batched, full = _batches(request, self.version)
+        sequences, batched, full = _batches(request, self.version, whole_from=self.whole_from)
         if (sequences, batched, full) == (self.sequences, self.batched_tokens, self.full_batch):
             return self
         return replace(self, sequences=sequences, batched_tokens=batched, full_batch=full)
@@ -109,8 +119,9 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
     rules = rules_of(planned_version(version))
     capability = compute_capability(request.hardware.gpu)
     model_dtype = _model_dtype(model, options.get("dtype"))
-    sequences, batched, full_batch = _batches(request, version)
     kinds = cached_kinds(model)
+    whole_from = _whole_from(request, model, kinds, rules)
+    sequences, batched, full_batch = _batches(request, version, whole_from=whole_from)
     conv = _dtype_option(options, "mamba_cache_dtype", model_dtype)
     prefix_caching, state_caching = _prefix_caching(request, model, kinds, rules)
     speculation = read_speculation(options.get("speculative"), request.draft, request.option_draft)
@@ -129,6 +140,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
         block_size=_number(options.get("block_size"), "block_size"),
         batched_tokens=batched,
         full_batch=full_batch,
+        whole_from=whole_from,
         sequences=sequences,
         prefix_caching=prefix_caching,
         state_caching=state_caching,
@@ -180,10 +192,21 @@ def cached_kinds(model: ModelSpec) -> frozenset[type[LayerKind]]:
     return frozenset(kinds - {SharedCache})
 
 
-def _batches(request: Request, version: str) -> tuple[int, int, int | None]:
+def _whole_from(request: Request, model: ModelSpec, kinds: frozenset[type[LayerKind]], rules: Rules) -> int | None:
+    """:attr:`VllmSettings.whole_from`: V0 cuts no prompts of windowed and multimodal models, nor beside adapters or drafts."""
+    if rules.engine != "V0":
+        return None
+    if model.counted is not None and model.counted.has_towers:
+        return rules.v0_multimodal
+    drafts = "speculative" in request.options or request.draft is not None
+    return 0 if SlidingAttention in kinds or request.lora is not None or drafts else None
+
+
+def _batches(request: Request, version: str, *, whole_from: int | None) -> tuple[int, int, int | None]:
     """``max_num_seqs``, ``max_num_batched_tokens`` and :attr:`VllmSettings.full_batch`."""
     rules = rules_of(planned_version(version))
-    sequences, batched = batch_defaults(request.hardware.gpu, version, request.seq)
+    sequences, batched = batch_defaults(request.hardware.gpu, version, request.seq, whole=whole_from is not None)
+    batched = max(batched, whole_from or 0)
     user_sequences = _number(request.options.get("max_num_seqs"), "max_num_seqs")
     user_batched = _number(request.options.get("max_num_batched_tokens"), "max_num_batched_tokens")
     sequences = user_sequences or sequences

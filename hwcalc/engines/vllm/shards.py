@@ -44,7 +44,6 @@ _SHARDED_NORMS: Final = frozenset({"minimax_m2"})
 _REPLICATED_TOWERS: Final = frozenset({"gemma3n", "gemma4", "kimi_k3"})
 """Model types whose towers are modules of transformers, which are whole on every rank."""
 _REPLICATED_PROJECTORS: Final = frozenset({"gemma3n", "gemma4", "internvl", "kimi_k25", "kimi_k3", "muse_glimmer"})
-_TOWERS: Final = frozenset({Part.VISION, Part.AUDIO})
 
 
 def check_experts(model: ModelSpec, ranks: int) -> None:
@@ -102,7 +101,7 @@ class VllmRank(Rank):
             return True
         if block.part is Part.PROJECTOR:
             return family in _REPLICATED_PROJECTORS
-        return block.part in _TOWERS and family in _REPLICATED_TOWERS
+        return block.part.is_tower and family in _REPLICATED_TOWERS
 
     def is_sharded_norm(self, path: str) -> bool:
         if path.endswith((".q_norm.weight", ".k_norm.weight")):

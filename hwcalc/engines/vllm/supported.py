@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.noted import Noted
@@ -27,6 +28,8 @@ _OWN_CACHES: Final = ("Inkling", "Qwen4Exp", "Zaya")
 _VENDORS: Final = ("nvidia", "amd")
 _LEAST_CAPABILITY: Final = 70
 """Compute capability 7.0, which vLLM's installation page requires."""
+_AMPERE: Final = 80
+_B200: Final = 100
 _LATENT_SINCE: Final = (0, 7, 1)
 
 
@@ -41,9 +44,10 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
         )
     if opened.settings.rules.engine == "V0":
         _check_v0(opened)
+    _check_engine(opened)
     _check_ranks(model, opened.request.parallel)
     _check_release(opened)
-    notes = []
+    notes = list(_asked_for(opened))
     if planned_version(opened.version)[:2] < planned_version(NEWEST)[:2]:
         message = f"Flags are taken to be those of {NEWEST}; the planner's rules are those of {opened.version}."
         notes.append(Note(code="older-version", message=message))
@@ -74,6 +78,43 @@ def _check_v0(opened: VllmOpened) -> None:
         raise UnsupportedError(
             f"vLLM {opened.version} keeps full keys and values of this model: multi-head latent attention came with 0.7.1.",
             hint="Use: --engine vllm@0.7, or a newer version.",
+        )
+
+
+def _check_engine(opened: VllmOpened) -> None:
+    """Raise an error where a release of V1 runs V0 for this GPU, dtype or draft: V0's rules are known for releases before 0.8."""
+    settings, gpu = opened.settings, opened.request.hardware.gpu
+    speculation = settings.speculation
+    unlike_hopper = settings.kv_dtype.startswith("fp8") and settings.capability // 10 != 9
+    found = {
+        "capability": gpu is not None and 0 < compute_capability(gpu) < _AMPERE and "compute capability below 8.0",
+        "fp8": unlike_hopper and "an fp8 cache on this GPU",
+        "fp8 but 10.0": unlike_hopper and settings.capability != _B200 and "an fp8 cache on this GPU",
+        "draft": speculation is not None and speculation.method == "draft" and "a draft model",
+        "fp32": settings.model_dtype == "fp32" and "float32",
+    }
+    reason = next((found[each] for each in settings.rules.v0_where if found[each]), None)
+    if reason:
+        raise UnsupportedError(
+            f"vLLM {opened.version} runs its older engine (V0) for {reason}; kvplan knows V0 only before 0.8.",
+            hint="Use: --engine vllm@0.10.2, or a newer version.",
+        )
+
+
+def _asked_for(opened: VllmOpened) -> Iterator[Note]:
+    """A note where a release runs V1 only if it is told to."""
+    gpu = opened.request.hardware.gpu
+    found = {
+        "states": bool(cached_kinds(opened.model) & set(STATE_KINDS)),
+        "drafts": opened.settings.speculation is not None,
+        "amd": gpu is not None and gpu.vendor.lower() == "amd",
+        "stages": opened.request.parallel.pp > 1,
+    }
+    if any(found[each] for each in opened.settings.rules.v1_asked):
+        how = "with Ray (--distributed-executor-backend ray)" if found["stages"] else "if VLLM_USE_V1=1 is set"
+        yield Note(
+            code="engine-asked",
+            message=f"This is the V1 engine, which vLLM {opened.version} runs here only {how}; else it runs V0.",
         )
 
 

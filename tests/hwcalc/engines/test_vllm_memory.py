@@ -103,11 +103,13 @@ def test_batch_defaults(gpu: str, sequences: int, tokens: int) -> None:
         ("h100", "0.7", 8192, 256, 8192),
         ("h100", "0.7", 512, 256, 2048),
         ("h100", "0.7", 131_072, 256, 2048),
-        ("h100", "0.6", 131_072, 256, 512),
+        ("h100", "0.6.4", 131_072, 256, 512),
+        ("l4", "0.8.3", 8192, 1024, 2048),
+        ("l4", "0.8.4", 8192, 256, 2048),
     ],
 )
 def test_batch_defaults_by_version(gpu: str, version: str, seq: int, sequences: int, tokens: int) -> None:
-    """The class of 160 GiB came with 0.28, the exception of the A100 with 0.9, that of GB10 with 0.33; V0 takes whole prompts."""
+    """The class of 160 GiB came with 0.28, the exception of the A100 with 0.9, that of GB10 with 0.33, fewer rows on small GPUs with 0.8.4; V0 takes whole prompts."""
     assert batch_defaults(find_gpu(gpu), version, seq) == (sequences, tokens)
 
 

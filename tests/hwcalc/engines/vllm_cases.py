@@ -123,6 +123,11 @@ def state_blocks(context: Opened, pool: PoolInfo) -> tuple[int | None, set[int]]
     return pool.block_size, {group.blocks_per_request for group in context.groups if group.kind == "state"}
 
 
+def noted(context: Opened, _: PoolInfo) -> set[str]:
+    """Whether a note says that V1 runs only if it is asked for."""
+    return {note.code for note in context.notes} & {"engine-asked"}
+
+
 def batched_tokens(context: Opened, _: PoolInfo) -> int:
     """Tokens in a batch."""
     return of_vllm(context).settings.batched_tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from hwcalc.profiles.gpus import find_gpu
 from hwcalc.units import GIB
 from tests.hwcalc.engines.vllm_cases import (
     Case,
@@ -15,6 +16,7 @@ from tests.hwcalc.engines.vllm_cases import (
     case,
     counts,
     needed,
+    noted,
     small,
     state_blocks,
     tokens,
@@ -60,8 +62,21 @@ _V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 //
 """Blocks of a request: entries of 256 tokens, two groups of windows, and compressor states of 4 and of 8 tokens."""
 
 RELEASE_CASES: Final[tuple[Case, ...]] = (
+    # Releases of V1 up to 0.10.1 leave some GPUs, dtypes and drafts to V0, or run V1 for them if it is asked for.
+    case("v0_where", "0.8", LLAMA, blocks, ([8192 // 16], Refused("capability below 8.0")), gpu=find_gpu("t4")),
+    case("v0_where", "0.8", LLAMA, blocks, ([8192 // 16], Refused("float32")), options={"dtype": "float32"}),
+    case("v0_where", "0.9", LLAMA, blocks, (Refused("float32"), [8192 // 16]), options={"dtype": "float32"}),
+    case("v0_where", "0.10", LLAMA, blocks, (Refused("fp8 cache"), [8192 // 16]), gpu=find_gpu("b200"), dtype="fp8"),
+    case("v0_where", "0.10.2", LLAMA, blocks, (Refused("fp8 cache"), [8192 // 16]), gpu=find_gpu("a100-pcie-40gb"), dtype="fp8"),
+    case("v1_asked", "0.8", LLAMA, noted, (set(), {"engine-asked"}), pp=2),
+    case("v1_asked", "0.9", LLAMA, noted, ({"engine-asked"}, set()), pp=2),
+    case("v1_asked", "0.10.2", "ai21labs/Jamba-v0.1", noted, ({"engine-asked"}, set())),
+    # Not cut into chunks, and at least so many tokens.
+    case("v0_multimodal", "0.6.3", "microsoft/Phi-3.5-vision-instruct", batched_tokens, (4096, 5120), seq=2048),
     # The planner of 0.26.0 fails with an AssertionError at 128 tokens; those of 0.27.0 to 0.33.0 take them, and have the same pages.
-    case("compressed_blocks", "0.27", V4, block_size, (Refused("block_size=128"), 128), dtype="fp8", options={"block_size": "128"}),
+    case(
+        "compressed_blocks", "0.27", V4, block_size, (Refused("block_size=128"), 128), dtype="fp8", options={"block_size": "128"}
+    ),
     # config.py SchedulerConfig.__post_init__: 512 up to 0.6.4, 2,048 from 0.6.5 on.
     case("v0_chunk", "0.6.5", LLAMA, batched_tokens, (512, 2048), **LONG),
     # worker/cache_engine.py get_cache_block_size: align_to_256bytes came with 0.7.2.
