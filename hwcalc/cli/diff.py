@@ -25,7 +25,11 @@ _LONGEST = 60
 
 
 def run(*, models: list[str] | None, **options: Any) -> Answer:
-    """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
+    """Show which memory-bearing keys and bytes differ between two models, revisions or files.
+
+    The status is 1 if an accelerator is named and one of the two is not known to fit it.
+    """
+    from hwcalc.cli.verdict import why_not
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
     from hwcalc.planner.asked import read_options
@@ -47,7 +51,9 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
         say_unreachable(planned.notes)
     difference = compare(a, b, plan_a, plan_b)
     remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
-    return replace(_answer(difference, plan_a.request.seq, view), remarks=remarks)
+    refuted = [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
+    status = 1 if plan_a.refutes or plan_b.refutes else 0
+    return replace(_answer(difference, plan_a.request.seq, view), remarks=(*remarks, *refuted), status=status)
 
 
 def _answer(difference: Difference, seq: int, view: View) -> Answer:
