@@ -178,6 +178,12 @@ def load_torch() -> Any:
     try:
         import torch
     except (ImportError, OSError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if not isinstance(cause, Exception):
+                # Somebody ended the program, and torch's own start made another error of it.
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
         # A library that torch needs may be missing: an installed torch is not to be searched for.
         if not isinstance(error, ModuleNotFoundError) or error.name != "torch":
             lines = str(error).strip().splitlines() or [type(error).__name__]
