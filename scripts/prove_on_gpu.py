@@ -7,10 +7,12 @@ One command, on a machine with an NVIDIA GPU, in a checkout; it takes at most ei
 It needs Python 3.11, torch 2.11 with CUDA and PyYAML; `live` needs transformers, or is skipped. Where a package is missing and nothing can
 be installed, make a folder elsewhere, `pip install --target site pyyaml`, bring it along and set PYTHONPATH=site.
 
-Each step runs in processes of its own, because the allocator's settings hold from a process's start, and writes one file after each case:
-DIR/DEVICE-STEP.json. What a cut run has measured is kept. Files that agree belong into tests/receipts/proof, where tests plan them again.
+Each step runs in processes of its own, because the allocator's settings hold from a process's start, and writes DIR/DEVICE-STEP.json if
+it has compared anything. What a cut run has measured is kept in a file that ends in .part. Files that agree belong into
+tests/receipts/proof, where tests plan them again; what is only rehearsed on a CPU does not.
 
-exit status: 0 all that was compared agrees; 1 something differs or failed, or nothing was compared; 2 wrong usage, or no GPU
+exit status: 0 all that was compared agrees; 1 something differs or failed, or nothing was compared; 2 wrong usage, no GPU, or files that
+cannot be written
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import monotonic
@@ -34,10 +37,11 @@ from hwcalc.errors import UsageError  # noqa: E402 - after the path is known
 from hwcalc.formulas.frozen import frozen  # noqa: E402
 from hwcalc.units import parse_bytes  # noqa: E402
 from scripts.gpu_proof.child import CHECK, inside, records_of  # noqa: E402
-from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, SKIPPED, Receipt, failed, skipped  # noqa: E402
+from scripts.gpu_proof.record import AGREES, DIFFERS, FAILED, SKIPPED, Receipt, UnwritableError, failed, skipped  # noqa: E402
 from scripts.gpu_proof.steps import STEPS, Step  # noqa: E402
 
-DEFAULT_OUT: Final = ROOT / "tests" / "receipts" / "proof"
+DEFAULT_OUT: Final = "gpu-proof"
+"""In the current folder: what belongs to the tests is brought there by hand."""
 LEAST_SECONDS: Final = 8.0
 """A process that has less does not get as far as its first case."""
 CHECK_SECONDS: Final = 120.0
@@ -64,7 +68,7 @@ class Options:
 def options_of(words: Sequence[str] | None) -> tuple[Options, argparse.Namespace]:
     """Read the command line. Ends the process with status 2 if it is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for the files; default: $OUT, else tests/receipts/proof")
+    parser.add_argument("--out", metavar="DIR", help="folder for the files; default: $OUT, else gpu-proof")
     parser.add_argument("--only", action="append", default=[], metavar="STEP", help="only this step; may be repeated, or a,b")
     parser.add_argument("--minutes", type=float, default=8.0, metavar="N", help="time for everything; default: 8")
     parser.add_argument("--most", metavar="BYTES", help="allocate at most so much at once: 8GiB; default: what is free, less 5%%")
@@ -81,12 +85,16 @@ def options_of(words: Sequence[str] | None) -> tuple[Options, argparse.Namespace
         parser.error(f"--minutes is {given.minutes:g}; allowed: above 0 and up to 1440")
     if given.device not in {"cuda", "cpu"}:
         parser.error(f"--device {given.device[:40]!r} is not known; allowed: cuda, cpu")
+    if given.out is not None and not given.out.strip():
+        parser.error("--out is empty; give a folder: --out receipts")
+    if given.most is not None and given.most.strip().startswith("-"):
+        parser.error(f"--most is {given.most.strip()[:40]}; allowed: 0 or more, in bytes or as 8GiB")
     try:
         most = None if given.most is None else parse_bytes(given.most, "most")
     except UsageError as error:
         parser.error(f"{error.message} {error.hint}")
     chosen = tuple(step for name, step in STEPS.items() if not names or name in names)
-    out = given.out or Path(os.environ.get("OUT") or DEFAULT_OUT)
+    out = Path(given.out or os.environ.get("OUT") or DEFAULT_OUT)
     return Options(out=out, steps=chosen, seconds=given.minutes * 60, device=given.device, most_bytes=most), given
 
 
@@ -118,7 +126,7 @@ def run_step(step: Step, options: Options, seconds: float, environment: Mapping[
     receipt = Receipt(options.out / f"{slug(environment)}-{step.name}.json", step.name, step.what, environment)
     if options.device == "cpu" and not step.cpu:
         receipt.add(skipped(step.name, "it needs CUDA"))
-        receipt.write(complete=True)
+        receipt.finish()
         return receipt
     until = monotonic() + seconds
     # The CPU has no caching allocator.
@@ -133,7 +141,7 @@ def run_step(step: Step, options: Options, seconds: float, environment: Mapping[
             if "status" not in one:
                 one = {"allocator": allocator, **vars(failed(f"{step.name} ({allocator})", str(record.get("error", record))))}
             receipt.add(one)
-    receipt.write(complete=True)
+    receipt.finish()
     return receipt
 
 
@@ -153,7 +161,9 @@ def said(step: Step, receipt: Receipt, seconds: float) -> None:
     for record in poor[:SHOWN]:
         print(f"  {record['status']}: {record['case']} [{record.get('allocator', '-')}] {record['why']}", flush=True)
     if len(poor) > SHOWN:
-        print(f"  and {len(poor) - SHOWN} more, in {receipt.path.name}", flush=True)
+        print(f"  and {len(poor) - SHOWN} more" + (f", in {receipt.path.name}" if receipt.compared else ""), flush=True)
+    if not receipt.compared:
+        print("  nothing was compared: no file is kept", flush=True)
 
 
 def prove(options: Options) -> int:
@@ -183,8 +193,11 @@ def main(words: Sequence[str] | None = None) -> int:
         return inside(given.child, seconds=given.seconds or 60.0, device=given.device, most_bytes=options.most_bytes)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
+        # Minutes of measuring would be lost if the first file showed that none can be written.
+        with tempfile.TemporaryFile(dir=options.out):
+            pass
     except OSError as error:
-        return _refused(f"--out {str(options.out)[:80]!r}: {error.strerror}.", "Name a folder that can be written.")
+        return _unwritable(options.out, error.strerror or type(error).__name__)
 
     def leave(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
@@ -195,6 +208,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return prove(options)
     except RefusedError as error:
         return _refused(*error.args)
+    except UnwritableError as error:
+        return _unwritable(options.out, str(error))
+
+
+def _unwritable(out: Path, why: str) -> int:
+    return _refused(f"no file can be written into {str(out)[:80]!r}: {why}.", "Name a folder that can be written: --out DIR")
 
 
 def _refused(message: str, hint: str) -> int:

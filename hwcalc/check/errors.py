@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hwcalc.errors import KvplanError, UsageError
 
-__all__ = ["BaselineError", "CheckFileError", "CheckUsageError", "LockError"]
+__all__ = ["BaselineError", "CheckFileError", "CheckUsageError", "LockError", "NoVerdictError"]
 
 
 class _PlacedError(KvplanError):
@@ -41,3 +41,10 @@ class BaselineError(KvplanError, ValueError):
 
     exit_code = 3
     type = "baseline"
+
+
+class NoVerdictError(KvplanError):
+    """A check demands a verdict that nobody can give. Nothing was typed wrongly, and it is no pass: exit 1, as of a plan without one."""
+
+    exit_code = 1
+    type = "no-verdict"

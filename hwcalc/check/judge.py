@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from hwcalc.check.errors import NoVerdictError
 from hwcalc.check.fields import Headroom
 from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import figures_of, in_words
-from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.planner.result import UNLIMITED, Plan, Verdict
+from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Plan, Verdict
 from hwcalc.planner.solve import MOST_GPUS, NODE, counts
 from hwcalc.units import human_bytes
 
@@ -25,7 +26,8 @@ Replan = Callable[..., Plan]
 def judge(required: tuple[Required, ...], plan: Plan, replan: Replan) -> tuple[Judged, ...]:
     """Judge every requirement, in order. ``replan(batch=4)`` is the plan with that one change.
 
-    Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required.
+    Raises :class:`~hwcalc.errors.UnsupportedError` if the plan lacks a figure that is required, and
+    :class:`~hwcalc.check.errors.NoVerdictError` if it lacks the verdict.
     """
     figures = figures_of(plan)
     return tuple(_JUDGES[item.name](item, figures, plan, replan) for item in required)
@@ -41,11 +43,13 @@ def with_unit(count: float, unit: str) -> str:
     return f"{count:,} {unit.removesuffix('s') if count == 1 else unit}" if count < UNLIMITED else f"any number of {unit}"
 
 
-def _fit_of(item: Required, figures: Figures) -> Fit:
+def _fit_of(item: Required, figures: Figures, plan: Plan) -> Fit:
     if figures.fit is None:
-        raise UsageError(
-            f"{item.name}: there is no verdict with --engine {figures.engine}: what the model needs beside its cache is not known.",
-            hint="Give the bytes that are left for the cache (kv_memory: 40GiB), or demand no verdict: fits: null",
+        reasons = [note.message for note in plan.warnings if note.code == NO_VERDICT]
+        reason = f"there is no verdict with --engine {figures.engine}: what the model needs beside its cache is not known."
+        raise NoVerdictError(
+            f"{item.name}: {' '.join(reasons) or reason}",
+            hint="In a check the bytes are kv_memory: SIZE; or demand no verdict: fits: null",
         )
     return figures.fit
 
@@ -60,7 +64,7 @@ def _known(item: Required, value: Any, figures: Figures) -> Any:
 
 
 def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
-    fit = _fit_of(item, figures)
+    fit = _fit_of(item, figures, plan)
     assert plan.fit is not None
     holds = plan.fit.fits is item.limit
     message = in_words(plan.fit.verdict, fit)
@@ -82,7 +86,7 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
 
 
 def _headroom(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
-    fit = _fit_of(item, figures)
+    fit = _fit_of(item, figures, plan)
     limit: Headroom = item.limit
     least = limit.of(fit.usable_bytes)
     got, worst, best = (fit.usable_bytes - n for n in (fit.needed_bytes, fit.needed_high_bytes, fit.needed_low_bytes))
@@ -132,7 +136,7 @@ def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
     """A judge of what a solver found at the expected value. To be certain, the request at the limit is planned as well."""
 
     def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
-        fit = _fit_of(item, figures)
+        fit = _fit_of(item, figures, plan)
         got = _known(item, getattr(fit, figure), figures)
         certain = True
         if fit.needed_low_bytes != fit.needed_high_bytes:
@@ -144,7 +148,7 @@ def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
 
 
 def _max_gpus(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
-    fit = _fit_of(item, figures)
+    fit = _fit_of(item, figures, plan)
     if fit.gpu is None:
         _known(item, None, figures)
     if fit.min_gpus is not None:

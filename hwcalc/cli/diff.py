@@ -25,7 +25,11 @@ _LONGEST = 60
 
 
 def run(*, models: list[str] | None, **options: Any) -> Answer:
-    """Show which memory-bearing keys and bytes differ between two models, revisions or files."""
+    """Show which memory-bearing keys and bytes differ between two models, revisions or files.
+
+    The status is 1 if an accelerator is named and one of the two is not known to fit it.
+    """
+    from hwcalc.cli.verdict import why_not
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
     from hwcalc.planner.asked import read_options
@@ -47,7 +51,9 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
         say_unreachable(planned.notes)
     difference = compare(a, b, plan_a, plan_b)
     remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
-    return replace(_answer(difference, plan_a.request.seq, view), remarks=remarks)
+    refuted = [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
+    status = 1 if plan_a.refutes or plan_b.refutes else 0
+    return replace(_answer(difference, plan_a.request.seq, view), remarks=(*remarks, *refuted), status=status)
 
 
 def _answer(difference: Difference, seq: int, view: View) -> Answer:
@@ -55,6 +61,7 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
         return answer(document_of(difference))
     if view.format == "csv":
         return Answer(text=_csv(difference, seq))
+    from hwcalc.report.footnote import footnotes
     from hwcalc.report.rows import listing
     from hwcalc.text import clean
 
@@ -71,7 +78,9 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
     keys = listing(("key", "A", "B"), changed, format_=view.format, color=view.color, width=view.width) if changed else ""
     head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
     same = "" if changed else "No key that bears on memory differs.\n"
-    return Answer(text=f"{head}{figures}\n{keys}{same}")
+    pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))
+    told = footnotes(pairs, format_=view.format, width=view.width)
+    return Answer(text=f"{head}{figures}\n{keys}{same}" + (f"\n{told}" if told else ""))
 
 
 def _common_length(*models: ModelSpec) -> int:
@@ -86,7 +95,8 @@ def _csv(difference: Difference, seq: int) -> str:
     """One table with the request, the figures as numbers (empty is unknown) and the keys (empty is absent)."""
     from hwcalc.report.rows import csv_text
 
-    rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, ""), ("request", "seq", seq, seq, 0)]
+    rows: list[tuple[object, ...]] = [("model", "id", difference.a, difference.b, "")]
+    rows += [("model", "definition", difference.definition_a, difference.definition_b, ""), ("request", "seq", seq, seq, 0)]
     rows += (("figure", figure.name, figure.a, figure.b, figure.difference) for figure in difference.figures)
     rows += (("key", key.key, _cell(key.in_a, key.a), _cell(key.in_b, key.b), "") for key in difference.keys)
     return csv_text(("what", "name", "a", "b", "difference"), rows)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import PLANNING, given_options, reading, say_unreachable, view_of
-from hwcalc.cli.output import Answer, answer
+from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
+
+if TYPE_CHECKING:
+    from hwcalc.library.explain import Explanation
 
 __all__ = ["OPTIONS", "run"]
 
@@ -14,13 +17,25 @@ OPTIONS = PLANNING
 
 
 def run(*, model: str, **options: Any) -> Answer:
-    """Explain every byte: the formula of each kind of layer, the model's numbers put in, the result."""
+    """Explain every byte: the formula of each kind of layer, the model's numbers put in, the result.
+
+    The status is 1 if an accelerator is named and the plan is not known to fit it.
+    """
+    from hwcalc.cli.verdict import why_not
+    from hwcalc.formulas.frozen import replace
     from hwcalc.library.explain import explain
 
     view, given = view_of(**options), given_options("explain", options)
     with reading(model):
         explanation = explain(model, **given)
-    say_unreachable(explanation.plan.notes)
+    planned = explanation.plan
+    say_unreachable(planned.notes)
+    # That nobody can say is a warning of the explanation itself.
+    remarks = () if planned.fit is None else why_not(planned)
+    return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=remarks)
+
+
+def _answer(explanation: Explanation, view: View) -> Answer:
     if view.format == "json":
         return answer(explanation.to_dict())
     if view.format == "csv":

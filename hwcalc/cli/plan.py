@@ -6,7 +6,6 @@ from typing import Any
 
 from hwcalc.cli.options import PLANNING, Option, format_help, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer
-from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.plan import FORMATS, plan_report
 
 __all__ = ["OPTIONS", "run"]
@@ -30,18 +29,10 @@ def run(*, model: str, emit: str | None, **options: Any) -> Answer:
     say_unreachable(planned.notes)
     status = 1 if planned.refutes else 0
     if emit is not None:
+        from hwcalc.cli.verdict import why_not
         from hwcalc.report.emit import emitted
 
-        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=_verdict(planned) if status else ())
+        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=why_not(planned))
     text = plan_report(planned, view.format, color=view.color, width=view.width, quiet=view.quiet)
     remarks = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return Answer(text=text, json=view.format == "json", status=status, remarks=remarks)
-
-
-def _verdict(plan: Plan) -> tuple[str, ...]:
-    """For standard error: why the command line would not work, and what would."""
-    from hwcalc.report.summary import verdict
-
-    if plan.fit is None:
-        return tuple(note.message for note in plan.warnings if note.code == NO_VERDICT)
-    return (verdict(plan), plan.fit.message, *(f"try {one.flag}" for one in plan.fit.suggestions))

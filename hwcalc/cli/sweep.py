@@ -75,7 +75,9 @@ def run(
     if tally.first is not None:
         remarks.append(f"{tally.failed:,} of {plural(tally.rows, 'point')} could not be planned; the first: {tally.first}")
     if tally.unjudged:
-        remarks.append(f"{tally.unjudged:,} of {plural(tally.rows, 'point')} have no verdict: what they need is not known.")
+        have = "has" if tally.unjudged == 1 else "have"
+        points = f"{tally.unjudged:,} of {plural(tally.rows, 'point')}"
+        remarks.append(f"{points} {have} no verdict: what the model needs beside its cache is not known.")
     if target is not None and not quiet:
         remarks.append(f"{plural(tally.rows, 'point')} in {target}")
     return Answer(text="", remarks=tuple(remarks), status=tally.status)

@@ -35,11 +35,13 @@ class Change:
 
 @frozen
 class Difference:
-    """Two models side by side, planned the same way."""
+    """Two models side by side, planned the same way. A definition says what the figures of that model are, as in a plan."""
 
     schema_version: str
     a: str
     b: str
+    definition_a: str
+    definition_b: str
     keys: tuple[KeyChange, ...]
     figures: tuple[Change, ...]
 
@@ -53,6 +55,8 @@ def compare(model_a: ModelSpec, model_b: ModelSpec, plan_a: Plan, plan_b: Plan) 
         schema_version=SCHEMA_VERSION,
         a=model_a.id if model_a.revision is None else f"{model_a.id}@{model_a.revision}",
         b=model_b.id if model_b.revision is None else f"{model_b.id}@{model_b.revision}",
+        definition_a=plan_a.cache.definition,
+        definition_b=plan_b.cache.definition,
         keys=key_changes(model_a, model_b),
         figures=tuple(
             Change(name=name, a=a, b=b, difference=None if a is None or b is None else b - a)

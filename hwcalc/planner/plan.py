@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -29,6 +29,10 @@ from hwcalc.planner.result import (
     SpeedInfo,
     TensorInfo,
 )
+from hwcalc.units import GIB
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["plan_model", "plan_opened", "stored_layers"]
 
@@ -198,8 +202,18 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
         out.append(Note(code="no-fp8-cache", message=message))
     if gpu is not None and fit is None:
         message = f"No verdict on {request.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
-        out.append(Note(code=NO_VERDICT, message=f"{message} Give the bytes that are left for the cache: --kv-memory 40GiB"))
+        out.append(Note(code=NO_VERDICT, message=f"{message} {_budget_hint(gpu)}"))
     return out
+
+
+def _budget_hint(gpu: Gpu) -> str:
+    """The option that brings a verdict, with a size that this GPU has."""
+    from hwcalc.profiles.gpus import visible_memory
+
+    visible = visible_memory(gpu)
+    whole = 0 if visible is None else visible.expected_bytes // GIB
+    of = f", of the {whole:,} GiB that a {gpu.id} has" if whole else ""
+    return f"Give the bytes that are left for the cache{of}: --kv-memory {f'{whole}GiB' if whole else 'SIZE'}"
 
 
 def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:

@@ -174,10 +174,23 @@ class MpsDevice(Device):
 
 
 def load_torch() -> Any:
-    """Import torch. Raises :class:`NoDeviceError` with the command that installs it."""
+    """Import torch. Raises :class:`NoDeviceError` with the command that installs it, or mends it."""
     try:
         import torch
-    except ImportError as error:
+    except (ImportError, OSError) as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if not isinstance(cause, Exception):
+                # Somebody ended the program, and torch's own start made another error of it.
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        # A library that torch needs may be missing: an installed torch is not to be searched for.
+        if not isinstance(error, ModuleNotFoundError) or error.name != "torch":
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            message = f"PyTorch is installed and does not start: {lines[0][:200]}."
+            raise NoDeviceError(
+                message, hint="See: python -c 'import torch'. Mend it: pip install --force-reinstall torch"
+            ) from error
         message = "the probe needs PyTorch, which is not installed here."
         raise NoDeviceError(message, hint="Install it: pip install 'hwcalc[probe]'") from error
     return torch

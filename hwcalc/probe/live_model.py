@@ -55,8 +55,10 @@ def library() -> tuple[str, str]:
     try:
         import torch
         import transformers
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise NotRun(f"{error.name} is not installed; type: pip install torch transformers") from None
+    except (ImportError, OSError) as error:
+        raise NotRun(f"torch or transformers does not start: {str(error).strip().partition(chr(10))[0][:200]}") from None
     return str(torch.__version__), str(transformers.__version__)
 
 

@@ -83,9 +83,7 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
     ``quiet`` leaves out notes and checks that pass.
     """
     lines: list[str] = []
-    for check in document.checks:
-        if quiet and check.status == "pass" and not check.warnings:
-            continue
+    for check in _told(document, quiet=quiet):
         word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
         # A failed verdict gets a line of its own below, with the reason.
         head = "" if any(item.name == "fits" for item in what_is_wrong(check)) else headline(check)
@@ -100,8 +98,22 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
             lines += _wrapped(f"at {clean(place(check))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
+    lines += _definitions(document, "table", width, quiet=quiet).splitlines()
     status = "pass" if document.summary.exit_code == 0 else "fail"
     return "\n".join([*lines, _colored(summary_line(document), status, color=color)]) + "\n"
+
+
+def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
+    """The checks that are listed: ``quiet`` leaves out those that pass and have no warning."""
+    return [check for check in document.checks if not (quiet and check.status == "pass" and not check.warnings)]
+
+
+def _definitions(document: CheckDocument, format_: str, width: int, *, quiet: bool) -> str:
+    """Whose config is not as published, of the checks that are listed."""
+    from hwcalc.report.footnote import footnotes
+
+    planned = ((check.model or "", check.plan.definition) for check in _told(document, quiet=quiet) if check.plan is not None)
+    return footnotes(planned, format_=format_, width=width)
 
 
 def _wrapped(text: str, width: int, first: str, hang: int) -> list[str]:
@@ -135,8 +147,7 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
                 ]
             ),
         )
-        for check in document.checks
-        if not (quiet and check.status == "pass" and not check.warnings)
+        for check in _told(document, quiet=quiet)
     ]
     out = [f"### kvplan check: {escaped(summary_line(document))}\n"]
     if rows:
@@ -149,12 +160,14 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     if notes:
         out.append("".join(f"- {escaped(note)}\n" for note in notes))
+    told = _definitions(document, "markdown", 0, quiet=quiet)
+    out += [told] if told else []
     return "\n".join(out)
 
 
 _COLUMNS = (
     "file", "line", "check", "model", "status", "verdict", "requirement", "holds", "certain", "unit", "limit", "got",
-    "cache_bytes", "weights_bytes", "total_bytes", "message",
+    "cache_bytes", "weights_bytes", "total_bytes", "message", "definition",
 )  # fmt: skip
 
 
@@ -166,12 +179,13 @@ def check_csv(document: CheckDocument) -> str:
     for check in document.checks:
         start = (check.file, check.line, check.name, check.model or "", check.status, check.verdict or "")
         plan = check.plan
+        definition = "" if plan is None else plan.definition
         figures = ("", "", "") if plan is None else (plan.cache_bytes, _cell(plan.weights_bytes), _cell(plan.total_bytes))
         for item in check.requirements:
             judged = (item.name, _truth(item.holds), _truth(item.certain), item.unit, _cell(item.limit), _cell(item.got))
-            rows.append((*start, *judged, *figures, item.message))
+            rows.append((*start, *judged, *figures, item.message, definition))
         if check.error is not None:
-            rows.append((*start, "error", "false", "true", "", "", "", *figures, check.error.message))
+            rows.append((*start, "error", "false", "true", "", "", "", *figures, check.error.message, definition))
     return csv_text(_COLUMNS, rows)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hwcalc.formulas.frozen import fields
 from hwcalc.library.compare import Comparison, Variant
 from hwcalc.planner.result import Verdict
+from hwcalc.report.footnote import footnotes
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many
@@ -25,7 +26,7 @@ def comparison_csv(comparison: Comparison) -> str:
 
 
 def comparison_text(comparison: Comparison, *, format_: str, color: bool = False, width: int = PIPED_WIDTH) -> str:
-    """What all variants share, the memory of each, verdicts if an accelerator was named, and what failed.
+    """What all variants share, the memory of each, verdicts if an accelerator was named, what failed, and whose config is not as published.
 
     ``format_`` is ``table`` or ``markdown``. If the variants' names would make a table too wide, the names get a table of their own,
     which numbers them, and the other tables show the numbers.
@@ -54,6 +55,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     failed = [[*names[place], variant.error] for place, variant in enumerate(variants) if variant.error is not None]
     if failed:
         parts.append(table([*labels, "not planned"], failed))
+    told = footnotes(((variant.model, variant.definition) for variant in variants), format_=format_, width=width)
+    parts += [told] if told else []
     return "\n".join(parts)
 
 

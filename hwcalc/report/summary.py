@@ -14,6 +14,7 @@ from hwcalc.text import TIMES, clean
 from hwcalc.units import human_bytes
 
 __all__ = [
+    "DEFINITIONS",
     "Figure",
     "LayerShare",
     "definition",
@@ -40,7 +41,7 @@ _SPOKEN = {
     "compress_ratio": "compress_ratio {}",
     "index_head_dim": "index_head_dim {}",
 }
-_DEFINITIONS = {
+DEFINITIONS = {
     "exact": "exact: the formulas, nothing that an engine adds",
     "reconstructed": "RECONSTRUCTED: by a config that is not a copy of the published file",
     "assumed": "ASSUMED: parts of the config are not understood, see the notes",
@@ -81,7 +82,7 @@ class LayerShare:
 def definition(plan: Plan) -> str:
     """What the numbers are (exact, an engine's, assumed), in words."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
-    return _DEFINITIONS.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
+    return DEFINITIONS.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 
 
 def model_lines(plan: Plan) -> tuple[str, str, str]:

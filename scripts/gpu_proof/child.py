@@ -108,9 +108,10 @@ def records_of(
 
 
 def _own(environment: Mapping[str, str], allocator: str) -> dict[str, str]:
-    """The environment of a step: nobody's settings of memory, and no Hugging Face cache that would come before the catalog."""
+    """The environment of a step: nobody's settings of memory, and no files of theirs that would come before the catalog's."""
     own = {name: value for name, value in environment.items() if name not in _UNSET}
-    own |= {"HF_HUB_OFFLINE": "1", "HF_HOME": str(Path(tempfile.gettempdir()) / "kvplan-proof-without-home")}
+    nowhere = str(Path(tempfile.gettempdir()) / "kvplan-proof-without-home")
+    own |= {"HF_HUB_OFFLINE": "1", "HF_HOME": nowhere, "XDG_CONFIG_HOME": nowhere}
     words = ALLOCATORS[allocator]
     return own if words is None else {**own, "PYTORCH_ALLOC_CONF": words}
 

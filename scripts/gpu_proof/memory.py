@@ -32,6 +32,8 @@ _CAP: Final = 24 * GIB
 _FILL_CAP: Final = 4 * GIB
 _POOL_SLACK: Final = 2 * GIB
 """Rounding of a pool of up to a hundred tensors to pages of 20 MiB."""
+_LEAST_POOL: Final = 16 * MIB
+"""A pool of a few blocks of each layer."""
 _COUNTERS: Final = ("memory_allocated", "memory_reserved")
 
 
@@ -217,6 +219,8 @@ def fill_step(run: Run) -> Iterator[Record]:
 
     def pool(case: str) -> Record:
         usable = run.usable_bytes(device)
+        if usable < _LEAST_POOL:
+            raise TooLargeError(f"it does not fit: {usable:,} bytes are usable")
         slack = _POOL_SLACK if usable > 4 * _POOL_SLACK else usable // 4
         model = load_model("Qwen/Qwen3-8B", offline=True)
         return filled(open_request(model, seq=16_384, engine="vllm", kv_memory=usable - slack), case)

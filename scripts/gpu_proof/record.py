@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import json
 import re
 import socket
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,7 @@ __all__ = [
     "Figure",
     "Receipt",
     "Record",
+    "UnwritableError",
     "exact",
     "failed",
     "judged",
@@ -43,8 +46,40 @@ MEASURED: Final = "measured"
 """Nothing was predicted: the numbers answer an open question."""
 STATUSES: Final = (AGREES, DIFFERS, FAILED, SKIPPED, MEASURED)
 
-_PATH: Final = re.compile(r"(?<![\w./-])(?:~|[A-Za-z]:)?/[\w.+@~-]+(?:/[\w.+@~-]*)*")
-"""An absolute path. The slash inside a model's name is not at the start of a word."""
+_PATHS: Final = (
+    re.compile(r"""(?<!\w)(?:[A-Za-z]:[\\/]|\\\\)(?:[^\\/'"<>|:*?\n]+[\\/]+)*[^\s\\/'"<>|:*?,;)]*"""),
+    re.compile(r"(?<![\w./-])(?:~|[A-Za-z]:)?/[\w.+@~-]+(?:/[\w.+@~-]*)*"),
+)
+"""Absolute paths of Windows, whose folders may have blanks in their names, and of others. The slash inside a model's name is not at the
+start of a word."""
+_UUID: Final = re.compile(
+    r"(?<!\w)(?:(?:(?:GPU|MIG)-)*[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|GPU-[0-9a-f]{8})(?!\w)", re.IGNORECASE
+)
+_ADDRESSES: Final = (
+    re.compile(r"(?<![\w.])(?:[0-9a-f]{0,4}:){0,7}\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)", re.IGNORECASE),
+    re.compile(r"(?<![\w.:])(?=[0-9a-f:]*[0-9a-f]{3})(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])", re.IGNORECASE),
+)
+"""What may be an address of a network: 10.0.0.7, fe80::1. A time of day is not."""
+_OWN_WORDS: Final = frozenset(
+    {
+        "allocator",
+        "status",
+        "step",
+        "what",
+        "case",
+        "name",
+        "model",
+        "model_id",
+        "engine",
+        "dtype",
+        "kv_dtype",
+        "device",
+        "outcome",
+        "gpu",
+    }
+    | {"cache", "model_type", "definition", "role", "kind", "arguments", "model_config"}
+)
+"""Fields that have kvplan's own words: a user whose name is one of them is not told by it."""
 _LONGEST_WHY: Final = 300
 
 
@@ -120,21 +155,36 @@ def failed(case: str, error: BaseException | str) -> Record:
 
 
 def scrubbed(value: Any) -> Any:
-    """A document without paths, and without the names of this machine and its user."""
+    """A document without paths, addresses and ids of hardware, and without the names of this machine and its user in free text."""
+    return _scrubbed(value, _own_names())
+
+
+def _scrubbed(value: Any, names: tuple[str, ...]) -> Any:
     if isinstance(value, str):
-        return _scrubbed(value)
+        return _text(value, names)
     if isinstance(value, Mapping):
-        return {key: scrubbed(item) for key, item in value.items()}
+        return {key: _scrubbed(item, () if key in _OWN_WORDS else names) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [scrubbed(item) for item in value]
+        return [_scrubbed(item, names) for item in value]
     return value
 
 
-def _scrubbed(text: str) -> str:
-    text = _PATH.sub("<path>", text)
-    for name in _own_names():
+def _text(text: str, names: tuple[str, ...]) -> str:
+    for path in _PATHS:
+        text = path.sub("<path>", text)
+    text = _UUID.sub("<id>", text)
+    for address in _ADDRESSES:
+        text = address.sub(_address, text)
+    for name in names:
         text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "<removed>", text)
     return text
+
+
+def _address(found: re.Match[str]) -> str:
+    with suppress(ValueError):
+        ipaddress.ip_address(found[0])
+        return "<address>"
+    return found[0]
 
 
 def _own_names() -> tuple[str, ...]:
@@ -147,11 +197,19 @@ def _own_names() -> tuple[str, ...]:
     return tuple(sorted(names - {"", "localhost", "root"}, key=len, reverse=True))
 
 
+class UnwritableError(Exception):
+    """A file cannot be written: the folder is not there, is not ours, or is full."""
+
+
 class Receipt:
-    """The file of one step. It is written anew after each record, so that a run that is cut off keeps what it has."""
+    """The file of one step. Until the step has come to its end it is ``NAME.json.part``, written anew after each record.
+
+    So a run that is cut off keeps what it has, and an earlier run's whole file.
+    """
 
     def __init__(self, path: Path, step: str, what: str, environment: Mapping[str, Any]) -> None:
         self.path = path
+        self.part = path.with_name(f"{path.name}.part")
         self.records: list[dict[str, Any]] = []
         self._head = {
             "schema_version": SCHEMA_VERSION,
@@ -167,14 +225,30 @@ class Receipt:
         counter = Counter(record["status"] for record in self.records)
         return {status: counter[status] for status in STATUSES}
 
-    def add(self, record: Record | Mapping[str, Any]) -> None:
-        """Keep a record and write the file."""
-        self.records.append(scrubbed(document_of(record) if isinstance(record, Record) else record))
-        self.write(complete=False)
+    @property
+    def compared(self) -> bool:
+        """Whether anything was: a file in which all was skipped, or only measured, proves nothing."""
+        counts = self.counts
+        return bool(counts[AGREES] or counts[DIFFERS] or counts[FAILED])
 
-    def write(self, *, complete: bool) -> None:
-        """Write the file atomically, one record a line. ``complete`` says that the step came to its end."""
+    def add(self, record: Record | Mapping[str, Any]) -> None:
+        """Keep a record and write what there is so far. Raises :class:`UnwritableError`."""
+        self.records.append(scrubbed(document_of(record) if isinstance(record, Record) else record))
+        self._write(self.part, complete=False)
+
+    def finish(self) -> None:
+        """Write the whole file: the step came to its end. It is left out if nothing was compared. Raises :class:`UnwritableError`."""
+        if self.compared:
+            self._write(self.path, complete=True)
+        with suppress(OSError):
+            self.part.unlink()
+
+    def _write(self, path: Path, *, complete: bool) -> None:
+        """One record a line."""
         head = json.dumps({**self._head, "complete": complete, "counts": self.counts}, indent=1, ensure_ascii=False)
         lines = ",\n".join(f"  {json.dumps(record, ensure_ascii=False, allow_nan=False)}" for record in self.records)
         body = f"[\n{lines}\n ]" if lines else "[]"
-        write_atomically(self.path, f'{head[:-2]},\n "records": {body}\n}}\n'.encode())
+        try:
+            write_atomically(path, f'{head[:-2]},\n "records": {body}\n}}\n'.encode())
+        except OSError as error:
+            raise UnwritableError(error.strerror or type(error).__name__) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic
 from typing import Any, Final
 
+from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.devices import Device, default_reserve, open_device
 from hwcalc.probe.settings import AllocatorSettings, environment_settings
@@ -51,7 +52,10 @@ class Run:
 
 
 def cases(run: Run, todo: Iterable[Case]) -> Iterator[Record]:
-    """Run cases until the time is up. An error of one case is its record, and the others go on."""
+    """Run cases until the time is up. An error of one case is its record, and the others go on.
+
+    A case that kvplan refuses to plan has no prediction that could be wrong: it is skipped, with the reason.
+    """
     broken = 0
     for name, measure in todo:
         if run.clock() >= run.until:
@@ -64,6 +68,8 @@ def cases(run: Run, todo: Iterable[Case]) -> Iterator[Record]:
                 broken = 0
             except TooLargeError as reason:
                 yield skipped(name, reason.message)
+            except UnsupportedError as reason:
+                yield skipped(name, f"kvplan does not plan it: {reason.message}")
             except Exception as error:
                 broken += 1
                 yield failed(name, error)

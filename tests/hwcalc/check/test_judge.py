@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from hwcalc import Plan, plan
+from hwcalc.check.errors import NoVerdictError
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.file import parse_check_file
 from hwcalc.check.judge import _JUDGES, judge, with_unit
 from hwcalc.check.result import Judged
 from hwcalc.check.verdict import figures_of, in_words, verdict_of
 from hwcalc.engines.pool import Try
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UnsupportedError
 from hwcalc.planner.result import FitInfo
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
 
@@ -202,7 +203,7 @@ def test_an_unknown_figure_is_no_pass(required: str) -> None:
 
 def test_a_verdict_that_nobody_gives_is_no_pass() -> None:
     """Neither is a plan without a verdict."""
-    with pytest.raises(UsageError, match="there is no verdict"):
+    with pytest.raises(NoVerdictError, match="there is no verdict"):
         judged("fits: true", made())
 
 

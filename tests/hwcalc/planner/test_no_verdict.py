@@ -102,6 +102,7 @@ def test_sweep(capsys: Capture) -> None:
     assert [None, None] == [row["verdict"] for row in rows]
     assert [NO_VERDICT, f"beyond-maximum {NO_VERDICT}"] == [row["warning"] for row in rows]
     assert "2 of 2 points have no verdict" in err
+    assert "1 of 1 point has no verdict" in run(capsys, "sweep", UNCOUNTED, *ASKED)[2]
     assert 0 == run(capsys, "sweep", UNCOUNTED, "Qwen/Qwen3-8B", "--seq", "4k", "--gpu", "h100-sxm5-80gb")[0]
     assert 0 == run(capsys, "sweep", UNCOUNTED, "--seq", "4k")[0]
 
@@ -113,10 +114,52 @@ def test_check(capsys: Capture, tmp_path: Path) -> None:
     path.write_text(f"schema_version: 1\nchecks:\n  - {demanded}\n", encoding="utf-8")
     status, out, _ = run(capsys, "check", str(path))
 
-    assert 2 == status
-    assert "there is no verdict" in " ".join(out.split())
+    assert 1 == status
+    assert "fits: No verdict on 1 x h100-sxm5-80gb" in " ".join(out.split())
+    assert "1 could not be checked" in out
+    (failed,) = json.loads(run(capsys, "check", str(path), "--json")[1])["checks"]
+    assert (1, "no-verdict") == (failed["error"]["code"], failed["error"]["type"])
     path.write_text(f"schema_version: 1\nchecks:\n  - {demanded[:-1]}, fits: null, max_cache: 1GiB}}\n", encoding="utf-8")
     assert 0 == run(capsys, "check", str(path))[0]
+
+
+@pytest.mark.parametrize("format_", ["table", "json", "markdown"])
+def test_explain(capsys: Capture, format_: str) -> None:
+    """An explanation that was asked about a GPU has the verdict's status: nobody can say, or it does not fit, or it does."""
+    status, out, err = run(capsys, "explain", UNCOUNTED, *ASKED, "--format", format_)
+
+    assert 1 == status
+    assert "No verdict on 1 x h100-sxm5-80gb" in " ".join(out.split())
+    assert "" == err
+    status, _, err = run(capsys, "explain", "Qwen/Qwen3-32B", "--seq", "4k", "--gpu", "l4", "--format", format_)
+    assert 1 == status
+    assert "does not fit" in err
+    assert (0, "") == run(capsys, "explain", "Qwen/Qwen3-8B", *ASKED, "--format", format_)[::2]
+    assert 0 == run(capsys, "explain", UNCOUNTED, "--seq", "4k", "--format", format_)[0]
+
+
+@pytest.mark.parametrize("format_", ["table", "json", "markdown", "csv"])
+def test_diff(capsys: Capture, format_: str) -> None:
+    """Its figures have no verdict: the status and a line on standard error tell it, and of which of the two."""
+    status, _, err = run(capsys, "diff", "Qwen/Qwen3-8B", UNCOUNTED, *ASKED, "--format", format_)
+
+    assert 1 == status
+    assert "kvplan: B: No verdict on 1 x h100-sxm5-80gb" in err
+    status, _, err = run(capsys, "diff", "Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", "--seq", "4k", "--gpu", "l4", "--format", format_)
+    assert 1 == status
+    assert "kvplan: A: does not fit" in err
+    assert "B:" not in err
+    assert 0 == run(capsys, "diff", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", *ASKED, "--format", format_)[0]
+    assert 0 == run(capsys, "diff", "Qwen/Qwen3-8B", UNCOUNTED, "--seq", "4k", "--format", format_)[0]
+
+
+@pytest.mark.parametrize("gpu, gib", [("l4", 22), ("h100-sxm5-80gb", 79), ("rtx-4090", 23)])
+def test_the_hint_is_of_this_gpu(capsys: Capture, gpu: str, gib: int) -> None:
+    """By nvidia-smi an L4 has 23,034 MiB, an H100 81,559 and an RTX 4090 24,564: nobody is told to type 40 GiB. What it says can be typed."""
+    _, out, _ = run(capsys, UNCOUNTED, "--seq", "4k", "--gpu", gpu)
+
+    assert f"of the {gib} GiB that a {gpu} has: --kv-memory {gib}GiB" in " ".join(out.split())
+    assert 0 == run(capsys, UNCOUNTED, "--seq", "4k", "--gpu", gpu, "--kv-memory", f"{gib}GiB")[0]
 
 
 def test_recommend(folder: str) -> None:

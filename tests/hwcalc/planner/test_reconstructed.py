@@ -11,6 +11,7 @@ import pytest
 from hwcalc import compare, load_model, plan
 from hwcalc.model import Definition
 from hwcalc.profiles.catalog import find_model, list_models
+from hwcalc.report.footnote import footnotes
 from tests.hwcalc.command import Capture, run
 
 RECONSTRUCTED: Final = "01-ai/Yi-1.5-9B"
@@ -50,6 +51,56 @@ def test_every_format(capsys: Capture, format_: str) -> None:
     assert "(exact)" not in out
     assert '"exact"' not in out
     assert ",exact," not in out
+
+
+COMMANDS: Final = {
+    "explain": (RECONSTRUCTED,),
+    "compare": (RECONSTRUCTED, PUBLISHED),
+    "diff": (PUBLISHED, RECONSTRUCTED),
+    "recommend": (RECONSTRUCTED, "--limit", "1"),
+    "check": (),
+}
+FORMATS: Final = [
+    (command, format_)
+    for command in COMMANDS
+    for format_ in ("table", "markdown", "csv", "json")
+    if (command, format_) not in {("explain", "csv"), ("recommend", "csv")}
+]
+"""Formulas are no rows, and the rows of a recommendation are accelerators."""
+
+
+@pytest.mark.parametrize(("command", "format_"), FORMATS)
+def test_every_command(capsys: Capture, tmp_path: Path, command: str, format_: str) -> None:
+    """Each tells it in each format; no line of a published model is called so."""
+    path = tmp_path / "kvplan.yaml"
+    checks = "".join(f"  - {{model: {model}, max_cache: 1GiB}}\n" for model in (PUBLISHED, RECONSTRUCTED))
+    path.write_text(f"schema_version: 1\ndefaults: {{seq: 2k}}\nchecks:\n{checks}", encoding="utf-8")
+    words = (str(path),) if command == "check" else (*COMMANDS[command], "--seq", "2k")
+    status, out, err = run(capsys, command, *words, "--format", format_)
+    told = [line for line in out.splitlines() if "reconstructed" in line.lower()]
+
+    assert 0 == status, err
+    assert told
+    if format_ != "json":
+        assert PUBLISHED not in "".join(told)
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown"])
+@pytest.mark.parametrize(
+    ("command", "models"), [("compare", (PUBLISHED, "Qwen/Qwen3-32B")), ("diff", (PUBLISHED, "Qwen/Qwen3-32B"))]
+)
+def test_no_footnote_without_need(capsys: Capture, command: str, models: tuple[str, ...], format_: str) -> None:
+    """Where all configs are as published there is none."""
+    assert "reconstructed" not in run(capsys, command, *models, "--seq", "2k", "--format", format_)[1].lower()
+
+
+def test_many_models_have_one_footnote() -> None:
+    """It names five, and says how many more there are."""
+    names = [(f"a/{number}", definition) for number in range(7) for definition in ("reconstructed", "exact")]
+
+    assert "(a/0, a/1, a/2, a/3, a/4 and 2 more)" in footnotes(names, format_="table", width=200)
+    assert "ASSUMED: " in footnotes([("a/b", "assumed")], format_="table")
+    assert "" == footnotes([("a/b", "exact"), ("a/c", None)], format_="markdown")
 
 
 def test_check_compare_and_sweep(capsys: Capture, tmp_path: Path) -> None:

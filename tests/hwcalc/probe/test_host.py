@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from hwcalc.probe.devices import NoDeviceError, load_torch
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 
 MIB = 2**20
@@ -81,3 +83,28 @@ def test_the_driver_by_its_own_file(tmp_path: Path) -> None:
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.03  Release Build\nGCC version: 12.3.0\n"
 
     assert driver_version(machine(tmp_path, {"proc/driver/nvidia/version": text})) == "580.159.03"
+
+
+@pytest.mark.parametrize(
+    "body, error, said",
+    [
+        (
+            "raise ImportError('libcudart.so.12: cannot open shared object file')",
+            NoDeviceError,
+            "does not start: libcudart.so.12",
+        ),
+        ("raise OSError('c10.dll is no valid application')", NoDeviceError, "does not start: c10.dll"),
+        ("import kvplan_has_no_such_module", NoDeviceError, "does not start: No module named 'kvplan_has_no_such_module'"),
+        ("raise ModuleNotFoundError('none', name='torch')", NoDeviceError, "is not installed here"),
+        ("try:\n    raise SystemExit(143)\nfinally:\n    raise ImportError('_C')", SystemExit, "143"),
+    ],
+)
+def test_torch_that_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, error: type[BaseException], said: str
+) -> None:
+    """Installed and broken is not missing; and a program that is ended meanwhile has that end."""
+    (tmp_path / "torch.py").write_text(body)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    with pytest.raises(error, match=said):
+        load_torch()

@@ -102,7 +102,7 @@ def test_a_file_is_planned_again(step: str, allocator: str, tmp_path: Path, monk
     receipt = Receipt(tmp_path / "r.json", step, "", {})
     for record in STEPS[step].run(Run(load=lambda: torch, until=monotonic() + 600, environment=os.environ)):
         receipt.records.append({"allocator": allocator, **json.loads(json.dumps(vars(record), default=vars))})
-    receipt.write(complete=True)
+    receipt.finish()
     document = json.loads(receipt.path.read_text())
 
     assert [] == drift(document)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hwcalc import load_model
+from hwcalc.errors import UnsupportedError
 from hwcalc.hardware.named import gpu_named
 from hwcalc.probe import bandwidth
 from hwcalc.probe.allocator import Allocator, Statistics
@@ -338,6 +339,28 @@ def test_an_error_is_the_record_of_its_case() -> None:
 
     assert [FAILED, AGREES, FAILED, FAILED, FAILED, SKIPPED] == [record.status for record in records]
     assert records[0].why == "RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+def test_a_case_that_is_not_planned_is_skipped() -> None:
+    """There is no prediction that could be wrong. It is no sign of a lost context, and the next ones are tried."""
+
+    def refuses() -> Record:
+        raise UnsupportedError("vLLM 0.24 does not run BartForConditionalGeneration", hint="")
+
+    records = list(cases(run_on(fake()), [(name, refuses) for name in "abcd"] + [("e", lambda: judged("e", exact("n", 1, 1)))]))
+
+    assert [SKIPPED, SKIPPED, SKIPPED, SKIPPED, AGREES] == [record.status for record in records]
+    assert records[0].why == "kvplan does not plan it: vLLM 0.24 does not run BartForConditionalGeneration"
+
+
+@pytest.mark.parametrize("most", [0, 1024, 16 * MIB])
+def test_a_pool_of_next_to_nothing(most: int) -> None:
+    """It does not fit, which is no fault."""
+    records = list(STEPS["fill"].run(run_on(fake(), most_bytes=most)))
+
+    assert records[-1].case == "a pool of all usable memory"
+    assert records[-1].status == (SKIPPED if most < 16 * MIB else AGREES)
+    assert FAILED not in counted(records)
 
 
 def test_a_figure_that_is_missing_does_not_agree() -> None:
