@@ -28,6 +28,7 @@ _VENDORS: Final = ("nvidia", "amd")
 _LEAST_CAPABILITY: Final = 70
 """Compute capability 7.0, which vLLM's installation page requires."""
 _LATENT_SINCE: Final = (0, 7, 1)
+_NO_METHODS: Final = frozenset({"bitnet"})
 
 
 def check_supported(opened: VllmOpened) -> Noted[None]:
@@ -42,6 +43,7 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
     if opened.settings.rules.engine == "V0":
         _check_v0(opened)
     _check_ranks(model, opened.request.parallel)
+    _check_method(opened)
     _check_release(opened)
     notes = []
     if planned_version(opened.version)[:2] < planned_version(NEWEST)[:2]:
@@ -74,6 +76,16 @@ def _check_v0(opened: VllmOpened) -> None:
         raise UnsupportedError(
             f"vLLM {opened.version} keeps full keys and values of this model: multi-head latent attention came with 0.7.1.",
             hint="Use: --engine vllm@0.7, or a newer version.",
+        )
+
+
+def _check_method(opened: VllmOpened) -> None:
+    """Raise an error for a checkpoint in a format that no release reads (layers/quantization/__init__.py)."""
+    method = str((opened.model.quantization or {}).get("quant_method", "")).lower()
+    if method in _NO_METHODS and opened.request.weights is None:
+        raise UnsupportedError(
+            f"vLLM has no quantisation method {method}: it refuses the checkpoint.",
+            hint="Use: --engine transformers, or --weights bf16 for a checkpoint that is not quantised.",
         )
 
 
