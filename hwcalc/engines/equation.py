@@ -113,5 +113,7 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
     if scheme is None or not unpacked:
         return Noted((part,))
-    message = f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
+    message = (
+        f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
+    )
     return Noted((part,), (Note(code="weights-unpacked", message=message),))
