@@ -20,9 +20,6 @@ KNOWN_MISSES: Final[Mapping[str, str]] = {
     "inkling_mm_model · InklingForConditionalGeneration · class-default": (
         "transformers 5.23 does not divide the channels of its temporal folding by 64 as its docstring says: a tower of 765 billion parameters"
     ),
-    "mistral3 · Mistral3ForConditionalGeneration · mistralai/Mistral-Large-3-675B-Instruct-2512": (
-        "the row was built from a config without the tower and its own head: the class's tower of 0.4 billion, and the embedding as head"
-    ),
     "reformer · ReformerModelWithLMHead · class-default+override": "Reformer is refused: it keeps no keys and values",
     "reformer · ReformerModelWithLMHead · class-default+override · again": "Reformer is refused: it keeps no keys and values",
     "step3p7 · Step3p7ForConditionalGeneration · stepfun-ai/Step-3.7-Flash": (
