@@ -12,6 +12,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.quantization.planned import planned_scheme
+from tests.hwcalc.parsers.weights.published_rules import step_mtp
 
 GIB: Final = 1024**3
 SIZES: Final[Mapping[str, float]] = {
@@ -171,3 +172,19 @@ def test_sections_of_bitnet(section: dict[str, str], known: bool, bits: int) -> 
     assert understood is known
     formats = [BF16] if scheme is None else [form for _, form in scheme.formats(block, weight, BF16)]
     assert [form.bits for form in formats] == [bits]
+
+
+def test_step_to_the_byte() -> None:
+    """The index of the 16-bit files has 402,730,656,512 bytes: router biases of 42 layers are in fp32, and three draft layers join."""
+    model = load_model("stepfun-ai/Step-3.7-Flash")
+    assert model.counted is not None
+
+    assert 2 * (model.counted.total + step_mtp(model)) + 42 * 288 * 4 == 402_730_656_512
+
+
+def test_step_in_fp8() -> None:
+    """Its 26 files have 212,523,666,872 bytes: less than 200,000 are left for their headers."""
+    model = load_model("stepfun-ai/Step-3.7-Flash-FP8")
+    left = 212_523_666_872 - (stored(model) + 2 * step_mtp(model) + 42 * 288 * 4)
+
+    assert 0 < left < 200_000

@@ -189,6 +189,15 @@ def test_published_count(model_id: str) -> None:
     assert (added == 0) is (model_id not in EXPLAINED)
 
 
+def test_round_figures_say_so() -> None:
+    """A count that ends in seven zeros was not counted, and its entry says that it was rounded."""
+    entries = {model_id: (find_model(model_id) or {}).get("parameters") or {} for model_id in list_models()}
+    round_ones = {model_id for model_id, counts in entries.items() if counts and counts["total"] % 10**7 == 0}
+
+    assert round_ones == {model_id for model_id, counts in entries.items() if "rounded" in (counts.get("source") or "")}
+    assert set(ROUND) < round_ones <= {*ROUND, *OPEN}
+
+
 def test_grok_is_cut_not_rounded() -> None:
     """314 billion are those of the layers, 314.88, without what follows the point; the embedding is 0.8 billion more."""
     model = load_model("hpcai-tech/grok-1")
