@@ -27,6 +27,7 @@ __all__ = [
     "MXFP4",
     "MXFP8",
     "NVFP4",
+    "TERNARY",
     "WeightFormat",
 ]
 
@@ -119,3 +120,5 @@ BNB4_DOUBLE = WeightFormat(name="bnb4_double", bits=4, flat_group=64, scale_byte
 """bitsandbytes 4 bit with 8-bit maxima and one fp32 number per 256 maxima: 4.127 bits per number."""
 BNB8 = WeightFormat(name="bnb8", bits=8, row_bytes=4)
 """bitsandbytes 8 bit: an fp32 maximum per output channel."""
+TERNARY = WeightFormat(name="ternary", bits=2, tensor_bytes=2)
+"""BitNet: four of the numbers -1, 0 and 1 in a byte, and one 16-bit scale per tensor (transformers, integrations/bitnet.py)."""

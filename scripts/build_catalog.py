@@ -94,20 +94,21 @@ def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**config, "quantization_config": short}
 
 
-def counts_parameters(row: Mapping[str, Any]) -> bool:
-    """Whether the published count is one of parameters.
+def published_counts(row: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """The published count, of parameters or of stored elements.
 
     For a checkpoint in NVFP4 the Hub counts stored elements: two weights share a byte, scales are counted too
-    (Qwen3.6-27B-NVFP4: 18.2 billion elements). Only a round figure is then the publisher's own count of parameters.
+    (Qwen3.6-27B-NVFP4: 18.2 billion elements). A round figure is then the name of the model, not a count.
     """
     count = row["n_params_published"]
-    return count is not None and ("NVFP4" not in row["model_id"] or count % 10**9 == 0)
+    if "NVFP4" not in row["model_id"]:
+        return count, None
+    return None, None if count is not None and count % 10**9 == 0 else count
 
 
 def entry_of(row: Mapping[str, Any], recorded: str) -> dict[str, Any]:
     """One line of facts as the catalog keeps it."""
-    count = row["n_params_published"]
-    real = counts_parameters(row)
+    total, elements = published_counts(row)
     address = f"https://huggingface.co/{row['model_id']}"
     entry = {
         "schema_version": SCHEMA_VERSION,
@@ -116,8 +117,8 @@ def entry_of(row: Mapping[str, Any], recorded: str) -> dict[str, Any]:
         "recorded": recorded,
         "source": f"config.json of {address}" if row["fidelity"].startswith("published") else address,
         "fidelity": row["fidelity"],
-        "parameters": {"total": count, "active": None, "mtp": None, "definition": "published"} if real else None,
-        "stored_elements": None if real else count,
+        "parameters": {"total": total, "active": None, "mtp": None, "definition": "published"} if total else None,
+        "stored_elements": elements,
         "weight_bytes": None,
         "config": ordered(shortened(row["config"])),
     }

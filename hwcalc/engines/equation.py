@@ -83,16 +83,18 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
     weight_dtype = weight_format if weight_format in FLOATS else None
     scheme, known = planned_scheme(model, weight_format)
     rules = opened.engine.weight_rules()
+    held = None if scheme is None else rules.held(scheme)
+    unpacked = scheme is not None and held is None
 
     def on_ranks(scheme: Scheme | None, parallel: Parallel) -> tuple[int, ...] | None:
         key = (rules.engine, "weights", weight_format, scheme is None, parallel)
         return model.once(key, lambda: rank_weight_bytes(model, parallel, weight_dtype=weight_dtype, scheme=scheme, rules=rules))
 
-    stages = on_ranks(scheme if known else None, parallel)
-    if model.weights is not None and weight_format is None:
+    stages = on_ranks(held if known else None, parallel)
+    if model.weights is not None and weight_format is None and not unpacked:
         published = model.weights.total_bytes
         if stages is not None:
-            alone = sum(on_ranks(scheme if known else None, ALONE) or ())
+            alone = sum(on_ranks(held if known else None, ALONE) or ())
             shared = "" if parallel.gpus * parallel.ep == 1 else ", shared out as the model is cut"
             size = published * max(stages) // max(1, alone)
             return Noted((exact("weights", Section.WEIGHTS, size, f"{model.weights.source}{shared}"),))
@@ -107,5 +109,11 @@ def rank_weights_part(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         )
         message = f"Weights of {model.id} are not known: no verdict. Give {way_out}."
         return Noted(None, (Note(code="weights-unknown", message=message),))
-    name = (weight_dtype or model.dtype or "bf16") if scheme is None else scheme.name
-    return Noted((exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}"),))
+    name = (weight_dtype or model.dtype or "bf16") if held is None else held.name
+    part = exact("weights", Section.WEIGHTS, max(stages), f"parameters of a rank, {name}")
+    if scheme is None or not unpacked:
+        return Noted((part,))
+    message = (
+        f"The files keep the weights in {scheme.name}; transformers unpacks them when it loads them: on the GPU they are {name}."
+    )
+    return Noted((part,), (Note(code="weights-unpacked", message=message),))

@@ -84,6 +84,10 @@ class Rules:
         """The weights of one layer as the engine's model classes build them; these may add or leave out a few."""
         return block.weights
 
+    def held(self, scheme: Scheme | None) -> Scheme | None:
+        """The scheme of the weights on the GPU, if they are stored in ``scheme``: an engine may unpack them when it loads them."""
+        return scheme
+
     def is_fp32(self, model: ModelSpec, weight: Weight) -> bool:
         """Whether a parameter is kept in 32 bits whatever the dtype of the model."""
         return False

@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
@@ -25,6 +25,9 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
+
+if TYPE_CHECKING:
+    from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["TRANSFORMERS", "ShardPlan", "TransformersRank", "TransformersRules", "check_layout", "plan_of"]
 
@@ -182,6 +185,10 @@ class TransformersRules(Rules):
         """The last stage takes the remainder (``distributed/pipeline_parallel.py``): 32 layers on three stages are 10, 10 and 12."""
         each = layers // pp
         return tuple(range(stage * each, layers if stage == pp - 1 else (stage + 1) * each) for stage in range(pp))
+
+    def held(self, scheme: Scheme | None) -> Scheme | None:
+        """``AutoBitLinear`` of BitNet has its weights in the dtype of the model (``integrations/bitnet.py``, BitNetDeserialize)."""
+        return None if scheme is not None and scheme.unpacked_by_transformers else scheme
 
 
 TRANSFORMERS: Final = TransformersRules()

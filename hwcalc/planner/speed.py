@@ -49,7 +49,7 @@ _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", *_SIXTEEN)),
     "int8": ("int8", *_SIXTEEN),
     # Weight-only formats are unpacked to 16 bits before the multiplication.
-    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "bnb8"), _SIXTEEN),
+    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "bnb8", "ternary"), _SIXTEEN),
 }
 """Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts."""
 _ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)

@@ -23,6 +23,7 @@ from hwcalc.formulas.formats import (
     MXFP4,
     MXFP8,
     NVFP4,
+    TERNARY,
     WeightFormat,
 )
 from hwcalc.formulas.frozen import frozen, replace
@@ -75,6 +76,8 @@ class Scheme:
 
     name: str
     rules: tuple[Rule, ...]
+    unpacked_by_transformers: bool = False
+    """Whether transformers unpacks the weights when it loads them, so that on the GPU they are as wide as unquantised ones."""
 
     def bytes(self, block: Block, weight: Weight, unquantised: WeightFormat) -> int:
         """Bytes of one tensor in all layers of its block."""
@@ -140,6 +143,8 @@ def read_scheme(config: Mapping[str, Any], expert_dtype: Any = None) -> Scheme |
         return _grouped(config, never, expert_dtype)
     if method == "bitsandbytes" and not config.get("load_in_8bit") and not config.get("load_in_4bit"):
         return Scheme(name=method, rules=())
+    if method == "bitnet":
+        return _bitnet(config, never)
     reader = _METHODS.get(method)
     rule = reader(config) if reader is not None else None
     if rule is None:
@@ -221,6 +226,17 @@ def _mxfp4(config: Mapping[str, Any]) -> Rule | None:
 
 def _fbgemm(config: Mapping[str, Any]) -> Rule | None:
     return Rule(format=replace(FP8_CHANNEL, row_bytes=4))
+
+
+def _bitnet(config: Mapping[str, Any], never: Names) -> Scheme | None:
+    """BitNet: packed in the files, but for a checkpoint that is quantised ``online``, whose files have 16-bit weights."""
+    linear = config.get("linear_class", "bitlinear")
+    mode = config.get("quantization_mode", "offline")
+    if linear not in ("bitlinear", "autobitlinear") or mode not in ("online", "offline"):
+        return None
+    automatic = linear == "autobitlinear"
+    rules = () if automatic and mode == "online" else (Rule(format=TERNARY, never=never),)
+    return Scheme(name="bitnet", rules=rules, unpacked_by_transformers=automatic)
 
 
 _METHODS: Final = {

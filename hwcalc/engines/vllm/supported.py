@@ -31,6 +31,7 @@ _LEAST_CAPABILITY: Final = 70
 _AMPERE: Final = 80
 _B200: Final = 100
 _LATENT_SINCE: Final = (0, 7, 1)
+_NO_METHODS: Final = frozenset({"bitnet"})
 
 
 def check_supported(opened: VllmOpened) -> Noted[None]:
@@ -46,6 +47,7 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
         _check_v0(opened)
     _check_engine(opened)
     _check_ranks(model, opened.request.parallel)
+    _check_method(opened)
     _check_release(opened)
     notes = list(_asked_for(opened))
     if planned_version(opened.version)[:2] < planned_version(NEWEST)[:2]:
@@ -110,11 +112,22 @@ def _asked_for(opened: VllmOpened) -> Iterator[Note]:
         "amd": gpu is not None and gpu.vendor.lower() == "amd",
         "stages": opened.request.parallel.pp > 1,
     }
-    if any(found[each] for each in opened.settings.rules.v1_asked):
-        how = "with Ray (--distributed-executor-backend ray)" if found["stages"] else "if VLLM_USE_V1=1 is set"
+    asked = [each for each in opened.settings.rules.v1_asked if found[each]]
+    if asked:
+        how = "with Ray (--distributed-executor-backend ray)" if "stages" in asked else "if VLLM_USE_V1=1 is set"
         yield Note(
             code="engine-asked",
             message=f"This is the V1 engine, which vLLM {opened.version} runs here only {how}; else it runs V0.",
+        )
+
+
+def _check_method(opened: VllmOpened) -> None:
+    """Raise an error for a checkpoint in a format that no release reads (layers/quantization/__init__.py)."""
+    method = str((opened.model.quantization or {}).get("quant_method", "")).lower()
+    if method in _NO_METHODS and opened.request.weights is None:
+        raise UnsupportedError(
+            f"vLLM has no quantisation method {method}: it refuses the checkpoint.",
+            hint="Use: --engine transformers, or --weights bf16 for a checkpoint that is not quantised.",
         )
 
 

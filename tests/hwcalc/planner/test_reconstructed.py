@@ -20,7 +20,7 @@ PUBLISHED: Final = "Qwen/Qwen3-8B"
 
 @pytest.mark.parametrize("model_id", list_models())
 def test_the_whole_catalog(model_id: str) -> None:
-    """Only an entry whose keys were seen in the published file is called exact."""
+    """Only an entry that says it is published is called exact. What may say so by its source: ``tests/profiles/test_catalog.py``."""
     entry = find_model(model_id)
     assert entry is not None
     expected = Definition.EXACT if entry["fidelity"].startswith("published") else Definition.RECONSTRUCTED

@@ -8,9 +8,11 @@ from typing import Final
 import pytest
 
 from hwcalc import ModelSpec, load_model, plan
+from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import BF16
 from hwcalc.formulas.weights import Part, WeightRole
 from hwcalc.quantization.planned import planned_scheme
+from tests.hwcalc.parsers.weights.published_rules import step_mtp
 
 GIB: Final = 1024**3
 SIZES: Final[Mapping[str, float]] = {
@@ -117,3 +119,72 @@ def test_layers_behind_the_last_are_those_of_multi_token_prediction() -> None:
     assert model.counted is not None
 
     assert stored(model) - stored(model, mtp=False) == model.counted.mtp * 2
+
+
+def test_bitnet_stores_four_weights_in_a_byte() -> None:
+    """Its 210 matrices of 2,084,044,800 ternary numbers take a quarter of the bytes and a 16-bit scale each; the rest is in bf16."""
+    model = load_model("microsoft/bitnet-b1.58-2B-4T")
+    assert model.counted is not None
+    layer = 2560 * (20 + 5 + 5 + 20) * 128 + 3 * 2560 * 6912
+
+    assert 30 * layer == 2_084_044_800
+    assert stored(model) == 30 * layer // 4 + 30 * 7 * 2 + (model.counted.total - 30 * layer) * 2 == 1_178_562_980
+
+
+def test_transformers_unpacks_bitnet() -> None:
+    """Its linear layers have the weights in bf16: on the GPU they take what they take without quantisation, and a note says so."""
+    packed = plan("microsoft/bitnet-b1.58-2B-4T", seq=1000, gpu="l4", engine="reference")
+    unpacked = plan("microsoft/bitnet-b1.58-2B-4T", seq=1000, gpu="l4", engine="transformers")
+    counted = load_model("microsoft/bitnet-b1.58-2B-4T").counted
+    assert counted is not None
+
+    assert packed.memory.per_gpu.weights == packed.memory.weights.bytes == unpacked.memory.weights.bytes
+    assert unpacked.memory.per_gpu.weights == 2 * counted.total
+    assert "weights-unpacked" in {note.code for note in unpacked.notes}
+    assert "weights-unpacked" not in {note.code for note in packed.notes}
+
+
+def test_vllm_refuses_bitnet() -> None:
+    """No release has the method."""
+    with pytest.raises(UnsupportedError, match="bitnet"):
+        plan("microsoft/bitnet-b1.58-2B-4T", seq=1000, engine="vllm")
+
+
+@pytest.mark.parametrize(
+    ("section", "known", "bits"),
+    [
+        ({"quant_method": "bitnet"}, True, 2),
+        ({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "online"}, True, 16),
+        ({"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}, True, 2),
+        ({"quant_method": "bitnet", "linear_class": "something else"}, False, 16),
+        ({"quant_method": "bitnet", "quantization_mode": "something else"}, False, 16),
+    ],
+)
+def test_sections_of_bitnet(section: dict[str, str], known: bool, bits: int) -> None:
+    """A checkpoint that is quantised online has 16-bit weights; what is not understood is unknown."""
+    model = load_model({**load_model("microsoft/bitnet-b1.58-2B-4T").config, "quantization_config": section})
+    scheme, understood = planned_scheme(model, None)
+    assert model.counted is not None
+    block, weight = next(
+        (block, weight) for block in model.counted.blocks for weight in block.weights if weight.role is WeightRole.LINEAR
+    )
+
+    assert understood is known
+    formats = [BF16] if scheme is None else [form for _, form in scheme.formats(block, weight, BF16)]
+    assert [form.bits for form in formats] == [bits]
+
+
+def test_step_to_the_byte() -> None:
+    """The index of the 16-bit files has 402,730,656,512 bytes: router biases of 42 layers are in fp32, and three draft layers join."""
+    model = load_model("stepfun-ai/Step-3.7-Flash")
+    assert model.counted is not None
+
+    assert 2 * (model.counted.total + step_mtp(model)) + 42 * 288 * 4 == 402_730_656_512
+
+
+def test_step_in_fp8() -> None:
+    """Its 26 files have 212,523,666,872 bytes: less than 200,000 are left for their headers."""
+    model = load_model("stepfun-ai/Step-3.7-Flash-FP8")
+    left = 212_523_666_872 - (stored(model) + 2 * step_mtp(model) + 42 * 288 * 4)
+
+    assert 0 < left < 200_000

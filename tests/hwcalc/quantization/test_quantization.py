@@ -22,6 +22,7 @@ from hwcalc.formulas.formats import (
     INT8,
     MXFP4,
     NVFP4,
+    TERNARY,
     WeightFormat,
 )
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights, experts, gated_mlp, linear
@@ -48,6 +49,7 @@ ROWS, COLUMNS = 4096, 1024
         (BNB4, ROWS * COLUMNS // 2 + ROWS * COLUMNS // 64 * 4),
         (BNB4_DOUBLE, ROWS * COLUMNS // 2 + ROWS * COLUMNS // 64 + ROWS * COLUMNS // 64 // 256 * 4),
         (BNB8, ROWS * COLUMNS + ROWS * 4),
+        (TERNARY, ROWS * COLUMNS // 4 + 2),
     ],
     ids=lambda value: value.name if isinstance(value, WeightFormat) else "",
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
-from hwcalc import ModelSpec, load_model
+from hwcalc import ModelSpec
 from hwcalc.formulas.formats import BF16, WeightFormat
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.planned import planned_scheme
@@ -105,14 +105,13 @@ def head_twice(model: ModelSpec) -> int:
 
 
 def rotary_in_layers(model: ModelSpec) -> int:
-    """Inverse frequencies of the rotary embedding, half a head in each layer: a buffer."""
+    """Inverse frequencies of the rotary embedding, half a head of ``hidden_size / num_attention_heads`` in each layer: a buffer.
+
+    Moonlight's and Kimi-VL's files have them too, as wide as that although only 64 numbers of a head turn: transformers took the
+    head for them from these two keys (NVIDIA-NeMo/Megatron-Bridge #1838, and #1861, where a file of this kind has 7,168 / 64 / 2).
+    """
     config = text(model)
     return int(depth(model) * (hidden(model) // config["num_attention_heads"] // 2))
-
-
-def rotary_of_values(model: ModelSpec) -> int:
-    """A buffer of the width of a value head in each layer."""
-    return depth(model) * int(text(model)["v_head_dim"])
 
 
 def rotary_once(model: ModelSpec) -> int:
@@ -192,21 +191,28 @@ def mimo_mtp(model: ModelSpec) -> int:
 
 
 def mimo_scales(model: ModelSpec) -> int:
-    """Scales of 128 x 128 tiles in the three layers; where four ranks cut query, key and value rows in full layers, tiles are cut too."""
+    """Scales of the three layers, and the two rows of scales more that the keys of a full layer have.
+
+    The header of ``model_mtp.safetensors`` has 96, 12 and 8 rows of scales for query, key and value, 128 for gate and up, 32 for down,
+    and 16-bit projections for the rest. In the main layers the tiles of keys start anew with each head of 192 rows, as loaders of
+    the files say (hughmadden/cuteafd, mimo/resident.rs: "restarted 128+64 blocks per 192-row head", 8 rows for 4 heads;
+    sgl-project/sglang #23808 says of a sibling that each shard is padded by itself). Two heads of a sliding layer fill whole tiles.
+    """
+    assert _formats(model)
     config, columns = text(model), hidden(model) // 128
     heads, wide, narrow = config["swa_num_attention_heads"], config["swa_head_dim"], config["swa_v_head_dim"]
     rows = (heads * wide + config["swa_num_key_value_heads"] * (wide + narrow)) // 128
     layers = 3 * (rows * columns + _mlp(model) // 128**2)
-    groups, key, value = config["num_key_value_heads"], config["head_dim"], config["v_head_dim"]
-    whole = groups * key // 128 + groups * value // 128
-    cut = 4 * -(-groups * (key + value) // 4 // 128)
-    return int(layers + config["hybrid_layer_pattern"].count(0) * columns * (cut - whole))
+    groups, key = config["num_key_value_heads"], config["head_dim"]
+    anew = groups * -(-key // 128) - groups * key // 128
+    return int(layers + config["hybrid_layer_pattern"].count(0) * columns * anew)
 
 
 def step_mtp(model: ModelSpec) -> int:
     """Three layers with a window, each with a gate per head, norms of query and key, and a head of its own."""
     config, width = text(model), hidden(model)
-    heads, groups, head = config["num_sliding_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    heads = config["attention_other_setting"]["num_attention_heads"]
+    groups, head = config["num_key_value_heads"], config["head_dim"]
     attention = _joined_layer(model, heads * head, groups * head, groups * head, heads * head)
     return int(int(config["num_nextn_predict_layers"]) * (attention + heads * width + 2 * head + table(model)))
 
@@ -216,19 +222,6 @@ def dots_mtp(model: ModelSpec) -> int:
     window = next(block for block in blocks(model) if block.kind == "attention" and block.layers and 2 in block.layers)
     attention = sum(weight.elements for weight in window.weights)
     return attention + _mlp(model) + 2 * hidden(model) ** 2 + 5 * hidden(model) + table(model)
-
-
-def pixtral(model: ModelSpec) -> int:
-    """The vision tower of Mistral-Small-3.1, merging 2 x 2 patches, and its projector to this width."""
-    sibling = load_model("mistralai/Mistral-Small-3.1-24B-Instruct-2503")
-    tower = sum(block.elements for block in blocks(sibling) if block.part is Part.VISION)
-    inner, width = 1024, hidden(model)
-    return tower + inner + 4 * inner * inner + inner * width + width * width
-
-
-def static_scales(model: ModelSpec) -> int:
-    """Scales of weights and inputs: of an expert's two tensors (gate and up are one), and of the eight other matrices of a layer."""
-    return depth(model) * 2 * (2 * int(text(model)["n_routed_experts"]) + 8)
 
 
 def _formats(model: ModelSpec) -> list[tuple[Part, int, WeightFormat, Weight]]:
@@ -257,6 +250,15 @@ def scales(model: ModelSpec) -> int:
     return sum(count * _scale_count(form, weight) for part, count, form, weight in _formats(model) if part is not Part.MTP)
 
 
+def static_scales(model: ModelSpec) -> int:
+    """A scale of the weights and one of their inputs for each matrix in fp8, of which an expert has two: gate and up are one."""
+    return sum(
+        2 * count * weight.copies
+        for _, count, form, weight in _formats(model)
+        if form.name == "fp8" and form.tensor_bytes == 8 and not (weight.role is WeightRole.EXPERT and "up_proj" in weight.path)
+    )
+
+
 def mtp_scales(model: ModelSpec) -> int:
     """The same in the layers of multi-token prediction."""
     return sum(count * _scale_count(form, weight) for part, count, form, weight in _formats(model) if part is Part.MTP)
@@ -280,10 +282,12 @@ def mtp_packed(model: ModelSpec) -> int:
 
 def cache_scales(model: ModelSpec) -> int:
     """A scale of the keys and one of the values in each attention layer."""
+    assert model.quantization is not None
+    assert model.quantization["kv_cache_quant_algo"]
     return 2 * sum(group.count for group in model.stack.groups if "num_key_value_heads" in group.kind.dims())
 
 
 def ternary(model: ModelSpec) -> int:
     """BitNet: four ternary numbers in a byte are one element, and each matrix has a scale."""
-    matrices = [(block.count, weight) for block in blocks(model) for weight in block.weights if weight.role is WeightRole.LINEAR]
+    matrices = [(count, weight) for _, count, form, weight in _formats(model) if form.name == "ternary"]
     return sum(count * (1 + weight.elements // 4 - weight.elements) for count, weight in matrices)
