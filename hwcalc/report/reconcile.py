@@ -28,8 +28,10 @@ def verdict(reconciliation: Reconciliation) -> str:
     allowed = f"{100 * reconciliation.tolerance:g} %"
     if reconciliation.within:
         return f"agrees: {agree} of {whole} figures within {allowed}"
-    names = ", ".join(row.name for row in reconciliation.rows if not row.within)
-    return f"differs: {names} further apart than {allowed} ({agree} of {whole} figures agree)"
+    apart = [row for row in reconciliation.rows if not row.within]
+    exact, others = (", ".join(row.name for row in apart if (row.tolerance == 0) is held) for held in (True, False))
+    said = [f"{others} further apart than {allowed}" if others else "", f"{exact} (must match exactly)" if exact else ""]
+    return f"differs: {'; '.join(filter(None, said))} ({agree} of {whole} figures agree)"
 
 
 def reconcile_text(reconciliation: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
@@ -54,7 +56,7 @@ def reconcile_csv(reconciliation: Reconciliation) -> str:
 
 def _cells(row: Row) -> list[str]:
     span = ""
-    if row.definition in ("estimate", "profile") and row.low != row.high:
+    if row.low != row.high:
         low, high = _shown(row.low, row.unit), _shown(row.high, row.unit)
         # If both ends have the same unit, it is printed once.
         start, _, unit = low.rpartition(" ")

@@ -36,7 +36,9 @@ def test_a_log_that_agrees(capsys: Capture) -> None:
     assert (status, err) == (0, "")
     assert lines[1] == "agrees: 3 of 3 figures within 1 %"
     assert lines[3].split() == ["figure", "predicted", "range", "reported", "difference", "%", "is"]
-    assert next(line for line in lines if "blocks" in line).split() == ["blocks", "1,950", "1,952", "+2", "+0.10", "engine"]
+    assert next(line for line in lines if "blocks" in line).split() == [
+        "blocks", "1,950", "1,948", "to", "1,953", "1,952", "+2", "+0.10", "engine",
+    ]  # fmt: skip
     assert "seq 20000 (line 1)" in out
     # The first line has the name of the log, as long as it is.
     assert max(map(len, lines[1:])) <= 100
@@ -47,7 +49,7 @@ def test_a_log_that_differs(capsys: Capture) -> None:
     status, out, _ = run(capsys, "reconcile", "meta-llama/Llama-3.2-1B", "--log", GOOD, "-q")
 
     assert status == 1
-    assert "differs: weights, blocks, concurrency further apart than 1 %" in out
+    assert "differs: weights further apart than 1 %; blocks, concurrency (must match exactly) (0 of 3 figures agree)" in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("!")] == ["weights", "blocks", "concurrency"]
     assert "planned with" not in out
 
