@@ -88,6 +88,32 @@ def test_csv_and_markdown(capsys: Capture) -> None:
     assert "**agrees: 3 of 3 figures within 1 %**" in out
 
 
+def test_lines_that_were_not_understood(capsys: Capture, tmp_path: Path) -> None:
+    """Their number is a note; ``-v`` lists them with the notes, and on standard error where a format has no notes."""
+    log = tmp_path / "server.log"
+    log.write_text(f"{Path(GOOD).read_text(encoding='utf-8')}Swapped 3 GiB away\nMoved 2 GiB\n", encoding="utf-8")
+    words = ("reconcile", MODEL, "--log", str(log))
+
+    status, out, err = run(capsys, *words)
+    assert (status, err) == (0, "")
+    assert "2 lines about memory were not understood: list them with -v." in " ".join(out.split())
+    assert "Swapped" not in out
+    assert "not understood" not in "".join(run(capsys, *words, "-q")[1:])
+    _, out, err = run(capsys, *words, "--format", "csv")
+    assert "list them with -v" not in out
+    assert "2 lines about memory were not understood" in err
+
+    _, out, err = run(capsys, *words, "-v")
+    assert "Swapped 3 GiB away" in out
+    assert ("list them" in out, err) == (False, "")
+    assert json.loads(run(capsys, *words, "-v", "-q", "--json")[1])["unread"][0]["text"] == "Swapped 3 GiB away"
+    for more in (("-q",), ("--format", "csv"), ("--format", "csv", "-q"), ("--format", "markdown", "-q")):
+        status, out, err = run(capsys, *words, "-v", *more)
+        assert (status, "Swapped" in out) == (0, False)
+        assert "line 6: Swapped 3 GiB away" in err
+        assert "line 7: Moved 2 GiB" in err
+
+
 def test_several_processes(capsys: Capture) -> None:
     """A row for each, beside the figures."""
     log = str(LOGS / "vllm/v0-0.8-workers-24gb.log")
