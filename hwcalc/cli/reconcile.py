@@ -56,13 +56,19 @@ def run(
     status = 0 if result.within else 1
     if view.format == "json":
         return Answer(text=answer(result.to_dict()).text, json=True, status=status)
-    from hwcalc.report.reconcile import reconcile_csv, reconcile_text, verdict
+    from hwcalc.report.reconcile import reconcile_csv, reconcile_text, unread_rows, verdict
 
+    # A table with notes has these lines itself.
+    unread: tuple[str, ...] = ()
+    if view.quiet or view.format == "csv":
+        unread = tuple(f"{label}: {line}" if label else line for label, line in unread_rows(result))
     if view.format == "csv":
+        if not view.quiet:
+            unread += tuple(note.message for note in result.notes if note.code == "lines-unread")
         remarks = () if result.within else (verdict(result),)
-        return Answer(text=reconcile_csv(result), status=status, remarks=remarks)
+        return Answer(text=reconcile_csv(result), status=status, remarks=(*remarks, *unread))
     text = reconcile_text(result, format_=view.format, color=view.color, width=view.width, quiet=view.quiet)
-    return Answer(text=text, status=status)
+    return Answer(text=text, status=status, remarks=unread)
 
 
 def _log_source(log: str) -> Any:

@@ -143,6 +143,8 @@ def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict
     name = _engine_of(read, choices.engine, notes)
     opened, rows, remarks = _compared(spec, name, read, inputs, choices)
     notes += [*opened.notes, *_same_model(read.facts, spec), *remarks]
+    if read.unread.count and not choices.verbose:
+        notes.append(Note(code="lines-unread", message=_unread_message(read.unread.count)))
     if not rows:
         message = "; ".join(note.message for note in remarks)
         raise LogError(
@@ -168,6 +170,11 @@ def _reconciled(spec: ModelSpec, log: LogLike, choices: _Choices, keywords: dict
         unread_lines=read.unread.count,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _unread_message(count: int) -> str:
+    several = f"{count:,} lines about memory were" if count > 1 else "A line about memory was"
+    return f"{several} not understood: {'list them' if count > 1 else 'see it'} with -v."
 
 
 def _compared(spec: ModelSpec, name: str, read: _Log, inputs: _Inputs, choices: _Choices) -> tuple[Opened, list[Row], list[Note]]:
@@ -238,11 +245,6 @@ def _versioned(facts: Facts, rules: Engine, notes: list[Note]) -> str:
     except UnknownNameError:
         nearest = min(known, key=lambda one: abs(_order(one) - _order(version)))
     message = f"The rules of {rules.label} {version} are not known: those of {nearest} are taken."
-    if facts.word("engine_core") == "v0":
-        message = (
-            f"{rules.label} {version} runs its V0 engine, which kvplan plan refuses: its blocks and batches are compared, and all else is "
-            f"planned by the rules of {nearest}."
-        )
     notes.append(Note(code="version-unknown", message=message))
     return f"{name}@{nearest}"
 

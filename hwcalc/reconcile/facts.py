@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.reconcile.masking import masked
 from hwcalc.units import GIB, KIB, MIB
 
 __all__ = ["BINARY", "Fact", "Facts", "PrintedNumber", "byte_range", "number_after", "number_before"]
@@ -44,7 +45,9 @@ class PrintedNumber:
 
 @frozen
 class Fact:
-    """One thing that a log states. ``low`` and ``high`` are what it may have been before it was rounded; ``text`` is the line."""
+    """One thing that a log states. ``low`` and ``high`` are what it may have been before it was rounded; ``text`` is the beginning of the line,
+    without secrets.
+    """
 
     name: str
     value: Number | str
@@ -61,6 +64,7 @@ class Facts:
 
     def __init__(self) -> None:
         self._facts: dict[tuple[str, str | None], Fact] = {}
+        self._shown = ("", "")
         self.taken = 0
         """How many facts were added, also in place of others."""
 
@@ -84,8 +88,19 @@ class Facts:
             return
         if not isinstance(value, str):
             low, high = (value if low is None else low), (value if high is None else high)
-        new = Fact(name=name, value=value, low=low, high=high, unit=unit, rank=rank, line=line, text=text.strip()[:_LONGEST_RAW])
+        else:
+            value = masked(value)
+        kept = self._kept(text)
+        if rank is not None and any(word in text and word not in kept for word in rank.split()):
+            rank = "***"  # what looks like the name of a process is a secret
+        new = Fact(name=name, value=value, low=low, high=high, unit=unit, rank=rank, line=line, text=kept[:_LONGEST_RAW])
         self._facts[key] = old if old is not None and _finer(old, new) else new
+
+    def _kept(self, text: str) -> str:
+        """The beginning of a line without secrets. One line often states several facts."""
+        if self._shown[0] != text:
+            self._shown = (text, masked(text))
+        return self._shown[1]
 
     def add_bytes(
         self,

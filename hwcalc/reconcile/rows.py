@@ -26,7 +26,7 @@ class Row:
     ``low`` to ``high`` is the range of the prediction: of an estimate its own, of an exact rule what the rounding of the log's budget
     leaves open. ``reported_low`` to ``reported_high`` is what the log's figure may have been before it was rounded. ``difference`` is
     reported minus predicted and ``percent`` that of the prediction; ``distance_percent`` is how far the two ranges lie apart, 0 where
-    they meet. ``definition`` is what the prediction is (``exact``, ``engine``, ``estimate``, ``profile``), ``meaning`` what the figure is.
+    they meet, and ``tolerance`` the share that they may, 0 for a figure that is exact. ``definition`` is what the prediction is (``exact``, ``engine``, ``estimate``, ``profile``), ``meaning`` what the figure is.
     """
 
     name: str
@@ -42,6 +42,7 @@ class Row:
     difference: Number
     percent: float | None
     distance_percent: float
+    tolerance: float
     within: bool
     rank: str | None
     line: int
@@ -81,6 +82,7 @@ def compared(
             difference=fact.value - predicted.expected,
             percent=100 * (fact.value - predicted.expected) / predicted.expected if predicted.expected else None,
             distance_percent=100 * share,
+            tolerance=tolerance,
             within=share <= tolerance,
             rank=fact.rank,
             line=fact.line,

@@ -11,7 +11,7 @@ from hwcalc.report.text import plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
-__all__ = ["reconcile_csv", "reconcile_text", "verdict"]
+__all__ = ["reconcile_csv", "reconcile_text", "unread_rows", "verdict"]
 
 _HEADER: Final = ("", "figure", "predicted", "range", "reported", "difference", "%", "is")
 _CSV: Final = (
@@ -28,8 +28,10 @@ def verdict(reconciliation: Reconciliation) -> str:
     allowed = f"{100 * reconciliation.tolerance:g} %"
     if reconciliation.within:
         return f"agrees: {agree} of {whole} figures within {allowed}"
-    names = ", ".join(row.name for row in reconciliation.rows if not row.within)
-    return f"differs: {names} further apart than {allowed} ({agree} of {whole} figures agree)"
+    apart = [row for row in reconciliation.rows if not row.within]
+    exact, others = (", ".join(row.name for row in apart if (row.tolerance == 0) is held) for held in (True, False))
+    said = [f"{others} further apart than {allowed}" if others else "", f"{exact} (must match exactly)" if exact else ""]
+    return f"differs: {'; '.join(filter(None, said))} ({agree} of {whole} figures agree)"
 
 
 def reconcile_text(reconciliation: Reconciliation, *, format_: str, color: bool, width: int, quiet: bool) -> str:
@@ -54,11 +56,11 @@ def reconcile_csv(reconciliation: Reconciliation) -> str:
 
 def _cells(row: Row) -> list[str]:
     span = ""
-    if row.definition in ("estimate", "profile") and row.low != row.high:
+    if row.low != row.high:
         low, high = _shown(row.low, row.unit), _shown(row.high, row.unit)
         # If both ends have the same unit, it is printed once.
         start, _, unit = low.rpartition(" ")
-        span = f"{start if unit and high.endswith(f' {unit}') else low} to {high}"
+        span = "" if low == high else f"{start if unit and high.endswith(f' {unit}') else low} to {high}"
     apart = abs(row.difference) >= _LEAST_DIFFERENCE
     return [
         "" if row.within else "!",
@@ -115,11 +117,7 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
         )
         lines.append(("kept", f"{sizes}: {reconciliation.saved.path}"))
     lines += [("note", note.message) for note in reconciliation.notes]
-    lines += [(f"line {one.line:,}", one.text) for one in reconciliation.unread]
-    if reconciliation.unread_lines > len(reconciliation.unread) > 0:
-        lines.append(
-            ("", f"and {plural(reconciliation.unread_lines - len(reconciliation.unread), 'line')} more that were not understood")
-        )
+    lines += unread_rows(reconciliation)
     if format_ == "markdown":
         from hwcalc.report.markdown import escaped
 
@@ -127,6 +125,13 @@ def _foot(reconciliation: Reconciliation, *, format_: str, color: bool, width: i
     from hwcalc.report.table import hanging, rendered
 
     return "\n" + rendered(hanging([(label, clean(text), "dim") for label, text in lines]), color=color, width=width)
+
+
+def unread_rows(reconciliation: Reconciliation) -> list[tuple[str, str]]:
+    """The lines that were not understood, each with its label; empty unless the user asked for them."""
+    rows = [(f"line {one.line:,}", one.text) for one in reconciliation.unread]
+    more = reconciliation.unread_lines - len(rows)
+    return [*rows, ("", f"and {plural(more, 'line')} more that were not understood")] if rows and more else rows
 
 
 def _csv_cell(value: object) -> object:

@@ -248,15 +248,46 @@ def _pool_rows(facts: Facts, opened: Opened, pools: Pools, tolerance: float) -> 
     if pools.base not in ("blocks", "tokens"):
         blocks = pools.range(lambda pool: pool.blocks)
         row("blocks", facts.smallest("blocks"), blocks, "budget / bytes of a block, the least of all ranks")
+        pools = _of_stated_blocks(facts, opened, pools)
     if pools.base != "tokens":
         tokens = pools.range(lambda pool: pool.tokens) if pools.expected.fits else spread(0)
-        row("tokens", facts.smallest("tokens"), tokens, "the log's count, by the rule of its version")
+        fact, meaning = facts.smallest("tokens"), "the log's count, by the rule of its version"
+        counted = compared("tokens", fact, tokens, allowed, definition=definition, meaning=meaning)
+        if all(row.within for row in counted) and (nearest := _nearest_printed(facts, opened)) is not None:
+            meaning = "the nearest count that the log could print: no number of blocks gives the log's"
+            counted = compared("tokens", fact, nearest, 0.0, definition="engine", meaning=meaning)
+        rows += counted
     row("concurrency", facts.smallest("concurrency"), pools.range(_concurrency), "blocks / blocks of one longest request")
     stored = pools.range(lambda pool: (pool.blocks or 0) * (pool.block_size or 0))
     row("tokens stored", facts.smallest("stored_tokens"), stored, "blocks x tokens of a block")
     longest = pools.range(lambda pool: None if pool.max_seq is None else min(pool.max_seq, opened.tokens))
     row("longest request", facts.smallest("longest_tokens"), longest, "tokens of the longest request that would fit")
     return rows
+
+
+def _of_stated_blocks(facts: Facts, opened: Opened, pools: Pools) -> Pools:
+    """The pool of the log's own blocks, if the budget allows so many: what else the log counts follows from them exactly."""
+    stated = facts.smallest("blocks")
+    if stated is None or isinstance(stated.value, str):
+        return pools
+    counted = _pool(opened, int(stated.value) * (pools.expected.bytes_per_block or 0))
+    span = pools.range(lambda pool: pool.blocks)
+    beyond = pools.known and (span is None or not span.low <= stated.value <= span.high)
+    if beyond or counted.blocks != stated.value:
+        return pools
+    return Pools(low=counted, expected=counted, high=counted, base=pools.base, known=pools.known)
+
+
+def _nearest_printed(facts: Facts, opened: Opened) -> Range | None:
+    """The count of tokens nearest to the log's that some number of blocks gives; ``None`` if the log's own is one."""
+    fact = facts.smallest("tokens")
+    block = _pool(opened, 0).bytes_per_block
+    if fact is None or isinstance(fact.value, str) or not block:
+        return None
+    tokens = int(fact.value)
+    blocks = _blocks_of_tokens(tokens, opened)
+    near = [_pool(opened, count * block).tokens or 0 for count in (blocks, blocks - 1) if count >= 0]
+    return None if tokens in near else spread(min(near, key=lambda count: abs(count - tokens)))
 
 
 def _concurrency(pool: PoolInfo) -> Number | None:

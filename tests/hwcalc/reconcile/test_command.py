@@ -36,7 +36,9 @@ def test_a_log_that_agrees(capsys: Capture) -> None:
     assert (status, err) == (0, "")
     assert lines[1] == "agrees: 3 of 3 figures within 1 %"
     assert lines[3].split() == ["figure", "predicted", "range", "reported", "difference", "%", "is"]
-    assert next(line for line in lines if "blocks" in line).split() == ["blocks", "1,950", "1,952", "+2", "+0.10", "engine"]
+    assert next(line for line in lines if "blocks" in line).split() == [
+        "blocks", "1,950", "1,948", "to", "1,953", "1,952", "+2", "+0.10", "engine",
+    ]  # fmt: skip
     assert "seq 20000 (line 1)" in out
     # The first line has the name of the log, as long as it is.
     assert max(map(len, lines[1:])) <= 100
@@ -47,7 +49,7 @@ def test_a_log_that_differs(capsys: Capture) -> None:
     status, out, _ = run(capsys, "reconcile", "meta-llama/Llama-3.2-1B", "--log", GOOD, "-q")
 
     assert status == 1
-    assert "differs: weights, blocks, concurrency further apart than 1 %" in out
+    assert "differs: weights further apart than 1 %; blocks, concurrency (must match exactly) (0 of 3 figures agree)" in out
     assert [line.split()[1] for line in out.splitlines() if line.startswith("!")] == ["weights", "blocks", "concurrency"]
     assert "planned with" not in out
 
@@ -84,6 +86,32 @@ def test_csv_and_markdown(capsys: Capture) -> None:
     assert status == 0
     assert "| blocks | 1,950 |" in out
     assert "**agrees: 3 of 3 figures within 1 %**" in out
+
+
+def test_lines_that_were_not_understood(capsys: Capture, tmp_path: Path) -> None:
+    """Their number is a note; ``-v`` lists them with the notes, and on standard error where a format has no notes."""
+    log = tmp_path / "server.log"
+    log.write_text(f"{Path(GOOD).read_text(encoding='utf-8')}Swapped 3 GiB away\nMoved 2 GiB\n", encoding="utf-8")
+    words = ("reconcile", MODEL, "--log", str(log))
+
+    status, out, err = run(capsys, *words)
+    assert (status, err) == (0, "")
+    assert "2 lines about memory were not understood: list them with -v." in " ".join(out.split())
+    assert "Swapped" not in out
+    assert "not understood" not in "".join(run(capsys, *words, "-q")[1:])
+    _, out, err = run(capsys, *words, "--format", "csv")
+    assert "list them with -v" not in out
+    assert "2 lines about memory were not understood" in err
+
+    _, out, err = run(capsys, *words, "-v")
+    assert "Swapped 3 GiB away" in out
+    assert ("list them" in out, err) == (False, "")
+    assert json.loads(run(capsys, *words, "-v", "-q", "--json")[1])["unread"][0]["text"] == "Swapped 3 GiB away"
+    for more in (("-q",), ("--format", "csv"), ("--format", "csv", "-q"), ("--format", "markdown", "-q")):
+        status, out, err = run(capsys, *words, "-v", *more)
+        assert (status, "Swapped" in out) == (0, False)
+        assert "line 6: Swapped 3 GiB away" in err
+        assert "line 7: Moved 2 GiB" in err
 
 
 def test_several_processes(capsys: Capture) -> None:

@@ -248,6 +248,15 @@ def test_v0() -> None:
     assert "max_num_batched_tokens" not in {one.name.removeprefix("engine_options.") for one in newer.inputs}
 
 
+def test_a_release_before_all_that_are_known() -> None:
+    """0.5.4 is planned by the rules of 0.6, which ``kvplan plan`` plans too."""
+    text = "Initializing an LLM engine (v0.5.4) with config: max_seq_len=1024\n# GPU blocks: 2048, # CPU blocks: 9\n"
+    found = reconcile(LLAMA, f"{text}Maximum concurrency for 1024 tokens per request: 32.00x")
+    said = [note.message for note in found.notes if note.code == "version-unknown"]
+
+    assert said == ["The rules of vLLM 0.5.4 are not known: those of 0.6 are taken."]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from hwcalc.reconcile import reconcile
+from hwcalc.report.reconcile import reconcile_text, verdict
 from tests.hwcalc.reconcile.logs import GIB, LLAMA, figures
 
 _HEAD: Final = "Initializing a V1 LLM engine (v{}) with config: max_seq_len=8192, enforce_eager={}\n"
@@ -42,6 +43,45 @@ def test_a_budget_in_bytes_leaves_nothing_open(blocks: int, within: bool) -> Non
     text = f"non-default args: {{'kv_cache_memory_bytes': {GIB}, 'max_model_len': 1024}}\nnum_gpu_blocks is: {blocks}\n"
 
     assert reconcile(LLAMA, text, tolerance="50%").within is within
+
+
+@pytest.mark.parametrize(("tokens", "within"), [(446_704, True), (446_688, False), (446_720, False)])
+def test_the_logs_own_blocks_say_its_tokens(tokens: int, within: bool) -> None:
+    """27,919 blocks of 16 tokens are 446,704: what the rounding of the budget leaves open is no excuse for another count."""
+    text = (
+        "Initializing a V1 LLM engine (v0.33.0) with config: max_seq_len=1024\nAvailable KV cache memory: 54.53 GiB\n"
+        f"num_gpu_blocks is: 27919\nGPU KV cache size: {tokens:,} tokens\n"
+    )
+    found = reconcile(LLAMA, text, tolerance="5%")
+    rows = figures(found)
+
+    assert (rows["blocks"].within, rows["tokens"].within) == (True, within)
+    assert (rows["tokens"].predicted, rows["tokens"].low, rows["tokens"].high) == (446_704,) * 3
+    # The blocks are held to the budget, and not to themselves.
+    assert rows["blocks"].low < 27_919 < rows["blocks"].high
+    said = "agrees: 2 of 2" if within else "differs: tokens (must match exactly) (1 of 2"
+    assert verdict(found).startswith(said)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_count_that_no_blocks_give(ranks: int) -> None:
+    """893,400 tokens lie in the range and are no multiple of 16, whether or not each rank says its memory."""
+    text = "Initializing a V1 LLM engine (v0.33.0) with config: max_seq_len=1024, tensor_parallel_size=2\n"
+    text += "".join(f"(Worker_TP{rank} pid=1{rank}) INFO Available KV cache memory: 54.53 GiB\n" for rank in range(ranks))
+    right, wrong = (
+        reconcile(LLAMA, f"{text}GPU KV cache size: {tokens:,} tokens\n", tolerance="5%") for tokens in (893_408, 893_400)
+    )
+
+    assert (right.within, wrong.within) == (True, False)
+    assert figures(wrong)["tokens"].predicted in (893_392, 893_408)
+
+
+def test_the_range_of_a_rounded_budget_is_shown() -> None:
+    """A count that differs by two blocks and agrees has its range beside it."""
+    text = _HEAD.format("0.33.0", "False") + "Available KV cache memory: 8.00 GiB\n# GPU blocks: 4098\n"
+    shown = reconcile_text(reconcile(LLAMA, text), format_="table", color=False, width=120, quiet=True)
+
+    assert "4,093 to 4,098" in shown
 
 
 def test_ranks_that_do_not_all_say() -> None:
