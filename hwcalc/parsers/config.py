@@ -31,7 +31,7 @@ _DESCRIPTIVE: Final = frozenset({"max_position_embeddings", "vocab_size"})
 # plan stops.
 _BEARING = re.compile(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
-    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|attn_types?|full_attn|full_attention|"
+    r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|attn_types?|full_attn|full_attention|"
     r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
