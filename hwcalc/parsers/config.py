@@ -36,7 +36,8 @@ _FACTS_BY_NAME: Final[Mapping[str, Sequence[str]]] = {
 # plan stops.
 _BEARING = re.compile(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
-    r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|attn_types?|full_attn|full_attention|"
+    r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|"
+    r"attn_types?|full_attn|full_attention|"
     r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
@@ -45,7 +46,7 @@ _HARMLESS = re.compile(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|classif|output_hidden_states|^ignore_index$"
+    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 
 
@@ -314,7 +315,6 @@ class Config:
                 self._contradicted(key)
                 or (
                     value not in (None, False, "", 0, [], {})
-                    and not isinstance(value, Mapping)
                     # A dict handed in from Python may have keys of any type.
                     and _BEARING.search(str(key))
                     and not _HARMLESS.search(str(key))

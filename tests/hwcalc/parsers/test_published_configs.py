@@ -320,3 +320,38 @@ def test_a_broken_audio_stem_leaves_the_cache() -> None:
     assert model.counted is None
     assert "weights-unknown" in {note.code for note in model.notes}
     assert plan(config, seq=10, gpu="l4").fit is None
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, ["full"], 5, True])
+@pytest.mark.parametrize("model_type", ["llama", "xverse", "gemma2"])
+def test_a_kind_of_attention_that_is_no_word_is_refused(model_type: str, value: Any) -> None:
+    """What is not a word is not understood, whatever it is. Nothing at all is nothing said."""
+    for key in ("attention_type", "attention_method", "attn_type"):
+        with pytest.raises(UnreadKeysError, match=key):
+            load_model(FOUR_LAYERS | {"model_type": model_type, key: value})
+        for nothing in (None, {}, [], ""):
+            assert load_model(FOUR_LAYERS | {"model_type": model_type, key: nothing}).stack
+
+
+@pytest.mark.parametrize("value", ["x", "", [], ["fp8"], 8, True, False])
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_a_quantisation_that_is_no_object_is_an_error(key: str, value: Any) -> None:
+    """It was passed over, and the weights were counted in bf16."""
+    with pytest.raises(
+        ConfigError, match=rf"{key} is .*, but must be an object that says how the weights are quantised, or null"
+    ):
+        load_model(FOUR_LAYERS | {key: value})
+    with pytest.raises(ConfigError, match=rf"text_config\.{key} is "):
+        load_model({"model_type": "mllama", "text_config": {"model_type": "mllama_text_model", key: value}})
+    for nothing in (None, {}):
+        assert load_model(FOUR_LAYERS | {key: nothing}).quantization is None
+
+
+def test_the_early_name_of_the_quantisation_is_read() -> None:
+    """An engine that reads the files, vLLM 0.33, takes ``compression_config`` where there is no ``quantization_config``."""
+    scheme = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+
+    assert scheme == load_model(FOUR_LAYERS | {"compression_config": scheme}).quantization
+    assert {"quant_method": "fp8"} == load_model(
+        FOUR_LAYERS | {"compression_config": scheme, "quantization_config": {"quant_method": "fp8"}}
+    ).quantization
