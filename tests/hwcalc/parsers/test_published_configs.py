@@ -322,6 +322,9 @@ def test_a_broken_audio_stem_leaves_the_cache() -> None:
     assert plan(config, seq=10, gpu="l4").fit is None
 
 
+NOTHING: Final[tuple[Any, ...]] = (None, {}, [], "")
+
+
 @pytest.mark.parametrize("value", [{"a": 1}, ["full"], 5, True])
 @pytest.mark.parametrize("model_type", ["llama", "xverse", "gemma2"])
 def test_a_kind_of_attention_that_is_no_word_is_refused(model_type: str, value: Any) -> None:
@@ -329,7 +332,7 @@ def test_a_kind_of_attention_that_is_no_word_is_refused(model_type: str, value: 
     for key in ("attention_type", "attention_method", "attn_type"):
         with pytest.raises(UnreadKeysError, match=key):
             load_model(FOUR_LAYERS | {"model_type": model_type, key: value})
-        for nothing in (None, {}, [], ""):
+        for nothing in NOTHING:
             assert load_model(FOUR_LAYERS | {"model_type": model_type, key: nothing}).stack
 
 
@@ -343,7 +346,7 @@ def test_a_quantisation_that_is_no_object_is_an_error(key: str, value: Any) -> N
         load_model(FOUR_LAYERS | {key: value})
     with pytest.raises(ConfigError, match=rf"text_config\.{key} is "):
         load_model({"model_type": "mllama", "text_config": {"model_type": "mllama_text_model", key: value}})
-    for nothing in (None, {}):
+    for nothing in NOTHING[:2]:
         assert load_model(FOUR_LAYERS | {key: nothing}).quantization is None
 
 
