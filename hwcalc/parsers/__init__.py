@@ -272,9 +272,12 @@ def _from_the_class(language: Config) -> tuple[Note, ...]:
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:
-    for level in (top, language):
-        value = level.raw.get("quantization_config")
-        if isinstance(value, Mapping) and value:
+    """How the weights are quantised: ``compression_config`` is an early name, which vLLM still reads where the other is not there."""
+    for level, key in ((level, key) for key in ("quantization_config", "compression_config") for level in (top, language)):
+        value = level.raw.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise level.error(key, value, "an object that says how the weights are quantised, or null")
+        if value:
             return value
     return None
 

@@ -1,6 +1,7 @@
 """Other names of keys, in files of models whose code lives with the model.
 
-A model type that transformers has a class for uses that class's own aliases (``class_defaults.json``) and never these.
+A model type that transformers has a class for is read by that class's own aliases (``class_defaults.json``). These names must not
+contradict them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ __all__ = ["ALIASES", "LEGACY_KEYS"]
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "dim", "model_dim"),
-    "num_hidden_layers": ("num_layers", "n_layer", "n_layers", "num_transformer_layers"),
+    "num_hidden_layers": ("num_layers", "n_layer", "n_layers", "num_transformer_layers", "num_decoder_layers"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads", "num_query_heads"),
     "num_key_value_heads": (
         "num_kv_heads",

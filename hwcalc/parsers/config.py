@@ -25,13 +25,19 @@ _MISSING: Final = object()
 
 # Facts that bear on no memory, under names that real files also use for something else.
 _DESCRIPTIVE: Final = frozenset({"max_position_embeddings", "vocab_size"})
+_FACTS_BY_NAME: Final[Mapping[str, Sequence[str]]] = {
+    name: [key for key, names in ALIASES.items() if key not in _DESCRIPTIVE and name in (key, *names)]
+    for name in {name for key, names in ALIASES.items() for name in (key, *names)}
+}
+"""For each name, the facts that some model calls so."""
 
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
 _BEARING = re.compile(
     r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
-    r"block_types?|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|attn_types?|full_attn|full_attention|"
+    r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|"
+    r"attn_types?|full_attn|full_attention|"
     r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
     r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
 )
@@ -40,7 +46,7 @@ _HARMLESS = re.compile(
     r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
     r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|classif|output_hidden_states|^ignore_index$"
+    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
 
 
@@ -122,8 +128,7 @@ class Config:
 
     def _contradiction(self, name: str, other: str) -> ConfigError:
         return ConfigError(
-            f"{self._place(name)} is {_short(self.raw[name])}, but {self._place(other)}, which says the same, is "
-            f"{_short(self.raw[other])}.",
+            _disagree(self._place(name), self.raw[name], self._place(other), self.raw[other]),
             hint="Take out of the file the one that the model's own code does not read.",
         )
 
@@ -298,39 +303,59 @@ class Config:
         return self._class.nested.get(key) if self._class else None
 
     def unread(self) -> list[str]:
-        """Keys that nobody has read though they may affect the cache and are not empty, here and in nested configs."""
+        """Keys that nobody has read though they may affect the cache and are not empty, here and in nested configs.
+
+        So are other names of a fact, with another value than the one that counts.
+        """
         found = [
             self._place(key)
             for key, value in self.raw.items()
             if key not in self.read
-            and value not in (None, False, "", 0, [], {})
-            and not isinstance(value, Mapping)
-            # A dict handed in from Python may have keys of any type.
-            and _BEARING.search(str(key))
-            and not _HARMLESS.search(str(key))
-            and not self._repeats(key)
+            and (
+                self._contradicted(key)
+                or (
+                    value not in (None, False, "", 0, [], {})
+                    # A dict handed in from Python may have keys of any type.
+                    and _BEARING.search(str(key))
+                    and not _HARMLESS.search(str(key))
+                    and not self._repeats(key)
+                )
+            )
         ]
         for child in self.children:
             found += [key for key in child.unread() if key not in found]
         return found
 
-    def _facts_named(self, name: str) -> list[str]:
-        """The facts that were read from the file under another name, and that other models call by this one."""
-        given = (key for key, names in ALIASES.items() if name == key or name in names)
-        return [key for key in given if key in self._values and self.has(key)]
+    def _facts_named(self, name: str) -> dict[str, Any]:
+        """The facts that other models call by this name and this one by another, with the value that counts."""
+        if self._class is not None and name in self._class.defaults:
+            return {}
+        facts = {}
+        for key in _FACTS_BY_NAME.get(name, ()):
+            own = next((own for own in self._names(key) if own in self.raw), None)
+            value = self.raw[own] if own else self._class.defaults.get(self._names(key)[-1]) if self._class else None
+            # A null beside what the class alone says is nothing said.
+            if own != name and (own or not (value is None or self.raw[name] is None)):
+                facts[key] = value
+        return facts
 
     def _repeats(self, name: str) -> bool:
         """Whether a key that nobody has read only says again what was read."""
-        return any(self._values[key] == self.raw[name] for key in self._facts_named(name))
+        return any(value == self.raw[name] for key, value in self._facts_named(name).items() if key in self._values)
+
+    def _contradicted(self, name: str) -> dict[str, Any]:
+        """The facts that the file gives under this name with another value than the one that counts."""
+        return {key: value for key, value in self._facts_named(name).items() if value != self.raw[name]}
 
     def contradictions(self) -> list[str]:
-        """A sentence for each key that nobody has read and that gives, under another name, a fact that was read with another value."""
-        return [
-            f"{self._place(name)} is {_short(self.raw[name])}, but {key}, which says the same, is {_short(self._values[key])}."
-            for name in self.unread()
-            if name in self.raw
-            for key in self._facts_named(name)
+        """A sentence for each key that nobody has read and that gives a fact with another value than the one that counts."""
+        own = [
+            _disagree(self._place(name), self.raw[name], key, value)
+            for name in self.raw
+            if name not in self.read
+            for key, value in self._contradicted(name).items()
         ]
+        return own + [sentence for child in self.children for sentence in child.contradictions() if sentence not in own]
 
     def bearing(self) -> dict[str, Any]:
         """The keys of the file that were read, with their values, by dotted path, here and in nested configs."""
@@ -345,6 +370,12 @@ class Config:
         for child in self.children:
             out.update(child.assumed_defaults())
         return out
+
+
+def _disagree(name: str, value: Any, other: str, its_value: Any) -> str:
+    """Both values as JSON, so that a string does not look like a number."""
+    first, second = (_short(json.dumps(item, default=str)) for item in (value, its_value))
+    return f"{name} is {first}, but {other}, which says the same, is {second}."
 
 
 def _short(value: Any) -> str:

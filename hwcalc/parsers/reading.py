@@ -141,12 +141,24 @@ def attention_dims(config: Config, *, heads_key: str = "num_attention_heads") ->
         head_dim = hidden // heads
         if head_dim == 0:
             raise config.error("hidden_size", hidden, f"at least the number of attention heads ({heads})")
-    v_head_dim = config.maybe_integer("v_head_dim") or head_dim
+    v_head_dim = _value_width(config, head_dim)
     return AttentionDims(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, v_head_dim=v_head_dim)
 
 
+def _value_width(config: Config, head_dim: int) -> int:
+    """A class without ``v_head_dim`` builds values as wide as keys. A file that says otherwise is of a model that is not known."""
+    if not config.has_class or config.knows("v_head_dim"):
+        return config.maybe_integer("v_head_dim") or head_dim
+    if config.raw.get("v_head_dim") == head_dim:
+        config.ignore("v_head_dim")
+    return head_dim
+
+
 def divided_dims(config: Config) -> AttentionDims:
-    """The same for classes that set ``head_dim`` themselves: heads share the hidden size, whatever the file says."""
+    """The same for classes that have the key and set it themselves: heads share the hidden size, whatever the file says.
+
+    A class that sets an attribute which is no key of its own (Cohere 2) gets the file's value put over it.
+    """
     dims = attention_dims(config)
     size = config.integer("hidden_size") // dims.num_attention_heads
     if size == 0:

@@ -26,7 +26,7 @@ from hwcalc.formulas.weights import (
 )
 from hwcalc.parsers.blocks import Switch, Weighed, head_block, in_layers, norm, repeated, rms_norms, switched, tied_head
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.decoder.layer_types import Rule, layers_by_type
+from hwcalc.parsers.decoder.layer_types import Rule, by_window, read_by_type
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of
 
 
@@ -56,8 +56,8 @@ class Experts:
 class Decoder:
     """A :class:`~hwcalc.parsers.reading.Family` of decoder-only models, by what it adds to Llama or leaves out."""
 
-    types: Rule | None = None
-    """Which layers have a window where the file does not say; ``None`` is all of them if a window is set."""
+    types: Rule = by_window()
+    """Which layers have a window where the file does not say."""
     dims: Callable[[Config], AttentionDims] = attention_dims
     """Reads heads and widths of a layer."""
     layers: Callable[[Config], Reading] | None = None
@@ -122,7 +122,7 @@ class Decoder:
         """The layers."""
         if self.layers is not None:
             return self.layers(config)
-        return Reading(layers=layers_by_type(config, self.types, self.dims), config=config)
+        return read_by_type(config, self.types, self.dims)
 
     def weigh(self, config: Config, top: Config, reading: Reading) -> list[Block] | None:
         """The blocks of weights of these layers, and of what stands around them."""

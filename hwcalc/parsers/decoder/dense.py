@@ -13,6 +13,7 @@ from hwcalc.parsers.decoder.build import Decoder, untied
 from hwcalc.parsers.decoder.layer_types import (
     FULL,
     SLIDING,
+    by_window,
     first_of,
     from_a_layer_on,
     full,
@@ -20,7 +21,7 @@ from hwcalc.parsers.decoder.layer_types import (
     nullable_window,
     with_positions,
 )
-from hwcalc.parsers.reading import Readers, dims_of, divided_dims
+from hwcalc.parsers.reading import Readers, dims_of
 
 
 def _smollm3_types(config: Config, count: int) -> list[str]:
@@ -30,6 +31,11 @@ def _smollm3_types(config: Config, count: int) -> list[str]:
     window = config.maybe_integer("sliding_window", minimum=0)
     use = config.flag("use_sliding_window") and window
     return [SLIDING if use and not positions[i] else FULL for i in range(count)]
+
+
+def all_or_none(config: Config, count: int) -> list[str]:
+    """Every layer slides, and none does if the window is null."""
+    return [FULL if config.maybe_integer("sliding_window") is None else SLIDING] * count
 
 
 def every_fourth_from_the_end(_config: Config, count: int) -> list[str]:
@@ -62,6 +68,7 @@ def _adaptive_norm(config: Config, _layer: Layer) -> Weighed:
 
 
 PLAIN: Final = Decoder()
+MINISTRAL: Final = Decoder(types=all_or_none)
 ATTENTION_BIAS: Final = Decoder(qkv_bias="attention_bias", o_bias="attention_bias")
 
 # Llama, and models that differ from it mostly in biases.
@@ -101,7 +108,7 @@ OLMO2: Final = replace(ATTENTION_BIAS, qk_norm="full")
 OLMO3: Final = replace(OLMO2, types=last_of(4))
 
 COHERE: Final = replace(ATTENTION_BIAS, norm="scale", norms=1, qk_norm="full", qk_norm_if="use_qk_norm")
-COHERE2: Final = replace(COHERE, types=last_of(4, "sliding_window_pattern"), dims=divided_dims, qk_norm="")
+COHERE2: Final = replace(COHERE, types=last_of(4, "sliding_window_pattern"), qk_norm="")
 COHERE_COMPASS: Final = replace(COHERE2, types=full("sliding_window_pattern"))
 
 GLM: Final = Decoder(qkv_bias="attention_bias", fused_gate="gate_up_proj")
@@ -117,6 +124,6 @@ MOLMO2: Final = Decoder(
 )
 
 # Nobody has counted the weights of these two.
-EVOLLA: Final = Readers(layers=Decoder(types=full("resampler_heads", "resampler_dim_head")).read)
-IDEFICS: Final = Readers(layers=Decoder(types=full("cross_layer_interval")).read)
+EVOLLA: Final = Readers(layers=Decoder(types=by_window("resampler_heads", "resampler_dim_head")).read)
+IDEFICS: Final = Readers(layers=Decoder(types=by_window("cross_layer_interval")).read)
 """The image layers cache nothing: they get the image's states anew at every step."""

@@ -32,6 +32,7 @@ from hwcalc.parsers.decoder.layer_types import (
     CHUNKED,
     FULL,
     SLIDING,
+    by_window,
     first_of,
     from_a_layer_on,
     full,
@@ -46,11 +47,11 @@ from hwcalc.parsers.reading import Reading, build_layers, dims_of, divided_dims,
 
 
 def _minimax_m2_types(config: Config, count: int) -> list[str]:
-    """All layers are full. ``attn_type_list`` (1 is full) is left over from models with linear attention."""
+    """No layer is linear. ``attn_type_list`` (1 is full) is left over from models of which some are."""
     kinds = config.integers("attn_type_list", length=count)
     if kinds is not None and set(kinds) != {1}:
         raise config.error("attn_type_list", kinds, "1 (full attention) on every layer")
-    return [FULL] * count
+    return by_window()(config, count)
 
 
 def _dots1_types(config: Config, count: int) -> list[str]:
@@ -71,7 +72,9 @@ def _qwen3_moe_types(config: Config, count: int) -> list[str]:
     config.ignore("max_window_layers")
     window = config.maybe_integer("sliding_window", minimum=0)
     on = config.flag("use_sliding_window") if config.has("use_sliding_window") or config.has_class else True
-    return [SLIDING if window and on else FULL] * count
+    if window and on:
+        return [SLIDING] * count
+    return [FULL if config.maybe_integer("attention_chunk_size") is None else CHUNKED] * count
 
 
 def _flint_types(_config: Config, count: int) -> list[str]:
@@ -246,7 +249,7 @@ SOLAR: Final = Decoder(qkv_bias="attention_bias", experts=ROUTED)
 DOTS1: Final = replace(HEAD_NORM, types=_dots1_types, experts=AFTER_PREFIX)
 DEEPSEEK_OCR2: Final = replace(
     ATTENTION_BIAS,
-    types=full("sliding_window_pattern"),
+    types=by_window("sliding_window_pattern"),
     dims=divided_dims,
     mlp_bias="mlp_bias",
     experts=replace(ROUTED, shared_bias="mlp_bias", sparse=sparse_by_types(1)),
@@ -309,7 +312,7 @@ ARIA: Final = replace(
 ERNIE_VL_MOE: Final = Decoder(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias", mlps=_ernie_vl)
 ERNIE_MOE: Final = replace(
     ERNIE_VL_MOE,
-    types=full("moe_layer_start_index", "moe_layer_end_index"),
+    types=by_window("moe_layer_start_index", "moe_layer_end_index"),
     head_bias="use_bias",
     mlps=None,
     experts=Experts(

@@ -165,8 +165,10 @@ def _dbrx_experts(config: Config, _spec: Decoder, layers: Sequence[Layer]) -> li
 
 def _read_modernbert(config: Config) -> Reading:
     """ModernBERT's decoder: ``local_attention`` counts both directions, so that its half is the window that the class sets."""
-    local, dims = config.maybe_integer("local_attention", minimum=0), _own_heads(config)
-    window = config.maybe_integer("sliding_window") if config.has("sliding_window") else (local or 0) // 2 or None
+    dims, given = _own_heads(config), config.has("sliding_window")
+    # A class without a local attention makes a window of -1, which is none.
+    half = config.integer("local_attention", minimum=0 if given else 2) // 2
+    window = config.maybe_integer("sliding_window") if given else half
     types = layer_types(config, first_of(3, "global_attn_every_n_layers"))
     readers: dict[str, LayerReader] = {
         FULL: lambda _level, _index: (dims.full(),),

@@ -1,8 +1,8 @@
 """Which layers of a decoder have a window, and what each layer keeps.
 
 ``layer_types`` in the file decides. Without it the rule of the model's class does: each rule here mirrors the ``__post_init__``
-of config classes in transformers 5.23. In a family without a rule every layer has a window if ``sliding_window`` or
-``attention_chunk_size`` is set, as in transformers' ``get_layer_types_and_kwargs``, and none has one otherwise.
+of config classes in transformers 5.23. Where the class has no rule, :func:`by_window` is one: transformers' cache looks at the
+window that is set, whether the class has such a key or not.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from hwcalc.formulas import Layer
+from hwcalc.formulas import ChunkedAttention, Layer
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import AttentionDims, LayerReader, build_layers, every, read_layer_types, windowed
+from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, build_layers, dims_of, every, read_layer_types, windowed
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
@@ -22,26 +22,34 @@ Rule = Callable[[Config, int], list[str]]
 """Gives the type of each layer, by the config and the number of layers."""
 
 
-def layer_types(config: Config, rule: Rule | None) -> list[str]:
-    """The type of every layer: as the file lists it, by the class's rule, or by the window that is set."""
+def by_window(*ignored: str) -> Rule:
+    """Every layer has a window if ``sliding_window`` or ``attention_chunk_size`` is set, as in ``get_layer_types_and_kwargs``.
+
+    ``ignored`` are keys without effect on the cache.
+    """
+
+    def rule(config: Config, count: int) -> list[str]:
+        config.ignore(*ignored)
+        if config.maybe_integer("sliding_window") is not None:
+            return [SLIDING] * count
+        return [FULL if config.maybe_integer("attention_chunk_size") is None else CHUNKED] * count
+
+    return rule
+
+
+def layer_types(config: Config, rule: Rule) -> list[str]:
+    """The type of every layer: as the file lists it, or by the class's rule."""
     count = config.number_of_layers()
     # Query heads are never cached. The others are derived from layer_types, or mask tokens that stay in the cache.
     config.ignore("num_attention_heads_per_layer", "_sliding_window_pattern", "keep_window_size", "full_attn_mod")
     # The rule is asked first even where the file lists the types, so that its keys count as read.
-    derived = None if rule is None else rule(config, count)
-    types = read_layer_types(config, count) or derived
-    if types is not None:
-        # If no layer of these types has a window, these keys have no effect.
-        config.ignore("sliding_window", "attention_chunk_size")
-        return types
-    if config.maybe_integer("sliding_window") is not None:
-        return [SLIDING] * count
-    if config.maybe_integer("attention_chunk_size") is not None:
-        return [CHUNKED] * count
-    return [FULL] * count
+    derived = rule(config, count)
+    # If no layer of these types has a window, these keys have no effect.
+    config.ignore("sliding_window", "attention_chunk_size")
+    return read_layer_types(config, count) or derived
 
 
-def layers_by_type(config: Config, rule: Rule | None, dims: Callable[[Config], AttentionDims]) -> tuple[Layer, ...]:
+def read_by_type(config: Config, rule: Rule, dims: Callable[[Config], AttentionDims]) -> Reading:
     """The layers of a decoder: full, sliding or chunked attention with the heads and widths that ``dims`` reads."""
 
     def chunked(level: Config) -> Layer:
@@ -53,11 +61,19 @@ def layers_by_type(config: Config, rule: Rule | None, dims: Callable[[Config], A
         SLIDING: lambda level, _: windowed(level, dims(level)),
         CHUNKED: lambda level, _: chunked(level),
     }
-    return build_layers(config, layer_types(config, rule), readers)
+    layers = build_layers(config, layer_types(config, rule), readers)
+    if not config.has_class or config.knows("attention_chunk_size"):
+        return Reading(layers=layers, config=config)
+    # transformers' cache has chunks because the config object says so, in a model whose own code has none.
+    whole = tuple((dims_of(layer).full(),) if isinstance(layer[0], ChunkedAttention) else layer for layer in layers)
+    return Reading(layers=layers, config=config, readings={} if whole == layers else {"vllm": whole})
 
 
 def full(*ignored: str) -> Rule:
-    """Full attention everywhere unless ``layer_types`` says otherwise. ``ignored`` are keys without effect on the cache."""
+    """For classes that list full attention themselves, so that a window alone changes nothing.
+
+    ``ignored`` are keys without effect on the cache.
+    """
 
     def rule(config: Config, count: int) -> list[str]:
         config.ignore(*ignored)

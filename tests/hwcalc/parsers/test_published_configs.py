@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import pytest
@@ -10,6 +11,7 @@ from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, UnreadKeysError
 from hwcalc.formulas import CrossAttention, FullAttention
 from hwcalc.formulas.sliding import SlidingAttention
+from hwcalc.parsers.aliases import ALIASES
 
 GEMMA2: Final[dict[str, Any]] = {
     "architectures": ["Gemma2ForCausalLM"],
@@ -64,6 +66,52 @@ def test_so_are_two_names_of_a_model_without_a_class(value: int | None) -> None:
     assert plan(config | {"num_kv_heads": 8}, seq=10).cache.total_bytes > 0
     with pytest.raises(ConfigError, match=r"num_kv_heads is .*, but num_key_value_heads, which says the same, is 8"):
         plan(config | {"num_kv_heads": value}, seq=10)
+
+
+FOUR_LAYERS: Final[dict[str, Any]] = {
+    "model_type": "llama",
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fact"),
+    [(name, key) for key, names in ALIASES.items() for name in names if key in FOUR_LAYERS],
+)
+def test_no_name_of_a_fact_may_contradict_the_one_that_is_read(name: str, fact: str) -> None:
+    """The class reads none of these names; the file all the same says two things. A null says another thing too."""
+    said = FOUR_LAYERS[fact]
+    for other in (1000, str(said), None):
+        with pytest.raises(
+            UnreadKeysError, match=rf"{name} is {json.dumps(other)}, but {fact}, which says the same, is {said}\."
+        ):
+            load_model(FOUR_LAYERS | {name: other})
+    assert load_model(FOUR_LAYERS | {name: said}).stack == load_model(FOUR_LAYERS).stack
+
+
+def test_what_the_class_alone_says_may_not_be_contradicted_either() -> None:
+    """A Llama of 8 layers is not one of the class's 32. A null beside the class's value is nothing said."""
+    with pytest.raises(UnreadKeysError, match=r"n_layer is 8, but num_hidden_layers, which says the same, is 32\."):
+        load_model({"model_type": "llama", "n_layer": 8})
+    assert [None] * 32 == windows({"model_type": "llama", "n_layer": None})
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "llama", "xverse"])
+def test_a_null_beside_a_number_is_the_same_error_in_every_model(model_type: str) -> None:
+    """No heads of their own and eight: it is one rule, with a class or without."""
+    with pytest.raises(ConfigError, match=r"num_kv_heads is null, but num_key_value_heads, which says the same, is 8\."):
+        load_model(FOUR_LAYERS | {"model_type": model_type, "num_kv_heads": None})
+
+
+def test_a_string_is_told_from_a_number() -> None:
+    """Without the quotes both values would look alike."""
+    with pytest.raises(ConfigError, match=r'sliding_window_size is "4096", but sliding_window, which says the same, is 4096\.'):
+        load_model(GEMMA2 | {"sliding_window_size": "4096"})
 
 
 def test_an_alias_of_the_class_wins_over_its_field() -> None:
@@ -272,3 +320,41 @@ def test_a_broken_audio_stem_leaves_the_cache() -> None:
     assert model.counted is None
     assert "weights-unknown" in {note.code for note in model.notes}
     assert plan(config, seq=10, gpu="l4").fit is None
+
+
+NOTHING: Final[tuple[Any, ...]] = (None, {}, [], "")
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, ["full"], 5, True])
+@pytest.mark.parametrize("model_type", ["llama", "xverse", "gemma2"])
+def test_a_kind_of_attention_that_is_no_word_is_refused(model_type: str, value: Any) -> None:
+    """What is not a word is not understood, whatever it is. Nothing at all is nothing said."""
+    for key in ("attention_type", "attention_method", "attn_type"):
+        with pytest.raises(UnreadKeysError, match=key):
+            load_model(FOUR_LAYERS | {"model_type": model_type, key: value})
+        for nothing in NOTHING:
+            assert load_model(FOUR_LAYERS | {"model_type": model_type, key: nothing}).stack
+
+
+@pytest.mark.parametrize("value", ["x", "", [], ["fp8"], 8, True, False])
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_a_quantisation_that_is_no_object_is_an_error(key: str, value: Any) -> None:
+    """It was passed over, and the weights were counted in bf16."""
+    with pytest.raises(
+        ConfigError, match=rf"{key} is .*, but must be an object that says how the weights are quantised, or null"
+    ):
+        load_model(FOUR_LAYERS | {key: value})
+    with pytest.raises(ConfigError, match=rf"text_config\.{key} is "):
+        load_model({"model_type": "mllama", "text_config": {"model_type": "mllama_text_model", key: value}})
+    for nothing in NOTHING[:2]:
+        assert load_model(FOUR_LAYERS | {key: nothing}).quantization is None
+
+
+def test_the_early_name_of_the_quantisation_is_read() -> None:
+    """An engine that reads the files, vLLM 0.33, takes ``compression_config`` where there is no ``quantization_config``."""
+    scheme = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+
+    assert scheme == load_model(FOUR_LAYERS | {"compression_config": scheme}).quantization
+    assert {"quant_method": "fp8"} == load_model(
+        FOUR_LAYERS | {"compression_config": scheme, "quantization_config": {"quant_method": "fp8"}}
+    ).quantization
