@@ -207,7 +207,7 @@ def test_a_release_that_is_not_known(version: str, nearest: str) -> None:
     made, known = (plan(LLAMA, engine=f"vllm@{one}", seq=4096, kv_memory="8GiB") for one in (version, nearest))
     assert nearest_release(version) == nearest
     assert [note.message for note in made.notes if note.code == "version-unknown"] == [
-        f"vLLM {version} is not known: the rules of the nearest known release, {nearest}, are used."
+        f"The code of vLLM {version} was not read: the rules of the nearest release that was, {nearest}, are used."
     ]
     assert made.pool == known.pool
 
