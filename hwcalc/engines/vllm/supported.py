@@ -46,7 +46,9 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
     notes = []
     nearest = nearest_release(opened.version)
     if nearest is not None:
-        message = f"The code of vLLM {opened.version} was not read: the rules of the nearest release that was, {nearest}, are used."
+        message = (
+            f"The code of vLLM {opened.version} was not read: the rules of the nearest release that was, {nearest}, are used."
+        )
         notes.append(Note(code="version-unknown", message=message))
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
