@@ -13,13 +13,17 @@ __all__ = ["CommandInput"]
 
 @frozen
 class CommandInput:
-    """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start."""
+    """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start.
 
+    ``kv_dtype_named`` says whether the request named the KV dtype, or left it to the engine.
+    """
+
+    version: str | None
     model: str
     revision: str | None
-    model_dtype: str | None
     seq: int
     kv_dtype: str
+    kv_dtype_named: bool
     parallel: Parallel
     memory_utilization: float | None
     kv_memory: int | None

@@ -30,11 +30,12 @@ def emitted(plan: Plan, engine: str) -> str:
 def _command_input(plan: Plan) -> CommandInput:
     request = plan.request
     return CommandInput(
+        version=request.engine_version,
         model=plan.model.id,
         revision=plan.model.revision,
-        model_dtype=plan.model.dtype,
         seq=request.seq,
         kv_dtype=request.kv_dtype,
+        kv_dtype_named=all(note.code != "default-dtype" for note in plan.notes),
         parallel=Parallel(tp=request.tp, pp=request.pp, dp=request.dp, dcp=request.dcp, ep=request.ep),
         memory_utilization=request.memory_utilization,
         kv_memory=request.kv_memory,

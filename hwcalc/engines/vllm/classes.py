@@ -22,7 +22,7 @@ from hwcalc.formulas import CrossAttention
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["check_architecture", "expands_latents"]
+__all__ = ["PLAIN_HYBRIDS", "check_architecture", "expands_latents", "newer_release"]
 
 # Classes that vLLM does not run, not even through its Transformers backend, by registry.py and the flags of the classes (5.23).
 _NEVER: Final = frozenset(
@@ -47,6 +47,8 @@ _NEVER: Final = frozenset(
 # Prefixes of the classes with cross attention that the V1 engine still runs.
 _CROSS: Final = ("Whisper", "CohereAsr", "Nemotron")
 _CROSS_UNTIL: Final = 10
+PLAIN_HYBRIDS: Final = "0.10"
+"""The first release that runs windowed layers and hybrids without further options."""
 _NEVER_ON_V1: Final = "never"
 _EXPANDED_LATENTS: Final = frozenset({"MiniCPM3ForCausalLM"})
 
@@ -79,16 +81,25 @@ def check_architecture(model: ModelSpec, version: str) -> None:
     if "since" in known and release < since(known.get("transformers", known["since"])):
         raise UnsupportedError(
             f"vLLM {version} does not know {name}: needs vLLM >= {known['since']}.",
-            hint=f"Use: --engine vllm@{known['since']}, or a newer version.",
+            hint=newer_release(model, known["since"]),
         )
     if rules_of(release).engine == "V1" and "v1" in known:
-        _check_v1(name, version, known["v1"])
+        _check_v1(model, version, known["v1"])
 
 
-def _check_v1(name: str, version: str, first: str) -> None:
+def newer_release(model: ModelSpec, first: str) -> str:
+    """What to type for the first release whose V1 engine runs the class of the model: ``first``, if V0 never ran it alone."""
+    first = _releases().get(model.architecture or "", {}).get("v1", first)
+    if first == _NEVER_ON_V1:
+        return "Use: --engine transformers"
+    first = max(first, PLAIN_HYBRIDS, key=since) if rules_of(since(first)).hybrid_by_hand else first
+    return f"Use: --engine vllm@{first}, or a newer version."
+
+
+def _check_v1(model: ModelSpec, version: str, first: str) -> None:
     if first != _NEVER_ON_V1 and planned_version(version) >= since(first):
         return
     raise UnsupportedError(
-        f"vLLM {version} runs {name} on its older engine (V0), whose pool kvplan does not compute for this model.",
-        hint="Use: --engine transformers" if first == _NEVER_ON_V1 else f"Use: --engine vllm@{first}, or a newer version.",
+        f"vLLM {version} runs {model.architecture} on its older engine (V0), whose pool kvplan does not compute for this model.",
+        hint=newer_release(model, first),
     )

@@ -20,7 +20,8 @@ from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
-from hwcalc.engines.vllm.command import FLAGS, serve
+from hwcalc.engines.vllm.command import serve
+from hwcalc.engines.vllm.flags import FLAGS
 from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
@@ -38,6 +39,8 @@ __all__ = ["Vllm"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
+_FLAG_KEYS: Final = {"dtype": "kv_dtype", "batch": "max_num_seqs"}
+"""Option of kvplan -> key in the table of flags, where that is another."""
 _GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 
@@ -159,7 +162,8 @@ class Vllm(Engine):
         return tokens, tokens, tokens
 
     def flag(self, name: str, value: object) -> str:
-        return f"{FLAGS[name]} {value}" if name in FLAGS else super().flag(name, value)
+        key = _FLAG_KEYS.get(name, name)
+        return f"{FLAGS[key].name} {value}" if key in FLAGS else super().flag(name, value)
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
         return group_infos(of_vllm(opened).layout, opened.tokens)

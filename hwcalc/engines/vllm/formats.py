@@ -31,6 +31,7 @@ from hwcalc.model import ModelSpec
 __all__ = [
     "COMPRESSED_ROW",
     "KV_DTYPES",
+    "LONG_NAMES",
     "check_kv_dtype",
     "checkpoint_kv_dtype",
     "first_release",
@@ -63,6 +64,8 @@ _ROCM: Final = frozenset({"octave_k3v4", "octave_k3v3", "octave_k3v3_compact", "
 _FLOAT_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     {"float16": "fp16", "bfloat16": "bf16", "fp16": "fp16", "bf16": "bf16", "half": "fp16"}
 )
+LONG_NAMES: Final[Mapping[str, str]] = MappingProxyType({"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"})
+"""The formats of numbers, as the flags of vLLM spell them."""
 KV_DTYPES: Final = ("auto", "float16", "bfloat16", *sorted(_FP8), *sorted(_NVFP4), *_DS_MLA, *_PER_TOKEN_HEAD, *_TURBOQUANT)
 
 _SINCE: Final[Mapping[str, str]] = MappingProxyType(
@@ -92,7 +95,7 @@ def read_kv_dtype(spelling: str) -> str:
     Raises :class:`~hwcalc.errors.UnknownNameError` or :class:`~hwcalc.errors.UnsupportedError`.
     """
     kv_dtype = spelling.strip().lower()
-    kv_dtype = {"fp16": "float16", "half": "float16", "bf16": "bfloat16"}.get(kv_dtype, kv_dtype)
+    kv_dtype = "float16" if kv_dtype == "half" else LONG_NAMES.get(kv_dtype, kv_dtype)
     if kv_dtype in KV_DTYPES:
         return kv_dtype
     if kv_dtype in _ROCM:

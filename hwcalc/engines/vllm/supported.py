@@ -9,13 +9,13 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_auto, is_on
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.vllm.blocks import compute_capability
-from hwcalc.engines.vllm.classes import check_architecture, expands_latents
+from hwcalc.engines.vllm.classes import PLAIN_HYBRIDS, check_architecture, expands_latents, newer_release
 from hwcalc.engines.vllm.formats import first_release, read_kv_dtype
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.states import STATE_KINDS
-from hwcalc.engines.vllm.versions import NEWEST, since
+from hwcalc.engines.vllm.versions import nearest_release, since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -50,9 +50,12 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
     _check_method(opened)
     _check_release(opened)
     notes = list(_asked_for(opened))
-    if planned_version(opened.version)[:2] < planned_version(NEWEST)[:2]:
-        message = f"Flags are taken to be those of {NEWEST}; the planner's rules are those of {opened.version}."
-        notes.append(Note(code="older-version", message=message))
+    nearest = nearest_release(opened.version)
+    if nearest is not None:
+        message = (
+            f"The code of vLLM {opened.version} was not read: the rules of the nearest release that was, {nearest}, are used."
+        )
+        notes.append(Note(code="version-unknown", message=message))
     if gpu is None:
         message = "No GPU given: block sizes and batches are those of an H100. Set it with --gpu."
         notes.append(Note(code="default-gpu", message=message))
@@ -74,7 +77,7 @@ def _check_v0(opened: VllmOpened) -> None:
     if not plain or len({spec.page for spec in opened.layout.declared}) != 1:
         raise UnsupportedError(
             f"vLLM {opened.version} runs on its older engine (V0); kvplan knows its pool only for layers of equal attention.",
-            hint="Use: --engine vllm@0.10, or a newer version.",
+            hint=newer_release(opened.model, PLAIN_HYBRIDS),
         )
     if any(isinstance(kind, LatentAttention) for kind in kinds) and planned_version(opened.version) < _LATENT_SINCE:
         raise UnsupportedError(
