@@ -168,12 +168,24 @@ def _check_release(opened: VllmOpened) -> None:
             f"vLLM {version} runs {model.architecture} only with mamba_ssm_cache_dtype=float32.",
             hint="Leave out: mamba_ssm_cache_dtype",
         )
+    if (model.architecture or "").startswith("NemotronH") and not rules.nemotron_head_dim and _has_own_head_dim(model):
+        raise UnsupportedError(
+            f"vLLM {version} builds heads of hidden_size / num_attention_heads, which this checkpoint's do not fit.",
+            hint="Use: --engine vllm@0.10.1, or a newer version.",
+        )
     by_hand = is_on(options.get("enforce_eager")) and not is_on(options.get("enable_prefix_caching", "true"))
     if rules.hybrid_by_hand and kinds & set(STATE_KINDS) and not by_hand:
         raise UnsupportedError(
             f"vLLM {version} runs {model.architecture} only without CUDA graphs and prefix caching.",
             hint="Use: --engine-option enforce_eager=true --engine-option enable_prefix_caching=false, or --engine vllm@0.10",
         )
+
+
+def _has_own_head_dim(model: ModelSpec) -> bool:
+    kinds = (group.kind for group in model.stack_for("vllm").groups)
+    return any(
+        isinstance(kind, AttentionKind) and kind.head_dim * kind.num_attention_heads != model.hidden_size for kind in kinds
+    )
 
 
 def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:

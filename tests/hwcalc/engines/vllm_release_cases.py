@@ -51,6 +51,7 @@ from tests.hwcalc.engines.vllm_pool_cases import (
     V4_INDEX,
     V4_LATENT,
 )
+from tests.hwcalc.engines.vllm_rows import older_rows
 
 __all__ = ["LASTING_CASES", "RELEASE_CASES"]
 
@@ -61,7 +62,19 @@ _IN_BF16: Final = {"mamba_ssm_cache_dtype": "bfloat16"}
 _V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 // 8 + 1
 """Blocks of a request: entries of 256 tokens, two groups of windows, and compressor states of 4 and of 8 tokens."""
 
+_NANO: Final = older_rows()["0.9.2", "x_nvidia-nemotron-nano-9b-v2_enforce_eagerTrue_enable_prefix_cachingFalse_block_size800"][
+    "config"
+]
+
 RELEASE_CASES: Final[tuple[Case, ...]] = (
+    # 40 heads of 128 in vectors of 4,480.
+    case(
+        "nemotron_head_dim",
+        "0.10.1",
+        _NANO,
+        block_size,
+        (Refused("hidden_size / num_attention_heads"), stretched((11_008 * 3 + 128 * 80 * 128) * 2, 8 * (128 + 128) * 2)),
+    ),
     # Releases of V1 up to 0.10.1 leave some GPUs, dtypes and drafts to V0, or run V1 for them if it is asked for.
     case("v0_where", "0.8", LLAMA, blocks, ([8192 // 16], Refused("capability below 8.0")), gpu=find_gpu("t4")),
     case("v0_where", "0.8", LLAMA, blocks, ([8192 // 16], Refused("float32")), options={"dtype": "float32"}),

@@ -25,6 +25,7 @@ from tests.paths import GOLDEN as ROWS
 
 GOLDEN: Final = ROWS / "vllm.json"
 OLDER: Final = ROWS / "vllm_versions.json"
+MORE: Final = ROWS / "vllm_more_versions.json"
 CARDS: Final = {"H100": ("9.0", 81_559), "B200": ("10.0", 183_359), "A100": ("8.0", 81_920), "L4": ("8.9", 22_564)}
 """Compute capability and MiB."""
 _OPTIONS: Final = (
@@ -55,7 +56,14 @@ def rows() -> Mapping[str, Row]:
 @lru_cache(maxsize=1)
 def older_rows() -> Mapping[tuple[str, str], Row]:
     """Every row of an older release by version and name."""
-    return {(row["vllm_version"], row["name"]): row for row in json.loads(OLDER.read_text(encoding="utf-8"))["cases"]}
+    found: dict[tuple[str, str], Row] = {}
+    for path in (OLDER, MORE):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        configs = document.get("configs", {})
+        for row in document["cases"]:
+            own = {"config": configs[row["model"]]} if row["model"] in configs else {}
+            found[row["vllm_version"], row["name"]] = {**row, **own}
+    return found
 
 
 def card(name: str) -> Gpu:
