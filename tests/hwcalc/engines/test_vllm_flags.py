@@ -186,7 +186,7 @@ def test_offloading_names_its_backend_before_0_14() -> None:
 def test_the_block_of_a_hybrid_in_0_9_2() -> None:
     """0.9.2 does not enlarge it, so that it must be named; the flag has the choices 1 to 128, which a block of 800 is not among."""
     options = {"enforce_eager": "true", "enable_prefix_caching": "false"}
-    with pytest.raises(UnsupportedError, match="does not enlarge it"):
+    with pytest.raises(UnsupportedError, match="at least 800 tokens"):
         command("0.9.2", HYBRID, engine_options=options)
     with pytest.raises(UnsupportedError, match="does not take --block-size 800"):
         command("0.9.2", HYBRID, engine_options={**options, "block_size": "800"})
