@@ -57,6 +57,9 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
         *_layout_rows(facts, opened),
     ]
     notes: list[Note] = []
+    if facts.word("engine_core") == "v0" and of_vllm(opened).settings.rules.engine != "V0":
+        message = "The log is of the older engine (V0), whose rules kvplan knows for releases before 0.8: what follows is V1's."
+        notes.append(Note(code="other-engine", message=message))
     pools = _pools(facts, opened, budget)
     if pools is None:
         if any(name in facts for name in ("tokens", "blocks", "concurrency", "needed_bytes")):

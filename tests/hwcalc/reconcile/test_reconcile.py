@@ -241,6 +241,12 @@ def test_v0() -> None:
     # 2.89 GiB / 2 MiB.
     assert figures(found)["blocks"].reported == 1478
     assert figures(found)["blocks"].low <= 1478 <= figures(found)["blocks"].high
+    later = reconcile(
+        LLAMA,
+        "Initializing a V0 LLM engine (v0.9.2) with config: max_seq_len=1024\nAvailable KV cache memory: 4.00 GiB\n# GPU blocks: 2048\n",
+    )
+    assert "other-engine" in {note.code for note in later.notes}
+    assert "other-engine" not in {note.code for note in found.notes}
     newer = reconcile(
         LLAMA,
         "Initializing a V1 LLM engine (v0.7.1) with config: max_seq_len=1024\n# GPU blocks: 2048\nMaximum concurrency for 1024 tokens per request: 32.00x\n",
