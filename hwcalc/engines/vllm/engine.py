@@ -27,7 +27,7 @@ from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
-from hwcalc.engines.vllm.specs import LayerSpec, StateSpec
+from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
 from hwcalc.engines.vllm.weights import VLLM
@@ -154,7 +154,8 @@ class Vllm(Engine):
         if layout.depends_on_length or not layout.stage_bytes:
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
-        length = layout.longest(usable // opened.request.replica_batch, bound)
+        own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
+        length = layout.longest(own, bound)
         return length if settings.same_batches(length) else None
 
     def forward_tokens(self, opened: Opened) -> tuple[int, int, int]:

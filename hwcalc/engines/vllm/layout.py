@@ -68,6 +68,11 @@ class PoolLayout:
     depends_on_length: bool
     """Whether the layout changes with the longest sequence. It does for encoders, and for states with one block per sequence."""
 
+    @property
+    def schedulers(self) -> int:
+        """V0 has one for each pipeline stage, with its share of the blocks (core/scheduler.py); V1 has one."""
+        return len(self.stage_bytes) if self.rules.engine == "V0" else 1
+
     def request_bytes(self, length: int) -> RequestBytes:
         """What one request of ``length`` tokens takes on one rank of every stage, all stages together."""
         kinds: dict[tuple[int, str], tuple[LayerCache, LayerSpec, int]] = {}

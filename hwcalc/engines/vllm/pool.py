@@ -47,7 +47,7 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
         bytes_per_block=max(stages),
         blocks_per_request=per_request,
         max_concurrency=concurrency if fits else None,
-        max_requests=usable_blocks(layout, settings, budget) // per_request,
+        max_requests=layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request),
         max_seq=_longest(layout, settings, budget, bound),
         swa_tokens=None,
         state_slots=None,
@@ -124,10 +124,13 @@ def _checked_stages(layout: PoolLayout) -> list[int]:
 
 
 def _longest(layout: PoolLayout, settings: VllmSettings, budget: int, bound: int) -> int:
-    """The longest sequence with which vLLM starts."""
-    return min(
+    """The longest sequence with which vLLM starts, and which one scheduler holds."""
+    starts = min(
         layout.longest_checked(_checked_bytes(layout, settings, budget, stage), bound, stage) for stage in _checked_stages(layout)
     )
+    if layout.schedulers == 1:
+        return starts
+    return layout.longest(usable_blocks(layout, settings, budget) // layout.schedulers, starts)
 
 
 def _message(layout: PoolLayout, settings: VllmSettings, budget: int, length: int, bound: int) -> str | None:

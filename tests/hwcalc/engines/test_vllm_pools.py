@@ -11,6 +11,7 @@ from hwcalc.profiles.engines import vllm_profile
 from hwcalc.units import GIB, MIB
 from tests.hwcalc.engines.pools import Figure, figures, table
 from tests.hwcalc.engines.test_vllm_memory import budget, part
+from tests.hwcalc.engines.vllm_rows import pool
 
 KNOWN = {
     # Row of the file: why its pool lies outside of the range.
@@ -237,3 +238,11 @@ def test_constants_have_versions() -> None:
         versions = [entry.since for entry in entries]
         assert versions == sorted(versions, reverse=True), name
         assert versions[-1] == (0, 0), name
+
+
+@pytest.mark.parametrize(("version", "seq", "requests"), [("0.7.3", 40_960, 2), ("0.7.3", 49_152, 0), ("0.8", 49_152, 1)])
+def test_stages_of_v0_share_the_blocks(version: str, seq: int, requests: int) -> None:
+    """5 GiB of blocks of 1 MiB on each of two stages: V0 gives each of two schedulers 2,560 of the 5,120, V1 has one scheduler."""
+    made = pool("meta-llama/Llama-3.1-8B", 5 * GIB, seq=seq, version=version, pp=2)
+    assert made.max_requests == requests
+    assert made.max_seq == (2560 if version == "0.7.3" else 5120) * 16
