@@ -49,6 +49,8 @@ _DEFAULT_CHUNK: Final = 2048
 _WIDE_HEAD: Final = 256
 # vLLM applies sliding_window to every layer of these, although the config has use_sliding_window false.
 _ALWAYS_WINDOWED: Final = frozenset({"MiMoForCausalLM"})
+# Full layers of these took the config's window, as long as a layer without a window of its own did.
+_WINDOWED_AT_FIRST: Final = frozenset({"Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"})
 
 # vLLM builds the attention of these without its window.
 _NEVER_WINDOWED: Final = frozenset({"Plamo2ForCausalLM"})
@@ -177,6 +179,8 @@ class SpecBuilder:
             return None
         if self.model.architecture in _ALWAYS_WINDOWED and self.model.facts.sliding_window is not None:
             return self.model.facts.sliding_window
+        if self.model.architecture in _WINDOWED_AT_FIRST and self.rules.windows_by_default:
+            return next((other.window for other in self.attention if isinstance(other, SlidingAttention)), None)
         return kind.window if isinstance(kind, (SlidingAttention, LatentAttention)) else None
 
     def _heads(self, kind: LayerKind) -> tuple[int, int, int]:

@@ -134,6 +134,8 @@ class Rules:
     mamba2_checkpoint: bool
     gated_delta_checkpoint: bool
     kimi_k3_checkpoint: bool
+    windows_by_default: bool
+    """Whether a full layer of Gemma 3n takes the window of the windowed ones."""
     nemotron_head_dim: bool
     """Whether Nemotron-H has heads of ``head_dim``. Before, they have ``hidden_size / num_attention_heads``."""
     nemotron_states: str
@@ -301,6 +303,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("mamba2_checkpoint", "0.32", "model_executor/layers/mamba/mamba_mixer2.py"),
     _on("gated_delta_checkpoint", "0.33", "model_executor/layers/mamba/gdn"),
     _on("kimi_k3_checkpoint", "0.29", "models/kimi_k3"),
+    _off("windows_by_default", "0.10.1", "config.py ModelConfig.__post_init__, model_executor/models/gemma3n.py"),
     _on("nemotron_head_dim", "0.10.1", "model_executor/models/nemotron_h.py"),
     Rule("nemotron_states", (("0.20", "fp32"), ("0.13", "fp16"), ("0.0", "conv")), f"{_MODELS} NemotronHForCausalLMConfig"),
     _on("gated_delta_dtype", "0.17", "model_executor/layers/mamba/mamba_utils.py"),

@@ -23,7 +23,6 @@ KNOWN_MISSES: Final[Mapping[tuple[str, str], str]] = {
     ("0.8.5", "kimi-k2_tp8_dcp2_fp8"): _NO_DCP,
     ("0.8.5", "kimi-k2_tp8_dcp8"): _NO_DCP,
     ("0.9.2", "dsv2-lite_tp2_dcp2"): _NO_DCP,
-    ("0.9.2", "gemma3n_2g_mnbt2048"): "that release gives all 20 layers of Gemma 3n a window, full ones too",
     **{
         ("0.9.2", f"x_nvidia-nemotron-nano-9b-v2_enforce_eagerTrue_enable_prefix_cachingFalse_block_size{size}"): _NARROW
         for size in ("800", "1024", "1024_tp2", "1024_1g", "1600", "2048")

@@ -65,8 +65,11 @@ _V4_BLOCKS: Final = 8192 // 256 + 2 * (8192 // 64 + 1) + 8192 // 4 + 1 + 8192 //
 _NANO: Final = older_rows()["0.9.2", "x_nvidia-nemotron-nano-9b-v2_enforce_eagerTrue_enable_prefix_cachingFalse_block_size800"][
     "config"
 ]
+_GEMMA: Final = older_rows()["0.9.2", "gemma3n_2g_mnbt2048"]["config"]
 
 RELEASE_CASES: Final[tuple[Case, ...]] = (
+    # 16 windowed layers and 4 full ones that keep a cache. The planner of 0.10.0 has 20 windowed ones.
+    case("windows_by_default", "0.10.1", _GEMMA, counts, ([20], [4] * 5)),
     # 40 heads of 128 in vectors of 4,480.
     case(
         "nemotron_head_dim",
