@@ -25,17 +25,18 @@ _BYTE_FACTORS = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", start=1)},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", start=1)},
 }
-_NUMBER = re.compile(r"([0-9]{1,19})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
+# Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
+_NUMBER = re.compile(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
 _SHARE = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCII)
 _LARGEST = 2**62
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
-    match = _NUMBER.fullmatch(text.strip().lower().replace("_", "").replace(",", ""))
+    match = _NUMBER.fullmatch(text.strip().lower())
     if match is None or match[3] not in factors:
         raise UsageError(f"{what} is not a number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
     digits = match[2] or ""
-    scaled = int(match[1] + digits) * factors[match[3]]
+    scaled = int(match[1].replace(",", "").replace("_", "") + digits) * factors[match[3]]
     unit: int = 10 ** len(digits)
     value, rest = divmod(scaled, unit)
     if rest and (whole or factors[match[3]] == 1):

@@ -103,3 +103,11 @@ def test_any_text_is_a_number_or_a_usage_error(text: str) -> None:
     for parse in (parse_tokens, parse_bytes):
         with contextlib.suppress(UsageError):
             assert 0 <= parse(text) <= 2**62
+
+
+@pytest.mark.parametrize("text", ["1,5k", "1_0", "1,0244", ",1", "1,", "1,,000", "1,000,00"])
+def test_separators_stand_between_groups_of_three(text: str) -> None:
+    """1,5k is neither 15k nor 1.5k."""
+    with pytest.raises(UsageError, match="not a number"):
+        parse_tokens(text)
+    assert parse_tokens("1,024") == parse_tokens("1_024") == 1024

@@ -151,7 +151,7 @@ class Vllm(Engine):
         """Computed from the layout, if the layout and the batch are the same at every length."""
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
-        if layout.depends_on_length or not layout.stage_bytes:
+        if layout.depends_on_length or not any(layout.stage_bytes):
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hwcalc import plan
 from hwcalc.profiles.engines import vllm_profile
 from hwcalc.units import GIB, MIB
 from tests.hwcalc.engines.pools import Figure, figures, table
@@ -246,3 +247,18 @@ def test_stages_of_v0_share_the_blocks(version: str, seq: int, requests: int) ->
     made = pool("meta-llama/Llama-3.1-8B", 5 * GIB, seq=seq, version=version, pp=2)
     assert made.max_requests == requests
     assert made.max_seq == (2560 if version == "0.7.3" else 5120) * 16
+
+
+def test_an_encoder_has_no_cache() -> None:
+    """BERT keeps nothing: it starts, and its whole length fits."""
+    config = {
+        "model_type": "bert",
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "intermediate_size": 128,
+        "vocab_size": 99,
+    }
+    made = plan(config, engine="vllm", gpu="l4")
+    assert made.fit is not None
+    assert made.fit.max_seq == 512
