@@ -1,0 +1,277 @@
+"""What is fuzzed: one function for each kind of input. It makes a case from a generator of random numbers."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from hwcalc.profiles import catalog, gpus, instances
+from scripts.fuzzing.case import CONFIG_HOME, Case
+from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, damaged_text, encoded, places, strange
+from scripts.fuzzing.words import GPUS, any_words, plan_words
+
+__all__ = ["FAMILIES", "WEIGHTS", "case_of"]
+
+LARGEST: Final = 1024**2
+"""Bytes of a document that stays within the stated memory and time; larger ones may take more."""
+
+LOGS: Final = Path(__file__).resolve().parents[2] / "tests" / "logs"
+
+_CHECKS: Final = """\
+schema_version: 1
+defaults: {engine: vllm, gpu: l4}
+checks:
+  - {name: chat, model: meta-llama/Llama-3.1-8B, seq: 16k, concurrency: 2, dtype: fp8, headroom: 1%}
+  - {name: long, model: Qwen/Qwen3-8B, seq: 32k, gpu: h100-sxm5-80gb, max_cache: 20GiB, min_concurrency: 4}
+  - {model: config.json, engine: reference, gpu: null, seq: 32k, max_bytes_per_token: 512KiB}
+"""
+
+
+@lru_cache(maxsize=1)
+def configs() -> tuple[dict[str, Any], ...]:
+    """The configs of the catalog. They are not changed: what damages a document copies it first."""
+    return tuple(json.loads(path.read_bytes())["config"] for path in sorted(Path(catalog.BUILT_IN).glob("*/*.json")))
+
+
+@lru_cache(maxsize=1)
+def logs() -> tuple[str, ...]:
+    """The engines' logs that the tests hold, without what fills most of the long ones."""
+    found = [path for path in sorted(LOGS.rglob("*")) if path.suffix in {".log", ".prom", ".txt"}]
+    return tuple("\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[:150]) + "\n" for path in found)
+
+
+@lru_cache(maxsize=1)
+def profiles() -> tuple[tuple[str, str], ...]:
+    """Folder and text of built-in profiles."""
+    found = [("gpus", path.read_text(encoding="utf-8")) for path in sorted(Path(gpus.BUILT_IN).glob("*.yaml"))]
+    return *found, *(
+        ("instances", path.read_text(encoding="utf-8")) for path in sorted(Path(instances.BUILT_IN).glob("*/*.yaml"))
+    )
+
+
+def config(chance: random.Random) -> Case:
+    """A model's config: damaged, of another type, as damaged text, or swollen to a megabyte."""
+    document = chance.choice(configs())
+    kind = chance.random()
+    if kind < 0.002:
+        data = _swollen(document, chance)
+    elif kind < 0.06:
+        data = encoded(damaged_text(json.dumps(document), chance, chance.choice((1, 2, 5))))
+    else:
+        changed = damaged(document, chance, configs(), chance.choice((1, 1, 2, 3, 6, 12)))
+        if chance.random() < 0.2:
+            changed["model_type"] = chance.choice(configs()).get("model_type")
+        if chance.random() < 0.1:
+            changed["quantization_config"] = _quantization(chance)
+        data = json.dumps(changed).encode()
+    if chance.random() < 0.03:
+        return Case(family="config", words=plan_words(chance, "-"), files={}, stdin=data)
+    return Case(family="config", words=plan_words(chance), files={"config.json": data})
+
+
+def _quantization(chance: random.Random) -> Any:
+    found = [document["quantization_config"] for document in configs() if "quantization_config" in document]
+    return damaged(chance.choice(found), chance, found, chance.choice((0, 1, 3)))
+
+
+def _swollen(document: dict[str, Any], chance: random.Random) -> bytes:
+    """A config with one place swollen: up to :data:`LARGEST` bytes."""
+    changed = damaged(document, chance, configs(), 1)
+    if chance.random() < 0.3:
+        changed["quantization_config"] = _quantization(chance)
+    spots = places(changed) or [(changed, "layer_types")]
+    container, key = chance.choice(spots)
+    size = chance.choice((1_000, 30_000, 200_000, LARGEST - 50_000))
+    names = ("model.layers.{}.self_attn.q_proj", "{}", "a.{}" * 30, "layer_{}", "re:.*{}.*(a+)+$", "model.layers.{}")
+    name = chance.choice(names)
+    value = container[key]
+    unit = len(name) + 8 + len(json.dumps(value))
+    match chance.randrange(6):
+        case 0:
+            container[key] = {name.replace("{}", str(number)): value for number in range(size // unit)}
+        case 1:
+            container[key] = [value] * (size // (len(json.dumps(value)) + 2))
+        case 2:
+            container[key] = [name.replace("{}", str(number)) for number in range(size // (len(name) + 8))]
+        case 3:
+            container[key] = name.replace("{}", "7") * (size // len(name))
+        case 4:
+            container[key] = [chance.choice(STRANGE[:24]) for _ in range(min(size // 8, 50_000))]
+        case _:
+            text = json.dumps(changed)
+            return (text[:-1] + ', "x": ' + chance.choice(("[[],", '{"a":', "[1,", '"\\u0041', "[{},")) * (size // 5))[
+                :LARGEST
+            ].encode()
+    return json.dumps(changed).encode()[:LARGEST]
+
+
+def arguments(chance: random.Random) -> Case:
+    """A command line of any command."""
+    files = {"config.json": json.dumps(chance.choice(configs())).encode(), "check.yaml": _CHECKS.encode(), "base.json": b"{}"}
+    if chance.random() < 0.2:
+        files["log.txt"] = chance.choice(logs()).encode()
+    return Case(family="arguments", words=any_words(chance), files=files)
+
+
+def check(chance: random.Random) -> Case:
+    """A check file."""
+    text = damaged_text(_CHECKS, chance, chance.choice((1, 1, 2, 4)))
+    words = ["check", "check.yaml", "--offline"]
+    if chance.random() < 0.6:
+        words += ["--format", chance.choice(("table", "json", "markdown", "csv", "junit", "sarif", "github"))]
+    return Case(
+        family="check",
+        words=tuple(words),
+        files={"check.yaml": encoded(text), "config.json": json.dumps(chance.choice(configs())).encode()},
+    )
+
+
+def profile(chance: random.Random) -> Case:
+    """A profile of the user's own: an accelerator, an instance, a model of the catalog, measured overheads."""
+    home = f"{CONFIG_HOME}/kvplan"
+    kind = chance.random()
+    if kind < 0.25:
+        entry = {"schema_version": 1, "id": "org/own", "config": chance.choice(configs())}
+        text = json.dumps(damaged(entry, chance, configs(), chance.choice((0, 1, 2))))
+        name = f"{home}/profiles/models/org/own.json"
+        words: tuple[str, ...] = chance.choice((("org/own",), ("models", "own"), ("org/own", "--json")))
+    elif kind < 0.35:
+        folder, text = (
+            "calibration",
+            json.dumps({"schema_version": 1, "engine": "vllm", "gpu": "l4", "overheads": strange(chance)}),
+        )
+        name = f"{home}/calibration/vllm/l4.json"
+        words = ("Qwen/Qwen3-1.7B", "--gpu", "l4", "--engine", "vllm")
+    else:
+        folder, text = chance.choice(profiles())
+        name = f"{home}/profiles/{folder}/own.yaml"
+        lines = [line if not line.startswith("id:") else "id: own" for line in text.splitlines()]
+        text = "\n".join(lines) + "\n"
+        name_of = {"gpus": "--gpu", "instances": "--instance"}[folder]
+        words = ("Qwen/Qwen3-1.7B", name_of, "own") if chance.random() < 0.9 else (folder, "own")
+        words = (*words, *chance.choice(((), ("--json",), ("--format", "csv"))))
+    if chance.random() < 0.9:
+        text = damaged_text(text, chance, chance.choice((1, 1, 2, 4)))
+    if chance.random() < 0.02:
+        text = chance.choice(("[", "{", "- ", "? ", "a: &a [*a,", '"', "|\n", "!!python/object:os.system ")) * chance.choice(
+            (100, 30_000)
+        )
+    return Case(family="profile", words=words, files={name: encoded(text)[:LARGEST]})
+
+
+def log(chance: random.Random) -> Case:
+    """An engine's log or its metrics."""
+    text = damaged_text(chance.choice(logs()), chance, chance.choice((0, 1, 2, 5, 12)))
+    if chance.random() < 0.01:
+        text = chance.choice(("\n", text, text[:100], " ", "a")) * (200_000 // (len(text) + 1) + 1)
+    words = ["reconcile", chance.choice(("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B", "Qwen/Qwen3-1.7B")), "--log", "log.txt"]
+    for more in (
+        ("--gpu", chance.choice(GPUS)),
+        ("--json",),
+        ("--verbose",),
+        ("--calibrate",),
+        ("--seq", "8k"),
+        ("--engine", "vllm@0.11"),
+    ):
+        if chance.random() < 0.3:
+            words += more
+    return Case(family="log", words=tuple(words), files={"log.txt": encoded(text)[:LARGEST]})
+
+
+def header(chance: random.Random) -> Case:
+    """The header of a weight file, or an index, damaged."""
+    rows, end = _tensors(chance, chance.randrange(12))
+    document: Any = rows
+    if chance.random() < 0.7:
+        document = damaged(rows, chance, [rows], chance.choice((1, 2, 4)))
+    text = json.dumps(document)
+    if chance.random() < 0.3:
+        text = damaged_text(text, chance, 2)
+    body = encoded(text)
+    length = len(body) if chance.random() < 0.9 else int(chance.choice((0, 1, 2**63, len(body) + 1, 10**8)))
+    file = length.to_bytes(8, "little") + body + bytes(min(end, 4096))
+    if chance.random() < 0.2:
+        file = damaged_bytes(file, chance, 2)
+    files = {"folder/config.json": json.dumps(chance.choice(configs())).encode()}
+    if chance.random() < 0.3:
+        index: Any = {"metadata": {"total_size": end}, "weight_map": dict.fromkeys(rows, "model-1.safetensors")}
+        index = damaged(index, chance, [index], chance.choice((0, 1, 3)))
+        files |= {"folder/model.safetensors.index.json": json.dumps(index).encode(), "folder/model-1.safetensors": file}
+    else:
+        files["folder/model.safetensors"] = file
+    return Case(family="header", words=plan_words(chance, "folder"), files=files)
+
+
+def weights(chance: random.Random) -> Case:
+    """Sound weight files that hold a part of a model, or another one, beside its config."""
+    shards = chance.choice((1, 1, 2, 4))
+    files = {"folder/config.json": json.dumps(chance.choice(configs())).encode()}
+    where: dict[str, str] = {}
+    for shard in range(shards):
+        rows, end = _tensors(chance, chance.choice((0, 1, 3, 30)), shard)
+        name = "model.safetensors" if shards == 1 else f"model-{shard}.safetensors"
+        where |= dict.fromkeys(rows, name)
+        body = json.dumps(rows).encode()
+        # A hole in the file would take no disk, but a case is kept as bytes: only small files have their whole length.
+        files[f"folder/{name}"] = len(body).to_bytes(8, "little") + body + bytes(end if end < 100_000 else 0)
+    if shards > 1:
+        files["folder/model.safetensors.index.json"] = json.dumps({"weight_map": where}).encode()
+    return Case(family="weights", words=plan_words(chance, "folder"), files=files)
+
+
+def _tensors(chance: random.Random, count: int, shard: int = 0) -> tuple[dict[str, Any], int]:
+    """Rows of a header without gaps, and the bytes of their tensors."""
+    rows: dict[str, Any] = {}
+    end = 0
+    for number in range(count):
+        shape = [chance.choice((0, 1, 8, 64, 300)) for _ in range(chance.randrange(3))]
+        dtype, width = chance.choice((("BF16", 2), ("F32", 4), ("I32", 4), ("U8", 1), ("F8_E4M3", 1), ("I64", 8)))
+        size = width
+        for axis in shape:
+            size *= axis
+        name = chance.choice(
+            ("model.layers.{}.self_attn.q_proj.weight", "lm_head.{}.weight", "x.{}.qweight", "visual.blocks.{}.w")
+        )
+        rows[name.format(f"{shard}.{number}")] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    return rows, end
+
+
+FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
+    "config": config,
+    "arguments": arguments,
+    "check": check,
+    "profile": profile,
+    "log": log,
+    "header": header,
+    "weights": weights,
+}
+"""A new kind of input is one function and one line here."""
+
+WEIGHTS: Final[Mapping[str, int]] = {
+    "config": 52, "arguments": 10, "check": 6, "profile": 6, "log": 6, "header": 12, "weights": 8,
+}  # fmt: skip
+"""How many of a hundred cases belong to each family."""
+
+
+def case_of(seed: int, number: int, families: Mapping[str, int] = WEIGHTS) -> Case:
+    """The case of this number: the same for the same seed, whatever ran before."""
+    chance = random.Random(f"{seed}:{number}")  # noqa: S311 - nothing secret is made
+    name = chance.choices([*families], [*families.values()])[0]
+    made = FAMILIES[name](chance)
+    if chance.random() < 0.02 and made.files:
+        # The secret stands where nobody would put it.
+        target = chance.choice([*made.files])
+        data = made.files[target]
+        at = chance.randrange(len(data) + 1)
+        return Case(
+            family=made.family,
+            words=made.words,
+            files={**made.files, target: data[:at] + SECRET.encode() + data[at:]},
+            stdin=made.stdin,
+        )
+    return made

@@ -1,0 +1,194 @@
+"""Run one case in this process and say what went wrong: status, output, time, memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from hwcalc.cli import main
+from hwcalc.formulas.frozen import frozen
+from scripts.fuzzing.case import CONFIG_HOME, Case, write_files
+from scripts.fuzzing.mutate import SECRET
+
+__all__ = ["MEMORY_BYTES", "SECONDS", "STATUSES", "Outcome", "complaints", "environment", "peak_bytes", "run_case"]
+
+SECONDS: Final = 5.0
+"""Most seconds of the processor for one command whose documents have up to a megabyte."""
+MEMORY_BYTES: Final = 300 * 1000**2
+"""Most memory of the process at any time of such a command."""
+STATUSES: Final = frozenset({0, 1, 2, 3, 4, 5, 74})
+"""The documented exit statuses without that of a fault in kvplan, 70, and those of signals."""
+
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+_COMMAND: Final = re.compile(r"^\s*::|##\[|##vso\[|##teamcity\[", re.MULTILINE)
+_TOLD: Final = SECRET[:26]
+"""So much of the secret is recognisable as one, even if a message was cut."""
+_LARGEST_OUTPUT: Final = 50 * 1000**2
+
+
+@frozen
+class Outcome:
+    """What a run said and took. ``status`` is ``None`` if an exception left the program."""
+
+    status: int | None
+    out: str
+    err: str
+    seconds: float
+    memory_bytes: int
+    left: tuple[str, ...] = ()
+    """Files that were not there before."""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The variables of a run: no network, no colour, and no folder but the case's own."""
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("KVPLAN", "HF_", "_KVPLAN", "XDG_", "NO_COLOR"))
+    }
+    return kept | {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "hf"),
+        "HF_TOKEN": SECRET,
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "XDG_CONFIG_HOME": str(folder / CONFIG_HOME),
+        "HOME": str(folder),
+        "COLUMNS": "100",
+        "TERM": "dumb",
+        "PYTHONUTF8": "1",
+    }
+
+
+def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
+    """Run a case in an empty folder. With ``fresh``, what is remembered of profiles is forgotten first."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_files(case, folder)
+    if fresh:
+        _forget()
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with _streams(case.stdin) as (out, err):
+            _resetpeak_bytes()
+            start = time.process_time()
+            status: int | None = None
+            try:
+                status = main(list(case.words))
+            except SystemExit as ending:
+                status = ending.code if isinstance(ending.code, int) else 0 if ending.code is None else 1
+            except BaseException as error:  # that is what is looked for
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                err.write(f"left the program: {type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))
+            seconds = time.process_time() - start
+            memory = peak_bytes()
+        said = [stream.getvalue()[:_LARGEST_OUTPUT].decode("utf-8", "surrogatepass") for stream in (out, err)]
+        return Outcome(status=status, out=said[0], err=said[1], seconds=seconds, memory_bytes=memory)
+    finally:
+        os.chdir(before)
+
+
+def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> list[str]:
+    """What a run broke of what is promised; empty if all was kept."""
+    found = []
+    if outcome.status not in STATUSES:
+        found.append(f"exit status {outcome.status}")
+    if case.status not in {None, outcome.status}:
+        found.append(f"exit status {outcome.status}, not {case.status}")
+    if case.says not in outcome.out + outcome.err:
+        found.append(f"it does not say {case.says!r}")
+    if outcome.seconds > seconds:
+        found.append(f"more than {seconds:g} s of the processor")
+    if outcome.memory_bytes > memory_bytes:
+        found.append(f"more than {memory_bytes // 1000**2} MB of memory")
+    if "Traceback (most recent" in outcome.err:
+        found.append("a traceback")
+    words = set(case.words)
+    wants = _format(case.words)
+    if outcome.status in STATUSES and wants == "json" and words.isdisjoint({"-o", "--output"}) and not _is_json(outcome.out):
+        found.append("standard output is not one JSON document")
+    for name, text in (("output", outcome.out), ("error", outcome.err)):
+        if _TOLD in text:
+            found.append(f"the secret on standard {name}")
+        if _CONTROL.search(text) and not (name == "output" and wants in {"json", "jsonl", "parquet", "sarif"}):
+            found.append(f"a control character on standard {name}")
+        if _COMMAND.search(text) and not (name == "output" and wants == "github"):
+            found.append(f"a line that a runner reads as a command on standard {name}")
+    return found
+
+
+def _format(words: tuple[str, ...]) -> str:
+    """The format that a command line asks for; nothing if it is not plain to see."""
+    if "--" in words or not {"--help", "--version", "--emit", "--example"}.isdisjoint(words):
+        return ""
+    if "--json" in words:
+        return "json"
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if word == "--format":
+            return following.strip().lower()
+        if word.startswith("--format="):
+            return word.partition("=")[2].strip().lower()
+    return ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+@contextmanager
+def _streams(stdin: bytes) -> Iterator[tuple[io.BytesIO, io.BytesIO]]:
+    kept = sys.stdin, sys.stdout, sys.stderr
+    out, err = io.BytesIO(), io.BytesIO()
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    wrapped = [io.TextIOWrapper(stream, "utf-8", errors="strict", write_through=True) for stream in (out, err)]
+    sys.stdout, sys.stderr = wrapped
+    try:
+        yield out, err
+    finally:
+        sys.stdin, sys.stdout, sys.stderr = kept
+        for stream in wrapped:
+            with suppress(ValueError):
+                stream.detach()
+
+
+def _forget() -> None:
+    """Empty the caches that assume that profiles do not change while the program runs."""
+    for name, module in [*sys.modules.items()]:
+        if name.startswith(("hwcalc.profiles", "hwcalc.hardware", "hwcalc.sources")):
+            for value in [*vars(module).values()]:
+                clear = getattr(value, "cache_clear", None)
+                if clear is not None:
+                    clear()
+
+
+def _resetpeak_bytes() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def peak_bytes() -> int:
+    """Most bytes of memory since :func:`_reset_peak`, or since the start where the system cannot tell."""
+    try:
+        with Path("/proc/self/status").open(encoding="ascii", errors="replace") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,156 @@
+"""Command lines: words that mean something, with some that do not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Final
+
+from hwcalc.cli.options import COMMANDS, Option
+from scripts.fuzzing.mutate import HOSTILE, strange
+
+__all__ = ["ENGINES", "GPUS", "MODELS", "any_words", "plan_words"]
+
+ENGINES: Final = (
+    "reference", "transformers", "transformers@5.13", "transformers@4.57", "vllm", "vllm@0.33", "vllm@0.25.1", "vllm@0.19", "vllm@0.11",
+    "vllm@0.8.5",
+)  # fmt: skip
+GPUS: Final = (
+    "l4",
+    "h100-sxm5-80gb",
+    "t4",
+    "a100-sxm4-80gb",
+    "mi300x",
+    "apple-m4-max-40c-64gb",
+    "rtx-4090",
+    "b200-180gb",
+    "tpu-v5e",
+)
+MODELS: Final = (
+    "Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", "google/gemma-3-27b-it", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3", "ai21labs/AI21-Jamba2-Mini",
+    "nosuch/model", "config.json", ".", "-", "Qwen/Qwen3-8B@main", "folder/config.json",
+)  # fmt: skip
+
+_VALUES: Final[Mapping[str, tuple[str, ...]]] = {
+    "seq": ("1", "4k", "32k", "1m", "131072", "10**9", "1000000000", "1k,4k", "1k..16k", "1..100:7", "4k-8k"),
+    "batch": ("1", "2", "64", "100000", "1,2,4", "1..64"),
+    "dtype": ("auto", "fp8", "bf16", "q8_0", "q8_0:q4_0", "fp8_e5m2", "nvfp4", "fp32", "int8", "fp8,bf16", "fp8_ds_mla"),
+    "weights": ("bf16", "fp8", "awq", "nvfp4", "int4", "fp8,bf16", "mxfp4"),
+    "engine": ENGINES,
+    "gpu": GPUS,
+    "gpus": ("1", "2", "8", "1000000"),
+    "instance": ("p5.48xlarge", "g4dn.12xlarge", "g6.xlarge"),
+    "tp": ("1", "2", "8", "3", "1024", "1,2"),
+    **dict.fromkeys(("pp", "dp", "dcp", "ep"), ("1", "2", "4", "7")),
+    "memory_utilization": ("0.9", "90%", "1", "0.01", "1.5"),
+    "kv_memory": ("60GiB", "1", "10GB", "1e30", "100%"),
+    "margin": ("5%", "0", "99%"),
+    "lora": ("rank=16,count=8", "rank=16", "rank=999999999,count=99999999"),
+    "draft": ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B", "nosuch/x", "config.json"),
+    "encoder_seq": ("0", "1500", "10000000"),
+    "engine_options": (
+        "cache=static",
+        "block_size=16",
+        "enable_prefix_caching=true",
+        "max_num_batched_tokens=8192",
+        "x",
+        "cache=quantized",
+    ),
+    "assume": ("gqa", "mla"),
+    "revision": ("main", "refs/pr/1", "0" * 40),
+    "token": ("hf_x",),
+    "endpoint": ("http://127.0.0.1:9", "file:///etc/passwd", "ftp://x", "http://u:p@127.0.0.1:9"),
+    "format_": ("table", "json", "markdown", "csv", "jsonl", "junit", "sarif", "github", "JSON", "parquet"),
+    "output": (
+        "out.csv",
+        "out.json",
+        "out.jsonl",
+        "out.txt",
+        "/dev/null",
+        "none/out.json",
+        "sarif=out.sarif",
+        "junit=out.xml",
+        ".",
+    ),
+    "receipt": ("receipt.json", "/dev/null", "none/x"),
+    "sort": ("price", "gpus", "memory", "speed"),
+    "log": ("log.txt", "-", "none.txt", "/dev/null"),
+    "tolerance": ("1%", "0", "200%", "-1"),
+    "dialect": ("vllm", "prometheus", "transformers", "x"),
+    "baseline": ("base.json", "none.json", "/dev/null"),
+    "max_growth": ("5%", "-5%", "x"),
+    "files": ("check.yaml", "-", "none.yaml"),
+}
+"""What people give to an option; the rest comes from hostile and strange values."""
+
+_SAFE_PATHS: Final = frozenset({"output", "receipt"})
+"""Options that write: no invented path is given to them."""
+
+_LINES: Final = (
+    (), ("--json",), ("--seq", "4k"), ("--seq", "32k", "--batch", "8", "--dtype", "fp8"), ("--engine", "vllm"), ("--format", "csv"),
+    ("--format", "markdown"), ("--quiet",), ("--assume", "gqa"), ("--emit",),
+)  # fmt: skip
+
+
+def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, ...]:
+    """A command that plans one model, mostly as people type it."""
+    if chance.random() < 0.5:
+        return (model, *chance.choice(_LINES))
+    words = [model]
+    command = chance.choices(("plan", "explain", "diff", "compare", "sweep", "recommend"), (66, 12, 5, 5, 6, 0.1))[0]
+    if command != "plan":
+        words = [command, model, *([chance.choice(MODELS[:6])] if command in {"diff", "compare"} else [])]
+    for name, share in {
+        "engine": 0.6,
+        "gpu": 0.4,
+        "seq": 0.5,
+        "batch": 0.3,
+        "dtype": 0.3,
+        "tp": 0.2,
+        "weights": 0.1,
+        "pp": 0.1,
+    }.items():
+        if chance.random() < share and not (command == "recommend" and name in {"gpu", "tp", "pp"}):
+            value = chance.choice(_VALUES[name])
+            words += [f"--{name}", value.split(",")[0].split("..")[0]]
+    if chance.random() < 0.3:
+        words.append("--json")
+    return tuple(words)
+
+
+def any_words(chance: random.Random) -> tuple[str, ...]:
+    """A command line of any command, with options of any value."""
+    command = chance.choice([*COMMANDS])
+    if command == "probe" or (command in {"recommend", "models", "gpus", "instances"} and chance.random() < 0.9):
+        command = "plan"  # probe measures the machine; the others answer for every GPU or model that there is
+    options: tuple[Option, ...] = import_module(COMMANDS[command]).OPTIONS
+    words = [command]
+    for option in options:
+        if not option.flags:
+            count = chance.choice((0, 1, 1, 1, 2, 3)) if option.kind == "list" else chance.choice((0, 1, 1, 1, 1, 1, 2))
+            values = _VALUES.get(option.name, MODELS)
+            words += [_value(option, values, chance, 0.12) for _ in range(count)]
+        elif option.name == "refresh":
+            continue  # the Hub is not there
+        elif chance.random() < 2.2 / len(options):
+            flag = chance.choice(option.flags)
+            if option.kind == "flag":
+                words.append(flag)
+            else:
+                value = _value(option, _VALUES.get(option.name, ("x", "1")), chance, 0.25)
+                words += [f"{flag}={value}"] if chance.random() < 0.3 and flag.startswith("--") else [flag, value]
+    if chance.random() < 0.01:
+        words.insert(chance.randrange(len(words) + 1), chance.choice(("--", "--help", "--version", "--nosuch", "-", "-z", "")))
+    return tuple(words)
+
+
+def _value(option: Option, values: tuple[str, ...], chance: random.Random, odd: float) -> str:
+    if option.name in _SAFE_PATHS or chance.random() >= odd:
+        return chance.choice(values)
+    return _text(strange(chance) if chance.random() < 0.5 else chance.choice(HOSTILE))
+
+
+def _text(value: Any) -> str:
+    """A value as a word of a command line, which holds no NUL."""
+    return str(value)[:6000].replace("\x00", "?")
