@@ -16,7 +16,13 @@ SCHEMA_VERSION: Final = "1"
 
 
 def document_of(value: Any) -> Any:
-    """A value for JSON: dataclasses become dicts, tuples become lists, and a :class:`Shown` value becomes its text."""
+    """A value for JSON: dataclasses become dicts, tuples become lists, and a :class:`Shown` value becomes its text.
+
+    JSON has no infinity and no NaN, which configs may hold: they become text.
+
+    >>> document_of({"num_experts_per_tok": (2, float("-inf"))})
+    {'num_experts_per_tok': [2, '-Infinity']}
+    """
     if isinstance(value, Shown):
         return value.text
     if is_frozen(value):
@@ -25,6 +31,8 @@ def document_of(value: Any) -> Any:
         return {key: document_of(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [document_of(item) for item in value]
+    if isinstance(value, float) and value - value != 0:
+        return json.dumps(value)
     return value
 
 
