@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, TextIO
 
+from hwcalc.cli.interrupt import Uncut
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
@@ -106,8 +107,9 @@ def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
     except UnicodeEncodeError:
         text = escaped(text) if json else text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     try:
-        stream.write(text)
-        stream.flush()
+        with Uncut():
+            stream.write(text)
+            stream.flush()
     except BrokenPipeError:
         raise
     except OSError as error:
