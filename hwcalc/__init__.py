@@ -7,12 +7,11 @@ if not isdir(join(__path__[0], "formulas")):
 
     find_folders_beside()
 
-from hwcalc._version import __version__
-
 # As in typing, whose import takes longer than all of this. Names are imported when they are asked for: so the command can prepare for
 # Ctrl-C before it imports anything else.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hwcalc._version import __version__
     from hwcalc.check.run import check
     from hwcalc.errors import KvplanError
     from hwcalc.library.compare import compare
@@ -47,6 +46,7 @@ def __getattr__(name: str) -> object:
         "KvplanError": "errors",
         "ModelSpec": "model",
         "Plan": "planner.result",
+        "__version__": "_version",
         "compare": "library.compare",
         "explain": "library.explain",
         "load_model": "library.load",

@@ -1,17 +1,18 @@
-"""What is half done, and how to undo it if the process has to end at once."""
+"""What is half done when a signal comes: what has to be undone before the process ends, and output that is better finished.
+
+:mod:`hwcalc.cli.interrupt` asks here. A program that uses the library and handles no signals is not concerned.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 
-# As in typing. This is imported before the command is prepared for Ctrl-C, and so imports next to nothing.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["Unfinished", "undo_all"]
+__all__ = ["Uncut", "Unfinished", "hold", "undo_all"]
 
 _UNDO: ContextVar[tuple[Callable[[], object], ...]] = ContextVar("undo", default=())
+_HELD: ContextVar[list[int] | None] = ContextVar("held", default=None)
+"""The signal that waits for the end of the output; ``None`` while nothing is written."""
 
 
 class Unfinished:
@@ -28,6 +29,33 @@ class Unfinished:
 
     def __exit__(self, *error: object) -> None:
         _UNDO.reset(self._token)
+
+
+class Uncut:
+    """A block that writes output. The first signal waits for its end, a second one does not."""
+
+    def __enter__(self) -> None:
+        self._held: list[int] = []
+        # An inner block leaves the signal to the outer one.
+        self._token = _HELD.set(self._held) if _HELD.get() is None else None
+
+    def __exit__(self, *error: object) -> None:
+        if self._token is None:
+            return
+        _HELD.reset(self._token)
+        if self._held:
+            from signal import raise_signal
+
+            raise_signal(self._held[0])
+
+
+def hold(number: int) -> bool:
+    """Keep a signal until the end of the block that writes. ``False`` if there is no such block, or one signal waits already."""
+    held = _HELD.get()
+    if held is None or held:
+        return False
+    held.append(number)
+    return True
 
 
 def undo_all() -> None:

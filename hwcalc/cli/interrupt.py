@@ -4,28 +4,29 @@ The handler raises nothing. An exception at any place whatever may come up in a 
 swallow it; and at the end of Python it waits for threads. The handler deletes what is half done (:mod:`hwcalc.unfinished`) and ends the
 process.
 
-Only the command installs it (:func:`hwcalc.cli.main` without arguments), never the library.
+Only the command installs it (:func:`hwcalc.cli.main` without arguments), never the library. Until it is installed, Ctrl-C is a traceback
+of Python: so this module imports nothing that Python has not loaded by itself.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-from contextvars import ContextVar
+import sys
 
-from hwcalc.unfinished import undo_all
-
+# As in typing.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable
     from types import FrameType
+else:
+    # The same functions. What signal adds, enumerations, takes longer to make than all that runs before it.
+    import _signal as signal
 
-__all__ = ["GRACE_SECONDS", "Uncut", "end_quietly"]
+__all__ = ["GRACE_SECONDS", "end_quietly"]
 
 GRACE_SECONDS = 2.0
 """Most seconds that a signal waits for output that has begun: the reader of a pipe may have stopped reading."""
-
-_HELD: ContextVar[list[int] | None] = ContextVar("held", default=None)
-"""The signals that wait for the end of the output; ``None`` while nothing is written."""
 
 
 def end_quietly() -> None:
@@ -45,44 +46,33 @@ def end_quietly() -> None:
     atexit.register(_ignore)
 
 
-class Uncut:
-    """A block that writes output: a signal waits for its end, though no longer than :data:`GRACE_SECONDS`; a second one does not wait.
-
-    On a terminal no signal waits, because nobody reads the rest.
-    """
-
-    def __enter__(self) -> None:
-        self._held: list[int] = []
-        # An inner block leaves the signal to the outer one.
-        self._token = _HELD.set(self._held) if _HELD.get() is None else None
-
-    def __exit__(self, *error: object) -> None:
-        if self._token is not None:
-            _HELD.reset(self._token)
-            if self._held:
-                _leave(self._held[0])
-
-
-def _signals() -> list[signal.Signals]:
+def _signals() -> list[int]:
     """The signals, Ctrl-C first. Windows has no SIGHUP."""
     return [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    held = _HELD.get()
-    if held is None or held or not hasattr(signal, "setitimer") or _on_terminal():
-        _delete_bytecode(frame)
-        _leave(number)
-    else:
-        held.append(number)
+    hold = _from_unfinished("hold")
+    # Nobody reads the rest on a terminal.
+    if hold is not None and hasattr(signal, "setitimer") and not _on_terminal() and hold(number):
         signal.signal(signal.SIGALRM, lambda *_: _leave(number))
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+        return
+    _delete_bytecode(frame)
+    _leave(number)
 
 
 def _leave(number: int) -> None:
     _ignore()
-    undo_all()
+    undo_all = _from_unfinished("undo_all")
+    if undo_all is not None:
+        undo_all()
     os._exit(128 + number)
+
+
+def _from_unfinished(name: str) -> Callable[..., object] | None:
+    """A function of :mod:`hwcalc.unfinished`; ``None`` as long as that is not imported, and nothing can be unfinished."""
+    return getattr(sys.modules.get("hwcalc.unfinished"), name, None)
 
 
 def _ignore() -> None:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, TextIO
 
-from hwcalc.cli.interrupt import Uncut
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.unfinished import Uncut
 
 __all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "discard", "wants_json", "write"]
 

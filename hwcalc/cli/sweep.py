@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.interrupt import Uncut
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, OutputError, write
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.unfinished import Uncut
 
 if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
