@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -262,14 +262,16 @@ def interrupt(given: argparse.Namespace) -> Iterator[Run]:
     with tempfile.TemporaryDirectory() as folder, Hub() as hub:
         hub.add(HUB_MODEL, REPOSITORY)
         bench = Bench(Path(folder), hub.address, cases)
-        runs = []
-        for name in SIGNALS:
-            reached = turn = 0
-            while reached < getattr(given, name):
-                runs.append(bench.run(cases[turn % len(cases)], name, rng))
-                turn, reached = turn + 1, reached + (runs[-1].end not in {START, FIRST})
-                yield runs[-1]
-        report(runs, bench)
+        runs: list[Run] = []
+        try:
+            for name in SIGNALS:
+                reached = turn = 0
+                while reached < getattr(given, name):
+                    runs.append(bench.run(cases[turn % len(cases)], name, rng))
+                    turn, reached = turn + 1, reached + (runs[-1].end not in {START, FIRST})
+                    yield runs[-1]
+        finally:
+            report(runs, bench)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -278,7 +280,13 @@ def main(words: Sequence[str] | None = None) -> int:
     return 1 if any(run.wrong for run in runs) else 0
 
 
+def leave(number: int, frame: object) -> NoReturn:
+    """End with the folders deleted and the counts so far printed."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, leave)
     try:
         sys.exit(main())
     except KeyboardInterrupt:

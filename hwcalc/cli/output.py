@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -108,13 +110,28 @@ def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
         text = escaped(text) if json else text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     try:
         with Uncut():
-            stream.write(text)
-            stream.flush()
+            _put(stream, text)
     except BrokenPipeError:
         raise
     except OSError as error:
         discard(stream)
         raise OutputError(f"the output could not be written: {error.strerror}.") from error
+
+
+def _put(stream: TextIO, text: str) -> None:
+    """Write and flush, to the last byte. Under ``PYTHONUNBUFFERED`` Python loses the rest of a write that a signal cuts short."""
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(raw, io.RawIOBase) or os.linesep != "\n":
+        stream.write(text)
+        stream.flush()
+        return
+    rest = memoryview(text.encode(stream.encoding, stream.errors or "strict"))
+    while rest:
+        written = raw.write(rest)
+        if written is None:
+            # The caller gave a pipe that does not wait. Buffered streams raise the same.
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        rest = rest[written:]
 
 
 def discard(stream: TextIO) -> None:
