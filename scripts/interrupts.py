@@ -6,7 +6,7 @@
 Each run is a new process in a folder of its own, with a home, caches and a small Hub on this machine. It is left alone for a random part
 of the time that the command takes, and then gets the signal. Afterwards:
 
-- it has ended with 130 (Ctrl-C) or 143 (SIGTERM), or as it does without a signal if it was faster or about to end;
+- except after kill -9, it has ended with 130 (Ctrl-C) or 143 (SIGTERM), or as it does without a signal if it was faster or about to end;
 - standard error has no traceback, and standard output is empty or whole (a sweep that prints lines: whole lines);
 - each file that it writes is as before, absent or whole, and there is no temporary file in any folder;
 - after kill -9 a second run of the same command in the same folder gives the right answer.
@@ -49,6 +49,7 @@ SIGNALS: Final = {"sigint": signal.SIGINT, "sigterm": signal.SIGTERM, "sigkill":
 PATIENCE: Final = 60
 """Seconds after which a run that does not end has failed."""
 OLD: Final = b"old\n"
+TRACEBACK: Final = re.compile(rb"Traceback|Exception ignored|Remainder of file ignored")
 OURS: Final = re.compile(r'File "[^"]*/(?:hwcalc|formulas|profiles)/([\w/]+\.py)"')
 FIRST_LINES: Final = frozenset(
     {"__init__.py", "__main__.py", "_version.py", "checkout.py", "unfinished.py", "cli/__init__.py", "cli/interrupt.py"}
@@ -59,10 +60,14 @@ ENDED, INTERRUPTED, START, FIRST, BAD = "as usual", "interrupted", "start", "fir
 
 @dataclass(frozen=True)
 class Usual:
-    """What a case does without a signal: its status, its output, the files it leaves, and how long it takes."""
+    """What a case does without a signal: its status, its output, the files it leaves, and how long it takes.
+
+    ``again`` is the output of a second run in the same folder, which may find a cache or a lock.
+    """
 
     status: int
     output: bytes
+    again: bytes
     files: dict[str, bytes]
     seconds: float
 
@@ -101,14 +106,14 @@ class Bench:
         for script in (False, True, True, True):
             with self.room(case) as room:
                 began = time.monotonic()
-                done = subprocess.run(
-                    room.command(script=script), cwd=room.work, env=room.environment, capture_output=True, check=False
-                )
-                found.append(Usual(done.returncode, done.stdout, room.files(), time.monotonic() - began))
+                done = finished(room, script=script)
+                seconds, files = time.monotonic() - began, room.files()
+                found.append(Usual(done.returncode, done.stdout, finished(room, script=script).stdout, files, seconds))
         if found[1].output != found[2].output or not found[1].files.keys() == found[2].files.keys() <= found[0].files.keys():
             raise SystemExit(f"interrupts: {case.name} does not say the same twice")
         # The first one has written the bytecode of all others.
-        return Usual(found[2].status, found[2].output, found[0].files | found[2].files, min(one.seconds for one in found[1:]))
+        shortest = min(one.seconds for one in found[1:])
+        return Usual(found[2].status, found[2].output, found[2].again, found[0].files | found[2].files, shortest)
 
     def run(self, case: Case, name: str, rng: random.Random) -> Run:
         """One run: wait, send the signal, look at what is left."""
@@ -121,18 +126,23 @@ class Bench:
             before = room.files()
             status, output, errors = interrupted(room, number, after, script=script)
             end = ending(status, output, errors, usual, number)
-            wrong = said(case, usual, end, output, errors) or left(case, usual, before, room.files(), number, end)
+            wrong = said(case, usual, number, end, output, errors) or left(case, usual, before, room.files(), number, end)
             if not wrong and number is signal.SIGKILL:
                 wrong = self._again(room, usual)
         return Run(case.name, name, BAD if wrong else end, after, wrong and f"{wrong} (status {status}, {errors[-300:]!r})")
 
     def _again(self, room: Room, usual: Usual) -> str:
-        done = subprocess.run(room.command(script=False), cwd=room.work, env=room.environment, capture_output=True, check=False)
-        if (done.returncode, done.stdout) != (usual.status, usual.output):
+        done = finished(room, script=False)
+        if done.returncode != usual.status or done.stdout not in (usual.output, usual.again):
             return f"the next run ends with {done.returncode} or prints something else: {done.stderr[-300:]!r}"
         now = room.files()
         missing = [path for path in usual.files if not path.endswith(".pyc") and not whole(path, now.get(path), usual)]
         return f"the next run does not write {missing}" if missing else ""
+
+
+def finished(room: Room, *, script: bool) -> subprocess.CompletedProcess[bytes]:
+    """A run without a signal."""
+    return subprocess.run(room.command(script=script), cwd=room.work, env=room.environment, capture_output=True, check=False)
 
 
 def interrupted(room: Room, number: signal.Signals, after: float, *, script: bool) -> tuple[int, bytes, bytes]:
@@ -161,8 +171,8 @@ def ending(status: int, output: bytes, errors: bytes, usual: Usual, number: sign
     """How a run ended, by its status and what it said."""
     ours = set(OURS.findall(errors.decode("utf-8", "replace")))
     if status == usual.status and output == usual.output:
-        # Where Python starts, a destructor may swallow Ctrl-C, and Python says so and goes on.
-        return START if b"Exception ignored" in errors and not ours else ENDED
+        # Where Python starts, a destructor or a .pth file may swallow Ctrl-C, and Python says so and goes on.
+        return START if TRACEBACK.search(errors) and not ours else ENDED
     if number is signal.SIGKILL:
         return INTERRUPTED if status == -number else BAD
     if status == 128 + number:
@@ -172,14 +182,17 @@ def ending(status: int, output: bytes, errors: bytes, usual: Usual, number: sign
     return FIRST if ours else START
 
 
-def said(case: Case, usual: Usual, end: str, output: bytes, errors: bytes) -> str:
+def said(case: Case, usual: Usual, number: signal.Signals, end: str, output: bytes, errors: bytes) -> str:
     """What is wrong with status, output and errors; nothing if all is well."""
     if end == BAD:
         return "it ended in another way"
-    if end in {ENDED, INTERRUPTED} and (b"Traceback" in errors or b"Exception ignored" in errors):
+    if end in {ENDED, INTERRUPTED} and TRACEBACK.search(errors):
         return "a traceback"
-    if output not in (b"", usual.output) and not (case.streams and usual.output.startswith(output) and output.endswith(b"\n")):
-        # The reader of a pipe loses nothing that was written, whoever is killed.
+    if output in (b"", usual.output):
+        return ""
+    # kill -9 may come between two pieces of one document.
+    streams = (case.streams and output.endswith(b"\n")) or number is signal.SIGKILL
+    if not streams or not usual.output.startswith(output):
         return f"{len(output)} of {len(usual.output)} bytes of output"
     return ""
 

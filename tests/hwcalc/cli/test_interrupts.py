@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-from hwcalc.cli import main
+from hwcalc.cli import main, progress
 from hwcalc.cli.interrupt import GRACE_SECONDS
 from hwcalc.files import SUFFIX, whole_file, write_atomically
 from hwcalc.sources.hf_store import keep_files
+from hwcalc.sources.progress import tell
 from hwcalc.sweep import writers
+from hwcalc.unfinished import undo_all
 from scripts import interrupts
 from tests.hub.repositories import COMMIT
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
@@ -113,6 +115,46 @@ def test_while_bytecode_is_written(tmp_path: Path) -> None:
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".pyc"] == []
+
+
+def test_while_another_program_runs(tmp_path: Path) -> None:
+    """``nvidia-smi`` does not go on alone. It has a session of its own, which no Ctrl-C reaches."""
+    text = (
+        "import sys, threading\nfrom hwcalc.cli.interrupt import end_quietly\nend_quietly()\n"
+        "from hwcalc.hardware.detect import bounded_output\nthreading.Timer(1, kill).start()\n"
+        "bounded_output('sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 60')\n"
+    )
+    done = program("SIGINT", text, str(tmp_path / "pid"))
+    process = int((tmp_path / "pid").read_text(encoding="ascii"))
+
+    assert (done.returncode, done.stderr) == (130, "")
+    assert gone(process)
+
+
+def gone(process: int) -> bool:
+    """Whether a process ends within some seconds. Whoever adopts it may let it lie dead for a while."""
+    for _ in range(50):
+        try:
+            if Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z":
+                return True
+            os.kill(process, 0)
+        except OSError:
+            return not Path(f"/proc/{process}").exists()
+        time.sleep(0.1)
+    return False
+
+
+def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shell's next prompt begins an empty line, even if the signal came while the line was written."""
+    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    with (tmp_path / "terminal").open("w", encoding="utf-8", newline="") as stream, progress.shown(stream):
+        tell("asking")
+        time.sleep(0.3)
+        undo_all()
+        shown = (tmp_path / "terminal").read_bytes().decode("ascii").split("\r")
+
+    assert shown[1].startswith("kvplan: asking")
+    assert shown[2:] == [" " * len(shown[1]), ""]
 
 
 def test_an_ignored_signal_stays_ignored() -> None:
@@ -239,6 +281,6 @@ def test_a_commit_without_its_last_file_has_no_config(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("only", ["check --output", "Hub"])
 def test_at_random_moments(only: str) -> None:
     """A share of what ``scripts/interrupts.py`` does."""
-    given = interrupts.arguments(["--sigint", "8", "--sigterm", "4", "--sigkill", "4", "--only", only])
+    given = interrupts.arguments(["--sigint", "6", "--sigterm", "3", "--sigkill", "3", "--only", only])
 
     assert [run for run in interrupts.interrupt(given) if run.wrong] == []
