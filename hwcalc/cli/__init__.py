@@ -17,10 +17,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (:mod:`hwcalc.cli.interrupt`). With ``arguments`` it is a function like any other, and signals are its caller's. Raises only
     ``SystemExit``, which ends a completion request of the shell.
     """
-    if arguments is None:
-        from hwcalc.cli.interrupt import end_quietly
+    if arguments is not None:
+        from hwcalc.cli.run import run
 
-        end_quietly()
+        return run(arguments)
+    from hwcalc.cli.interrupt import end_quietly, leave_threads
+
+    end_quietly()
     from hwcalc.cli.run import run
 
-    return run(arguments)
+    status = run(None)
+    leave_threads(status)
+    return status

@@ -23,7 +23,7 @@ else:
     # The same functions. What signal adds, enumerations, takes longer to make than all that runs before it.
     import _signal as signal
 
-__all__ = ["GRACE_SECONDS", "end_quietly"]
+__all__ = ["GRACE_SECONDS", "end_quietly", "leave_threads"]
 
 GRACE_SECONDS = 2.0
 """Most seconds that a signal waits for output that has begun: the reader of a pipe may have stopped reading."""
@@ -44,6 +44,22 @@ def end_quietly() -> None:
 
     # First in, last out: the threads have ended by then, and Python takes its modules apart, which takes milliseconds.
     atexit.register(_ignore)
+
+
+def leave_threads(status: int) -> None:
+    """End the process if threads are still at work. Python would wait for them, and the answer is out.
+
+    They read weight headers that nobody needs any more, because one of the files could not be read.
+    """
+    threading = sys.modules.get("threading")
+    if threading is None or all(one.daemon or one is threading.current_thread() for one in threading.enumerate()):
+        return
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue
+    os._exit(status)
 
 
 def _signals() -> list[int]:

@@ -88,6 +88,20 @@ def test_while_threads_read() -> None:
     assert time.monotonic() - began < 20
 
 
+def test_an_answer_does_not_wait_for_threads() -> None:
+    """One weight file could not be read; the others, slow ones, are read by threads that nobody asks any more."""
+    text = (
+        "import concurrent.futures, time\nfrom hwcalc.cli import output, run\n"
+        "def answer(words):\n    concurrent.futures.ThreadPoolExecutor(2).submit(time.sleep, 30)\n"
+        "    return output.Answer(text='all\\n', status=1)\nrun._answer = answer\n" + MAIN
+    )
+    began = time.monotonic()
+    done = program("SIGINT", text, QWEN)
+
+    assert (done.returncode, done.stdout, done.stderr) == (1, "all\n", "")
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_while_a_file_is_written(tmp_path: Path, name: str) -> None:
     """The old file is whole, and nothing lies beside it."""
