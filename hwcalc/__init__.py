@@ -7,20 +7,20 @@ if not isdir(join(__path__[0], "formulas")):
 
     find_folders_beside()
 
-from typing import TYPE_CHECKING
-
-from hwcalc._version import __version__
-from hwcalc.errors import KvplanError
-from hwcalc.library.load import load_model
-from hwcalc.library.plan import plan
-from hwcalc.library.recommend import recommend
-from hwcalc.model import ModelSpec
-from hwcalc.planner.result import Plan
-
+# As in typing, whose import takes longer than all of this. Names are imported when they are asked for: so the command can prepare for
+# Ctrl-C before it imports anything else.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hwcalc._version import __version__
     from hwcalc.check.run import check
+    from hwcalc.errors import KvplanError
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
+    from hwcalc.library.load import load_model
+    from hwcalc.library.plan import plan
+    from hwcalc.library.recommend import recommend
+    from hwcalc.model import ModelSpec
+    from hwcalc.planner.result import Plan
     from hwcalc.sweep.rows import sweep
 
 __all__ = [
@@ -39,12 +39,33 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What a plan does not need is imported when it is asked for."""
+    """A name of the library, from its module; else a part of the package, such as ``hwcalc.errors``."""
     from importlib import import_module
 
-    if name in {"compare", "explain"}:
-        return getattr(import_module(f"hwcalc.library.{name}"), name)
-    if name in {"check", "sweep"}:
-        return import_module(f"hwcalc.{name}")
+    places = {
+        "KvplanError": "errors",
+        "ModelSpec": "model",
+        "Plan": "planner.result",
+        "__version__": "_version",
+        "compare": "library.compare",
+        "explain": "library.explain",
+        "load_model": "library.load",
+        "plan": "library.plan",
+        "recommend": "library.recommend",
+    }
+    if name in places:
+        return getattr(import_module(f"hwcalc.{places[name]}"), name)
+    if not name.startswith("_"):
+        try:
+            # check and sweep are parts that can be called.
+            return import_module(f"hwcalc.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"hwcalc.{name}":
+                raise
     message = f"module 'hwcalc' has no attribute {name!r}"
     raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    """What is there, imported or not."""
+    return sorted({*globals(), *__all__})

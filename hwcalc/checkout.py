@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_file_location
-from pathlib import Path
-from types import ModuleType
-from typing import Final
+
+# As in typing: this runs before the command can prepare for Ctrl-C, so it imports nothing that Python has not loaded by itself.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 __all__ = ["find_folders_beside"]
 
-_ROOT: Final = Path(__file__).parents[1]
-_BESIDE: Final = {"hwcalc.formulas": _ROOT / "formulas", "hwcalc.profiles": _ROOT / "profiles"}
-
 
 class _Finder:
-    """An import finder that knows these two packages and no others."""
+    """An import finder that knows the packages ``hwcalc.formulas`` and ``hwcalc.profiles``, and no others."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Where a package lies, ``None`` for any other name."""
-        folder = _BESIDE.get(name)
-        if folder is None:
+        if name not in {"hwcalc.formulas", "hwcalc.profiles"}:
             return None
-        return spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[str(folder)])
+        from importlib.util import spec_from_file_location
+        from os.path import abspath, dirname, join
+
+        folder = join(dirname(dirname(abspath(__file__))), name.rpartition(".")[2])
+        return spec_from_file_location(name, join(folder, "__init__.py"), submodule_search_locations=[folder])
 
 
 def find_folders_beside() -> None:

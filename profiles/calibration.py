@@ -12,12 +12,12 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import date
@@ -163,7 +163,11 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         parse_calibration(document, path)
     except ProfileError as error:
         raise ValueError(str(error)) from error
-    _replace(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise ProfileError(path, f"cannot be written ({error.strerror})") from error
     return path
 
 
@@ -261,25 +265,3 @@ def _to_json(reading: Measurement) -> dict[str, Any]:
         "conditions": dict(reading.conditions),
         "measured": {name: getattr(reading.measured, name) for name in ("device", "driver", "torch", "date", "source")},
     }
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a temporary file and rename it to ``path``."""
-    import tempfile
-
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(number, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise ProfileError(path, f"cannot be written ({error.strerror})") from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)

@@ -47,7 +47,7 @@ def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
     with suppress(OSError), Path(path).open("rb") as file:
         if file.read(len(data) + 1) == data:
             return False
-    from hwcalc.sources.facts_cache import write_atomically
+    from hwcalc.files import write_atomically
 
     try:
         write_atomically(Path(path), data)

@@ -2,6 +2,30 @@
 
 from __future__ import annotations
 
-from hwcalc.cli.run import main
+# As in typing. Nothing is imported here but what Python has loaded by itself: Ctrl-C is Python's own affair until main() runs.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status. The answer is written to standard output in one piece, or not at all.
+
+    Without ``arguments`` it reads those of the process, which is to end afterwards: from then on a signal ends the process
+    (:mod:`hwcalc.cli.interrupt`). With ``arguments`` it is a function like any other, and signals are its caller's. Raises only
+    ``SystemExit``, which ends a completion request of the shell.
+    """
+    if arguments is not None:
+        from hwcalc.cli.run import run
+
+        return run(arguments)
+    from hwcalc.cli.interrupt import end_quietly, leave_threads
+
+    end_quietly()
+    from hwcalc.cli.run import run
+
+    status = run(None)
+    leave_threads(status)
+    return status

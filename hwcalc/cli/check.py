@@ -181,7 +181,7 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Ans
 
 def _write(path: str, text: str) -> None:
     """Write a regular file atomically; write to a pipe or a terminal directly."""
-    from hwcalc.sources.facts_cache import write_atomically
+    from hwcalc.files import write_atomically
 
     try:
         file = Path(path)

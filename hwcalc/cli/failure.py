@@ -11,7 +11,8 @@
 74  the output cannot be written (``EX_IOERR``)
 ==  ==========================================================================
 
-As usual, 130 means an interrupt (Ctrl-C), and 141 that the reader of the output went away (``| head``).
+As usual, 130 means an interrupt (Ctrl-C), 143 SIGTERM, 129 that the terminal went away, and 141 that the reader of the output did
+(``| head``).
 """
 
 from __future__ import annotations

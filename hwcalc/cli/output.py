@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -11,6 +13,7 @@ from typing import Any, ClassVar, TextIO
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.unfinished import Uncut
 
 __all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "discard", "wants_json", "write"]
 
@@ -106,13 +109,29 @@ def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
     except UnicodeEncodeError:
         text = escaped(text) if json else text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
     try:
-        stream.write(text)
-        stream.flush()
+        with Uncut():
+            _put(stream, text)
     except BrokenPipeError:
         raise
     except OSError as error:
         discard(stream)
         raise OutputError(f"the output could not be written: {error.strerror}.") from error
+
+
+def _put(stream: TextIO, text: str) -> None:
+    """Write and flush, to the last byte. Under ``PYTHONUNBUFFERED`` Python loses the rest of a write that a signal cuts short."""
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(raw, io.RawIOBase) or os.linesep != "\n":
+        stream.write(text)
+        stream.flush()
+        return
+    rest = memoryview(text.encode(stream.encoding, stream.errors or "strict"))
+    while rest:
+        written = raw.write(rest)
+        if written is None:
+            # The caller gave a pipe that does not wait. Buffered streams raise the same.
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        rest = rest[written:]
 
 
 def discard(stream: TextIO) -> None:

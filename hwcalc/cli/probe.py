@@ -77,7 +77,7 @@ def _probed(
     from hwcalc.planner.effects import without_effect
     from hwcalc.probe.more import measure_more
     from hwcalc.probe.receipt import check_path, make_receipt, write_receipt
-    from hwcalc.probe.run import interruptible, probe
+    from hwcalc.probe.run import probe
 
     if receipt is not None:
         check_path(receipt)
@@ -85,12 +85,11 @@ def _probed(
         spec, request = load_request(model, read_options(plan_values))
     opened = open_request(spec, **request)
     opened.tell(*without_effect(request))
-    with interruptible():
-        probed = probe(opened, options)
-        if probed is None:
-            # Rank 0 answers for all ranks.
-            return Answer(text="")
-        more = measure_more(opened, options, chosen) if chosen.any else None
+    probed = probe(opened, options)
+    if probed is None:
+        # Rank 0 answers for all ranks.
+        return Answer(text="")
+    more = measure_more(opened, options, chosen) if chosen.any else None
     if receipt is not None:
         write_receipt(make_receipt(opened, probed, more), receipt)
     return _shown(probed, more, view)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
 from hwcalc.sources.progress import listening
+from hwcalc.unfinished import Unfinished
 
 __all__ = ["PATIENCE", "shown"]
 
@@ -44,6 +46,11 @@ class _Line:
                 self._visible = False
                 self._write(f"\r{' ' * self._width}\r")
 
+    def wipe(self) -> None:
+        """Clear the line when the process has to end, whoever is writing to it."""
+        if self._visible:
+            os.write(self._stream.fileno(), f"\r{' ' * self._width}\r".encode("ascii"))
+
     def _appear(self) -> None:
         with self._lock:
             self._visible = True
@@ -67,7 +74,7 @@ def shown(stream: TextIO) -> Iterator[None]:
     """Show progress messages on a terminal during the block, from :data:`PATIENCE` seconds on."""
     line = _Line(stream)
     try:
-        with listening(line):
+        with listening(line), Unfinished(line.wipe):
             yield
     finally:
         line.close()

@@ -1,4 +1,4 @@
-"""``main``: run a command line and return its exit status."""
+"""Run a command line and return its exit status."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ from hwcalc.cli.output import Answer, OutputError, discard, wants_json, write
 from hwcalc.cli.quick import read
 from hwcalc.errors import KvplanError
 
-__all__ = ["BROKEN_PIPE", "INTERRUPTED", "main"]
+__all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. The answer is written to standard output in one piece, or not at all.
-
-    Without ``arguments`` it reads those of the process, which is to end afterwards. Raises only ``SystemExit``, which ends a completion
-    request of the shell.
-    """
+def run(arguments: Sequence[str] | None) -> int:
+    """Run one command, that of the process without ``arguments``. See :func:`hwcalc.cli.main`."""
     if arguments is not None:
         return _run(list(arguments))
     status = _run(sys.argv[1:])

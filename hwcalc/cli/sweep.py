@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, OutputError, write
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.unfinished import Uncut
 
 if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
@@ -19,6 +20,10 @@ __all__ = ["FORMATS", "OPTIONS", "run"]
 
 FORMATS: Final = ("csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+
+_IN_MEMORY: Final = 16 * 1024**2
+"""Characters of a document that are kept in memory; a longer one is kept in a temporary file without a name."""
+_PIECE: Final = 1 << 18
 
 OPTIONS: Final = (
     Option(
@@ -143,7 +148,8 @@ def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> None
     from hwcalc.sweep import writers
 
     if target is None:
-        for piece in writers.texts(format_, blocks):
+        pieces = writers.texts(format_, blocks)
+        for piece in _whole(pieces) if format_ == "json" else pieces:
             write(sys.stdout, piece, json=format_ != "csv")
         return
     from hwcalc.sweep.files import whole_file
@@ -157,3 +163,21 @@ def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> None
                     file.write(piece.encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise OutputError(f"{target[:80]} could not be written: {error.strerror or error}.") from error
+
+
+def _whole(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text, given out when all of it is there: an error or Ctrl-C on the way leaves no half of a document."""
+    from tempfile import SpooledTemporaryFile
+
+    try:
+        with SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", errors="surrogatepass", newline="") as kept:
+            for piece in pieces:
+                kept.write(piece)
+            kept.seek(0)
+            with Uncut():
+                while piece := kept.read(_PIECE):
+                    yield piece
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"the points could not be kept in a temporary file: {error.strerror or error}.") from error

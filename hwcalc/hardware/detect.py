@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.unfinished import Unfinished
 
 __all__ = ["PROBES", "FoundGpu", "bounded_output"]
 
@@ -86,7 +87,7 @@ def bounded_output(*words: str) -> str | None:
     assert process.stdout is not None
     data = b""
     try:
-        with process.stdout as pipe:
+        with Unfinished(stop), process.stdout as pipe:
             data = pipe.read(_LONGEST + 1)
             if len(data) > _LONGEST:
                 stop()

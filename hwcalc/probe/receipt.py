@@ -110,7 +110,7 @@ def write_receipt(receipt: Receipt, path: str) -> None:
     from pathlib import Path
 
     from hwcalc.documents import dumps
-    from hwcalc.sources.facts_cache import write_atomically
+    from hwcalc.files import write_atomically
 
     check_path(path)
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +18,7 @@ from hwcalc.probe.ranks import Failed, RankError, World, check_world, gathered, 
 from hwcalc.probe.result import Probed, RankResult
 from hwcalc.probe.settings import environment_settings
 
-__all__ = ["ProbeOptions", "interruptible", "probe"]
+__all__ = ["ProbeOptions", "probe"]
 
 
 @frozen
@@ -160,22 +159,3 @@ def _probed(opened: Opened, ranks: list[RankResult], world: int, notes: list[Not
         agrees=all(rank.agrees for rank in ranks),
         notes=tuple(dict.fromkeys(notes)),
     )
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Turn SIGTERM into an exception, as Ctrl-C is one, so that everything is freed before the process ends."""
-    import signal
-    import threading
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    old = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, old)

@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
+from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note, WeightFacts
 
-__all__ = ["Kept", "cached_weights", "facts_folder", "keep_weights", "write_atomically"]
+__all__ = ["Kept", "cached_weights", "facts_folder", "keep_weights"]
 
 _VERSION: Final = 1
 _LARGEST: Final = 64 * 1024
@@ -67,20 +68,6 @@ def keep_weights(model_id: str, commit: str, facts: WeightFacts | None, notes: I
         }
     with suppress(OSError):
         write_atomically(path, json.dumps(document).encode())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that other programs never see a part of it, even with two writers at once. Raises :class:`OSError`."""
-    os.makedirs(path.parent, exist_ok=True)
-    temporary = path.parent / f".{os.urandom(8).hex()}.tmp"
-    try:
-        with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666), "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
 
 
 def _path(model_id: str, commit: str) -> Path | None:

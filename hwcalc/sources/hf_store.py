@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from hwcalc.sources.facts_cache import write_atomically
+from hwcalc.files import write_atomically
 from hwcalc.sources.hf_folder import cache_folder
 
 __all__ = ["blob_key", "keep_files"]
@@ -31,11 +31,12 @@ def blob_key(data: bytes) -> str:
 def keep_files(model_id: str, revision: str, commit: str, files: Mapping[str, bytes]) -> bool:
     """Store files of one commit, and ``revision`` as a name of this commit. Returns whether that was possible.
 
-    Existing files stay as they are. The reference is written last: a program that reads it finds all files.
+    Existing files stay as they are. The reference is written last, and before it the first file, the config: a program that finds one of
+    them finds all files.
     """
     folder = cache_folder() / f"models--{model_id.replace('/', '--')}"
     try:
-        for name, data in files.items():
+        for name, data in reversed(list(files.items())):
             _keep(folder, commit, name, data)
         if not commit.startswith(revision.lower()):
             write_atomically(folder / "refs" / revision, commit.encode("ascii"))

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hwcalc.errors import HubError, HubUnreachableError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note, RawModel
 from hwcalc.parsers import parse
 from hwcalc.profiles.catalog import SCHEMA_VERSION, ProfileError, find_entry, parse_entry, user_folder
 from hwcalc.sources import resolve
-from hwcalc.sources.facts_cache import write_atomically
 from hwcalc.text import printable, shown
 
 __all__ = ["Refreshed", "finite", "refresh"]

@@ -1,13 +1,13 @@
-"""Write a file atomically."""
+"""The file of a sweep."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
+from hwcalc import files
 from hwcalc.errors import UsageError
 
 __all__ = ["whole_file"]
@@ -20,21 +20,14 @@ def whole_file(name: str) -> Iterator[IO[bytes]]:
     Raises :class:`~hwcalc.errors.UsageError` if no file can be written at ``name``, and :class:`OSError` if writing fails.
     """
     path = Path(name)
-    try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"--output {name[:80]} is not a regular file.", hint="Name a file, or leave --output out.")
-        temporary = path.parent / f".{path.name[:80]}.{os.urandom(6).hex()}.tmp"
-        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a file name"
-        raise UsageError(
-            f"--output {name[:80]!r} cannot be written: {reason}.", hint="Name a file in a folder that is there."
-        ) from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    with ExitStack() as stack:
+        try:
+            if path.exists() and not path.is_file():
+                raise UsageError(f"--output {name[:80]} is not a regular file.", hint="Name a file, or leave --output out.")
+            file = stack.enter_context(files.whole_file(path))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not a file name"
+            raise UsageError(
+                f"--output {name[:80]!r} cannot be written: {reason}.", hint="Name a file in a folder that is there."
+            ) from error
+        yield file

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION, document_of
+from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
-from hwcalc.sources.facts_cache import write_atomically
 
 __all__ = [
     "AGREES",
