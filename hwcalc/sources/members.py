@@ -6,27 +6,22 @@ becomes an object, and each value has a limit.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
+from codecs import utf_8_decode
 from typing import Any, Final
 
-__all__ = ["SPACE", "TEXT", "Members", "NotJsonError"]
-
-SPACE: Final = rb"[ \t\n\r]*+"
-"""White space in a pattern."""
-
-TEXT: Final = rb"[ !#-\[\]-~]*+"
-"""The inside of a string of printable ASCII without an escape, in a pattern."""
+__all__ = ["Members", "NotJsonError"]
 
 _LARGEST_UNREAD: Final = 1024**2
 """Most bytes of a value that nobody reads, unless it is an object of strings."""
 
+_S: Final = rb"[ \t\n\r]*+"
 _STRING: Final = rb'"[^"\\\x00-\x1f]*+(?:\\.[^"\\\x00-\x1f]*+)*+"'
-_PAIR: Final = _STRING + SPACE + b":" + SPACE + _STRING + SPACE
-_STRINGS: Final = re.compile(rb"\{" + SPACE + b"(?:" + _PAIR + b"(?:," + SPACE + _PAIR + rb")*+)?+\}")
-_KEY: Final = re.compile(SPACE + b"(" + _STRING + b")" + SPACE + b":" + SPACE)
-_SPACE: Final = re.compile(SPACE)
+_PAIR: Final = _STRING + _S + b":" + _S + _STRING + _S
+_STRINGS: Final = re.compile(rb"\{" + _S + b"(?:" + _PAIR + b"(?:," + _S + _PAIR + rb")*+)?+\}")
+_KEY: Final = re.compile(_S + b"(" + _STRING + b")" + _S + b":" + _S)
+_SPACE: Final = re.compile(_S)
 _DECODER: Final = json.JSONDecoder()
 
 
@@ -58,6 +53,7 @@ class Members:
         if letter not in (b",", b"}"):
             raise NotJsonError
         self.position += 1
+        self._letter()
         return letter == b","
 
     def key(self) -> bytes:
@@ -66,22 +62,25 @@ class Members:
         if match is None:
             raise NotJsonError
         self.position = match.end()
-        text: str = json.loads(match[1])
-        return text.encode("utf-8", "surrogatepass")
+        try:
+            text = match[1].decode()
+            return (_DECODER.decode(text) if "\\" in text else text[1:-1]).encode("utf-8", "surrogatepass")
+        except ValueError as error:
+            raise NotJsonError from error
 
     def value(self, most: int) -> Any:
         """Step over the next value, which has at most ``most`` bytes, and give it back."""
         for size in (min(most, 1024), most):
             piece = self.data[self.position : min(self.position + size, self.end)]
-            text = codecs.getincrementaldecoder("utf-8")().decode(piece)
             try:
+                text = utf_8_decode(piece, "strict", False)[0]  # a letter that the end of the piece cuts is left out
                 value, length = _DECODER.raw_decode(text)
             except (ValueError, RecursionError) as error:
                 if size == most:
                     raise NotJsonError from error
                 continue
             if length < len(text) or size == most:  # a number that ends with the piece may be longer
-                self.position += len(text[:length].encode())
+                self.position += length if text.isascii() else len(text[:length].encode())
                 return value
         raise NotJsonError
 
@@ -99,6 +98,7 @@ class Members:
             raise NotJsonError
 
     def _letter(self) -> bytes:
+        """Step over white space and look at the next letter."""
         match = _SPACE.match(self.data, self.position, self.end)
         self.position = self.position if match is None else match.end()
         return self.data[self.position : min(self.position + 1, self.end)]

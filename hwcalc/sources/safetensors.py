@@ -25,7 +25,7 @@ from typing import Final
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import WeightFacts
-from hwcalc.sources.members import SPACE, TEXT, Members, NotJsonError
+from hwcalc.sources.members import Members, NotJsonError
 
 __all__ = ["LARGEST_HEADER", "PREFIX", "Header", "add_up", "header_end", "read_header", "read_index"]
 
@@ -57,19 +57,17 @@ _BITS: Final[Mapping[str, int]] = {
     "F4": 4,
 }
 _DTYPE = re.compile(r"[A-Z][A-Z0-9_]{0,23}")
-_NUMBER: Final = rb"(0|[1-9][0-9]{0,15})"
 # A tensor and a place in the index as most programs write them. Everything else is read more slowly.
 _ROW = re.compile(
-    SPACE
-    + rb'"(?!__metadata__")('
-    + TEXT
-    + rb')":\s*\{\s*"dtype":\s*"([A-Z][A-Z0-9_]{0,23})",\s*"shape":\s*\[([0-9, ]{0,1200})\],\s*"data_offsets":\s*\[\s*'
-    + _NUMBER
-    + rb",\s*"
-    + _NUMBER
-    + rb"\s*\]\s*\}\s*([,}])"
+    rb"""
+    "(?!__metadata__")([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+\{[\ \n\r\t]*+
+    "dtype":[\ \n\r\t]*+"([A-Z][A-Z0-9_]{0,23})"[\ \n\r\t]*+,[\ \n\r\t]*+
+    "shape":[\ \n\r\t]*+\[([0-9,\ ]{0,1200})\][\ \n\r\t]*+,[\ \n\r\t]*+
+    "data_offsets":[\ \n\r\t]*+\[[\ \n\r\t]*+(0|[1-9][0-9]{0,15})[\ \n\r\t]*+,[\ \n\r\t]*+(0|[1-9][0-9]{0,15})[\ \n\r\t]*+\]
+    [\ \n\r\t]*+\}[\ \n\r\t]*+([,}])[\ \n\r\t]*+""",
+    re.VERBOSE,
 )
-_PLACE = re.compile(SPACE + b'"(' + TEXT + rb')":\s*"(' + TEXT + rb')"\s*([,}])')
+_PLACE = re.compile(rb"""\"([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+"([\ !\#-\[\]-~]*+)"[\ \n\r\t]*+([,}])[\ \n\r\t]*+""", re.VERBOSE)
 _FILE = re.compile(rb"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors")
 
 
@@ -315,7 +313,7 @@ def _elements(shape: object, name: str) -> int:
     if (
         not isinstance(shape, list)
         or len(shape) > 64
-        or not all(type(axis) is int and 0 <= axis <= _LARGEST_FILE for axis in shape)
+        or any(type(axis) is not int or not 0 <= axis <= _LARGEST_FILE for axis in shape)
     ):
         raise _broken(name, "a tensor's shape is no list of whole numbers")
     return prod(shape)
