@@ -172,9 +172,7 @@ class _Tally:
         bits = _BITS.get(dtype)
         # For an unknown, newer dtype only the offsets give the number of bytes.
         if bits is not None and count * bits != 8 * size:
-            raise _broken(
-                self.name, f"a tensor's shape and dtype {dtype} do not take the bytes that its data_offsets claim"
-            )
+            raise _broken(self.name, f"a tensor's shape and dtype {dtype} do not take the bytes that its data_offsets claim")
         if bits is None and count > 8 * size:
             raise _broken(self.name, f"a tensor of dtype {dtype} has more elements than bits")
         if dtype not in self.sizes and len(self.sizes) == _MOST_DTYPES:

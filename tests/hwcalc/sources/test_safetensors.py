@@ -197,7 +197,9 @@ def test_an_index_that_cannot_be(document: Any) -> None:
 
 def dense(tensors: int) -> bytes:
     """A header of as many tensors as its bytes can hold."""
-    rows = ",".join(f'"{number:x}":{{"dtype":"U8","shape":[],"data_offsets":[{number},{number + 1}]}}' for number in range(tensors))
+    rows = ",".join(
+        f'"{number:x}":{{"dtype":"U8","shape":[],"data_offsets":[{number},{number + 1}]}}' for number in range(tensors)
+    )
     return framed(f"{{{rows}}}".encode())
 
 
