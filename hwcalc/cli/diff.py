@@ -32,9 +32,9 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     from hwcalc.cli.verdict import why_not
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
+    from hwcalc.model import PARTIAL_WEIGHTS
     from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
-    from hwcalc.model import PARTIAL_WEIGHTS
     from hwcalc.planner.effects import common_notes
 
     names = models or []

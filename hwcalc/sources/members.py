@@ -73,7 +73,8 @@ class Members:
         for size in (min(most, 1024), most):
             piece = self.data[self.position : min(self.position + size, self.end)]
             try:
-                text = utf_8_decode(piece, "strict", False)[0]  # a letter that the end of the piece cuts is left out
+                # A letter that the end of the piece cuts is left out.
+                text = utf_8_decode(piece, "strict", False)[0]  # noqa: FBT003 - it has no names for its arguments
                 value, length = _DECODER.raw_decode(text)
             except (ValueError, RecursionError) as error:
                 if size == most:
