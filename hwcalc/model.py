@@ -12,7 +12,18 @@ from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
 
-__all__ = ["FIDELITY", "Definition", "ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts", "qualified"]
+__all__ = [
+    "FIDELITY",
+    "PARTIAL_WEIGHTS",
+    "Definition",
+    "ModelFacts",
+    "ModelSpec",
+    "Note",
+    "Parameters",
+    "RawModel",
+    "WeightFacts",
+    "qualified",
+]
 
 T = TypeVar("T")
 
@@ -59,6 +70,10 @@ class Note:
 
 FIDELITY: Final = "fidelity"
 """The code of the note that a config is not a copy of the published file. It stays with the model, in locks too."""
+
+
+PARTIAL_WEIGHTS: Final = "weights-partial"
+"""The code of the note that the weight files are not the whole model. A plan shows it as a warning."""
 
 
 def qualified(notes: Iterable[Note], definition: str) -> str:
@@ -194,6 +209,11 @@ class ModelSpec:
     def definition(self, definition: Definition) -> Definition:
         """What a number that follows from this config is called, where ``definition`` is its name for a published config."""
         return Definition.ASSUMED if self.assumed else Definition(qualified(self.notes, definition))
+
+    @property
+    def warnings(self) -> tuple[Note, ...]:
+        """The notes that every plan from the model's own files must show."""
+        return tuple(note for note in self.notes if note.code == PARTIAL_WEIGHTS)
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:

@@ -32,6 +32,7 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
     from hwcalc.cli.verdict import why_not
     from hwcalc.library.load import load
     from hwcalc.library.plan import plan
+    from hwcalc.model import PARTIAL_WEIGHTS
     from hwcalc.planner.asked import read_options
     from hwcalc.planner.diff import compare
     from hwcalc.planner.effects import common_notes
@@ -51,7 +52,13 @@ def run(*, models: list[str] | None, **options: Any) -> Answer:
         say_unreachable(planned.notes)
     difference = compare(a, b, plan_a, plan_b)
     remarks = () if view.quiet else tuple(note.message for note in common_notes([plan_a.notes, plan_b.notes]))
-    refuted = [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
+    refuted = [
+        f"{name}: {note.message}"
+        for name, planned in (("A", plan_a), ("B", plan_b))
+        for note in planned.warnings
+        if note.code == PARTIAL_WEIGHTS
+    ]
+    refuted += [f"{name}: {line}" for name, planned in (("A", plan_a), ("B", plan_b)) for line in why_not(planned)]
     status = 1 if plan_a.refutes or plan_b.refutes else 0
     return replace(_answer(difference, plan_a.request.seq, view), remarks=(*remarks, *refuted), status=status)
 

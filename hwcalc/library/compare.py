@@ -14,7 +14,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import ModelLike, load
 from hwcalc.library.plan import option_draft, plan_loaded
-from hwcalc.model import ModelSpec, Note
+from hwcalc.model import PARTIAL_WEIGHTS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
 from hwcalc.planner.result import Plan
@@ -151,6 +151,7 @@ def _planned(
         )
     variants: list[Variant] = []
     notes: list[tuple[Note, ...]] = []
+    warned: list[Note] = []
     errors: list[tuple[dict[str, Any], KvplanError]] = []
     base: int | None = None
     for values in every:
@@ -163,6 +164,7 @@ def _planned(
             variants.append(_failed(asked, error))
             continue
         notes.append(planned.notes)
+        warned.extend(note for note in planned.warnings if note.code == PARTIAL_WEIGHTS)
         base = planned.cache.total_bytes if base is None else base
         variants.append(_variant(planned, asked["gpu"], base))
     unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])
@@ -172,7 +174,7 @@ def _planned(
         raise errors[0][1]
     varying = _varying(lists, [variant for variant in variants if variant.error is None])
     comparison = Comparison(schema_version=SCHEMA_VERSION, kvplan_version=__version__, varying=varying, variants=tuple(variants))
-    return comparison, common_notes(notes)
+    return comparison, (*common_notes(notes), *dict.fromkeys(warned))
 
 
 def _varying(lists: Sequence[tuple[Any, ...]], planned: Sequence[Variant]) -> tuple[str, ...]:

@@ -99,6 +99,10 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
     spec = _spec(raw, top, config, reading, counted, architecture, notes, assumed)
+    if spec.weights is not None:
+        from hwcalc.quantization.stored import with_whole_weights
+
+        spec = with_whole_weights(spec)
     return _with_variants(spec, variants) if variants else spec
 
 

@@ -68,7 +68,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
         pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
         speed=_speed(opened),
-        notes=tuple(dict.fromkeys((*model.notes, *opened.notes))),
+        notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit)),
     )
 
@@ -197,6 +197,8 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
         out.append(Note(code="beyond-maximum", message=message))
+    if request.weights is None:
+        out += model.warnings
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))

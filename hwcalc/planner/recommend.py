@@ -168,7 +168,7 @@ def recommend_model(
         nearest=None if nearest is None else _offer(*nearest, common),
         message="" if nearest is None or nearest[1].fit is None else nearest[1].fit.message,
         suggestions=() if nearest is None or nearest[1].fit is None else nearest[1].fit.suggestions,
-        notes=common or tuple(dict.fromkeys((*model.notes, *opened.notes))),
+        notes=(*model.warnings, *common) if common else tuple(dict.fromkeys((*model.notes, *opened.notes))),
     )
 
 

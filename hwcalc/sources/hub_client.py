@@ -1,7 +1,8 @@
 """Requests to the Hub with the session, address and token of huggingface_hub. No other module imports huggingface_hub.
 
 The environment of huggingface_hub is respected: ``HF_ENDPOINT``, ``HF_TOKEN`` and the stored login, proxies, certificates,
-``HF_HUB_DOWNLOAD_TIMEOUT``. Its downloads have no limits, but the requests here do: in bytes, in time and in the number of tries.
+``HF_HUB_DOWNLOAD_TIMEOUT``. Its downloads have no limits, but the requests here do: in bytes, in time and in the number of tries. The
+time limit holds for a whole request, with its redirects, its tries and the headers of its answer (:mod:`hwcalc.sources.deadline`).
 
 No message contains the token. Messages consist of the status and of words of this program. They do not repeat what the client or
 the server wrote, and they hide the exception of the client, whose text may quote a header.
@@ -20,6 +21,7 @@ from urllib.parse import urlsplit
 from hwcalc._version import __version__
 from hwcalc.errors import HubAccessError, HubError, HubUnreachableError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.sources.deadline import LateError, before, timely, unzipped
 from hwcalc.text import printable, shown
 
 __all__ = ["PAUSES", "HubClient", "Reply"]
@@ -30,7 +32,9 @@ PAUSES: Final = (0.5, 1.0)
 _LONGEST_WAIT: Final = 5
 """Most seconds to wait for a server. If it asks for more, the request fails."""
 _SLOWEST: Final = 6
-"""Most time for a whole answer, in time-outs. The client's time-out is for each piece."""
+"""Most time for a request, in time-outs. The client's time-out is for each piece."""
+_LONGEST_READING: Final = 600.0
+"""Most seconds for all requests for one model together."""
 _PIECE: Final = 64 * 1024
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504})
 _COMMIT: Final = re.compile(r"[0-9a-f]{7,64}")
@@ -100,6 +104,7 @@ class HubClient:
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
         self._timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+        self._end = time.monotonic() + _LONGEST_READING
 
     @property
     def name(self) -> str:
@@ -132,26 +137,35 @@ class HubClient:
         return self._get(f"{self.endpoint}/api/models/{model_id}/revision/{quote(revision, safe='')}", most, None)
 
     def _get(self, address: str, most: int, first: int | None) -> Reply:
+        end = min(time.monotonic() + _SLOWEST * self._timeout, self._end)
         for pause in (*PAUSES, None):
             try:
-                return self._once(address, most, first)
+                return self._once(address, most, first, end)
             except _TryAgainError as error:
                 wait = pause if error.wait is None else error.wait
-                if pause is None or wait is None or wait > _LONGEST_WAIT:
+                if pause is None or wait is None or wait > _LONGEST_WAIT or time.monotonic() + wait > end:
                     asked = f", and asks to wait {error.wait:,.0f} seconds" if error.wait is not None else ""
                     raise self._unreachable(error.reason + asked) from None
             time.sleep(wait)
         raise AssertionError
 
-    def _once(self, address: str, most: int, first: int | None) -> Reply:
+    def _once(self, address: str, most: int, first: int | None, end: float) -> Reply:
         headers = dict(self._headers)
         if first is not None:
             headers["Range"] = f"bytes={first}-{first + most - 1}"
         try:
-            with _opened(address, headers, self._timeout) as (response, pieces):
-                return self._read(response, pieces, most, first)
+            session = _session()
+
+            def ask() -> Reply:
+                with _opened(session, address, headers, self._timeout) as (response, pieces):
+                    return self._read(response, timely(pieces, end), most, first)
+
+            return before(end, ask)
         except (HubError, _TryAgainError):
             raise
+        except LateError as error:
+            received = f": {error.received:,} bytes came in time" if error.received else ""
+            raise self._unreachable(f"{self.name} sends too slowly{received}") from None
         except Exception as error:  # noqa: BLE001 - the three supported clients all have different exceptions
             reason, again = _reason(error, self._timeout)
         if again:
@@ -177,38 +191,30 @@ class HubClient:
 
     def _body(self, response: Any, pieces: Iterator[bytes], most: int, first: int | None) -> tuple[bytes, int | None]:
         """The requested bytes and the size of the file. Bytes after the requested ones are not read."""
-        size = _number(response.headers.get("Content-Length"))
+        encoding = str(response.headers.get("Content-Encoding") or "identity").strip().lower()
+        if encoding not in {"identity", "gzip"} or (encoding == "gzip" and response.status_code == 206):
+            raise self._unreachable(f"{self.name} sends a compressed answer, which was not asked for")
+        size = None
+        if encoding == "gzip":
+            pieces = unzipped(pieces)
+        else:
+            size = _number(response.headers.get("Content-Length"))
         if first is None:
             if size is not None and size > most:
-                return b" " * (most + 1), size
-            body, more = self._up_to(pieces, most + 1), most + 1
+                return bytes(most + 1), size
+            body, more = _up_to(pieces, most + 1), most + 1
         elif response.status_code == 206:
             match = _CONTENT_RANGE.fullmatch(str(response.headers.get("Content-Range", "")).strip())
             if match is None or int(match[1]) != first:
                 raise self._unreachable(f"{self.name} answers a request for a part of a file with another part")
             size, more = int(match[3]), min(most, int(match[3]) - first)
-            body = self._up_to(pieces, more)
+            body = _up_to(pieces, more)
         else:  # the server ignores ranges; parts are near the start of a file, so reading from the start costs little
             more = first + most
-            body = self._up_to(pieces, more)
+            body = _up_to(pieces, more)
         if len(body) < (more if size is None else min(more, size)) and (size is not None or first is not None):
             raise _TryAgainError(f"an answer of {self.name} broke off after {len(body):,} bytes")
         return (body if first is None or response.status_code == 206 else body[first:]), size
-
-    def _up_to(self, pieces: Iterator[bytes], most: int) -> bytes:
-        """At most ``most`` bytes. Raises :class:`HubUnreachableError` if the server sends too slowly."""
-        body = bytearray()
-        end = time.monotonic() + _SLOWEST * self._timeout
-        while len(body) < most:
-            piece = next(pieces, b"")
-            if not piece:
-                break
-            body += piece
-            if time.monotonic() > end and len(body) < most:
-                raise self._unreachable(
-                    f"{self.name} sends too slowly: {len(body):,} bytes in {_SLOWEST * self._timeout:,.0f} seconds"
-                )
-        return bytes(body[:most])
 
     def _id(self, response: Any) -> str | None:
         """The name of the repository, from the last address on this Hub that contains one. Addresses of its store do not."""
@@ -265,22 +271,34 @@ def _checked_endpoint(text: str) -> str:
     return parts.geturl()
 
 
+def _session() -> Any:
+    from huggingface_hub import get_session
+
+    return get_session()
+
+
 @contextmanager
-def _opened(address: str, headers: Mapping[str, str], timeout: float) -> Iterator[tuple[Any, Iterator[bytes]]]:
-    """Open a response without reading its body, and return it with the pieces of the body.
+def _opened(session: Any, address: str, headers: Mapping[str, str], timeout: float) -> Iterator[tuple[Any, Iterator[bytes]]]:
+    """Open a response without reading its body, and return it with the pieces of the body as they arrive, still compressed.
 
     huggingface_hub has changed its HTTP client twice, so both interfaces are supported.
     """
-    from huggingface_hub import get_session
-
-    session: Any = get_session()
     if callable(getattr(session, "stream", None)):  # httpx, httpx2
         with session.stream("GET", address, headers=headers, timeout=timeout, follow_redirects=True) as response:
-            yield response, response.iter_bytes()  # pieces as they arrive, so that a slow server is noticed
+            yield response, response.iter_raw()
     else:  # requests
         with session.get(address, headers=headers, timeout=timeout, stream=True) as response:
             read = getattr(response.raw, "read1", response.raw.read)
             yield response, iter(lambda: read(_PIECE), b"")
+
+
+def _up_to(pieces: Iterator[bytes], most: int) -> bytes:
+    """At most ``most`` bytes."""
+    body = bytearray()
+    while len(body) < most and (piece := next(pieces, b"")):
+        body += piece
+    del body[most:]
+    return bytes(body)
 
 
 def _reason(error: Exception, timeout: float) -> tuple[str, bool]:

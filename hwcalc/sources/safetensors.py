@@ -12,13 +12,20 @@ Format: https://huggingface.co/docs/safetensors/index#format
 from __future__ import annotations
 
 import json
+import operator
 import re
+from array import array
+from bisect import bisect_left
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from itertools import islice
+from math import prod
+from typing import Final
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import WeightFacts
+from hwcalc.sources.members import Members, NotJsonError
 
 __all__ = ["LARGEST_HEADER", "PREFIX", "Header", "add_up", "header_end", "read_header", "read_index"]
 
@@ -34,8 +41,11 @@ LARGEST_INDEX: Final = 128 * 1024**2
 MOST_FILES: Final = 4096
 """Most files that one index may name. The largest published models have some hundreds."""
 
-_MOST_TENSORS: Final = 4_000_000
 _LARGEST_FILE: Final = 2**50
+_LONGEST_ROW: Final = 64 * 1024
+"""Most bytes of the description of one tensor. A shape of 64 axes takes a kilobyte."""
+_MOST_DTYPES: Final = 64
+_MOST_SHAPES: Final = 4096
 
 # Bits of one element.
 _BITS: Final[Mapping[str, int]] = {
@@ -47,7 +57,18 @@ _BITS: Final[Mapping[str, int]] = {
     "F4": 4,
 }
 _DTYPE = re.compile(r"[A-Z][A-Z0-9_]{0,23}")
-_FILE = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors")
+# A tensor and a place in the index as most programs write them. Everything else is read more slowly.
+_ROW = re.compile(
+    rb"""
+    "(?!__metadata__")([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+\{[\ \n\r\t]*+
+    "dtype":[\ \n\r\t]*+"([A-Z][A-Z0-9_]{0,23})"[\ \n\r\t]*+,[\ \n\r\t]*+
+    "shape":[\ \n\r\t]*+\[([0-9,\ ]{0,1200})\][\ \n\r\t]*+,[\ \n\r\t]*+
+    "data_offsets":[\ \n\r\t]*+\[[\ \n\r\t]*+(0|[1-9][0-9]{0,15})[\ \n\r\t]*+,[\ \n\r\t]*+(0|[1-9][0-9]{0,15})[\ \n\r\t]*+\]
+    [\ \n\r\t]*+\}[\ \n\r\t]*+([,}])[\ \n\r\t]*+""",
+    re.VERBOSE,
+)
+_PLACE = re.compile(rb"""\"([\ !\#-\[\]-~]*+)":[\ \n\r\t]*+"([\ !\#-\[\]-~]*+)"[\ \n\r\t]*+([,}])[\ \n\r\t]*+""", re.VERBOSE)
+_FILE = re.compile(rb"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}/){0,4}[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}\.safetensors")
 
 
 @frozen
@@ -81,32 +102,120 @@ def read_header(data: bytes, name: str, file_bytes: int | None = None) -> Header
 
     ``file_bytes`` is the size of the whole file if it is known. Raises :class:`~hwcalc.errors.ConfigError` if the header is cut
     off, is not JSON, or contradicts itself: a negative or fractional number, a shape that does not match its bytes, tensors with
-    overlaps or gaps, a file that is shorter or longer than its tensors.
+    overlaps or gaps, a tensor that is listed twice, a file that is shorter or longer than its tensors.
+
+    Memory beside ``data`` is 24 bytes a tensor, and four times that for a moment.
     """
     end = header_end(data, name)
     if len(data) < end:
         raise _broken(name, f"its header is cut after {len(data):,} of {end:,} bytes")
-    rows = _object(data[PREFIX:end], name)
-    rows.pop("__metadata__", None)
-    if len(rows) > _MOST_TENSORS:
-        raise _broken(name, f"it lists {len(rows):,} tensors")
-    sizes: dict[str, int] = {}
-    elements: dict[str, int] = {}
-    spans: list[tuple[int, int]] = []
-    for row in rows.values():
-        dtype, count, first, last = _tensor(row, name)
-        sizes[dtype] = sizes.get(dtype, 0) + last - first
-        elements[dtype] = elements.get(dtype, 0) + count
-        spans.append((first, last))
-    spans.sort()
-    position = 0
-    for first, last in spans:
-        if first != position:
-            raise _broken(name, "its tensors overlap" if first < position else "there is a gap between its tensors")
-        position = last
-    if file_bytes is not None and end + position != file_bytes:
-        raise _broken(name, f"it has {file_bytes:,} bytes, but its header and tensors take {end + position:,}")
-    return Header(bytes_by_dtype=sizes, elements_by_dtype=elements, tensors=len(spans))
+    tally, members = _Tally(name), Members(data, PREFIX, end)
+    try:
+        more = members.enter()
+        while more:
+            match = _ROW.match(data, members.position, end)
+            if match is None:
+                more = _unusual(members, tally)
+                continue
+            members.position = match.end()
+            tensor, dtype, shape, first, last, separator = match.groups()
+            tally.add(tensor, dtype.decode(), tally.count(shape), int(first), int(last))
+            more = separator == b","
+        members.finish()
+    except NotJsonError as error:
+        raise _not_json(data[PREFIX : PREFIX + 64], name) from error
+    size = tally.tiled()
+    if file_bytes is not None and end + size != file_bytes:
+        raise _broken(name, f"it has {file_bytes:,} bytes, but its header and tensors take {end + size:,}")
+    return Header(bytes_by_dtype=tally.sizes, elements_by_dtype=tally.elements, tensors=len(tally.names))
+
+
+def _unusual(members: Members, tally: _Tally) -> bool:
+    """Read a member that is not written as most are, with the keys of a tensor in another order, or with an escape in its name."""
+    tensor = members.key()
+    if tensor == b"__metadata__":
+        members.skip()
+    else:
+        tally.add(tensor, *_tensor(members.value(_LONGEST_ROW), tally.name))
+    return members.more()
+
+
+class _Tally:
+    """The sums over the tensors of a header, and where each of them lies."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sizes: dict[str, int] = {}
+        self.elements: dict[str, int] = {}
+        self.names = array("q")
+        self._firsts = array("q")
+        self._lasts = array("q")
+        self._counts: dict[bytes, int] = {}
+
+    def count(self, shape: bytes) -> int:
+        """The elements of a shape as it is written: ``2, 2``."""
+        count = self._counts.get(shape)
+        if count is None:
+            try:
+                count = _elements(json.loads(b"[%b]" % shape), self.name)
+            except ValueError as error:
+                raise NotJsonError from error
+            if len(self._counts) < _MOST_SHAPES:
+                self._counts[shape] = count
+        return count
+
+    def add(self, tensor: bytes, dtype: str, count: int, first: int, last: int) -> None:
+        """Add a tensor and check its numbers."""
+        size = last - first
+        if size < 0 or last > _LARGEST_FILE:
+            raise _broken(self.name, "a tensor's data_offsets are no first and last byte")
+        bits = _BITS.get(dtype)
+        # For an unknown, newer dtype only the offsets give the number of bytes.
+        if bits is not None and count * bits != 8 * size:
+            raise _broken(self.name, f"a tensor's shape and dtype {dtype} do not take the bytes that its data_offsets claim")
+        if bits is None and count > 8 * size:
+            raise _broken(self.name, f"a tensor of dtype {dtype} has more elements than bits")
+        if dtype not in self.sizes and len(self.sizes) == _MOST_DTYPES:
+            raise _broken(self.name, f"its tensors have more than {_MOST_DTYPES} dtypes")
+        self.sizes[dtype] = self.sizes.get(dtype, 0) + size
+        self.elements[dtype] = self.elements.get(dtype, 0) + count
+        self.names.append(hash(tensor))
+        self._firsts.append(first)
+        self._lasts.append(last)
+
+    def tiled(self) -> int:
+        """The bytes of all tensors, after the check that they lie end to end and that none is listed twice."""
+        names = sorted(self.names)
+        if any(map(operator.eq, names, islice(names, 1, None))):
+            raise _broken(self.name, "it lists a tensor twice")
+        del names
+        if not self._firsts:
+            return 0
+        if self._firsts[0] == 0 and all(map(operator.eq, self._lasts, islice(self._firsts, 1, None))):
+            return self._lasts[-1]
+        return self._tiled_in_any_order()
+
+    def _tiled_in_any_order(self) -> int:
+        """The same for tensors that the header does not list in the order of the file.
+
+        Tensors with bytes lie end to end if each begins where another ends, except the first. A tensor without any lies between two.
+        """
+        spans = zip(self._firsts, self._lasts, strict=True)
+        firsts = array("q", sorted(first for first, last in spans if first < last))
+        spans = zip(self._firsts, self._lasts, strict=True)
+        lasts = array("q", sorted(last for first, last in spans if first < last))
+        end = lasts[-1] if lasts else 0
+        if firsts and firsts[0] != 0:
+            raise _broken(self.name, "there is a gap between its tensors")
+        for last, first in zip(lasts, islice(firsts, 1, None), strict=False):
+            if first != last:
+                raise _broken(self.name, "its tensors overlap" if first < last else "there is a gap between its tensors")
+        for first, last in zip(self._firsts, self._lasts, strict=True):
+            if first == last != end:
+                place = bisect_left(firsts, first)
+                if place == len(firsts) or firsts[place] != first:
+                    raise _broken(self.name, "its tensors overlap" if first < end else "there is a gap between its tensors")
+        return end
 
 
 def read_index(data: bytes, name: str) -> dict[str, int]:
@@ -117,19 +226,51 @@ def read_index(data: bytes, name: str) -> dict[str, int]:
     """
     if len(data) > LARGEST_INDEX:
         raise _broken(name, f"it is larger than {LARGEST_INDEX // 1024**2} MiB")
-    where = _object(data, name).get("weight_map")
-    if not isinstance(where, dict) or not where:
+    members = Members(data, len(BOM_UTF8) if data.startswith(BOM_UTF8) else 0)
+    files: dict[bytes, int] = {}
+    try:
+        more = members.enter()
+        while more:
+            if members.key() == b"weight_map":
+                files = _weight_map(members, name)
+            else:
+                members.skip()
+            more = members.more()
+        members.finish()
+    except NotJsonError as error:
+        raise _not_json(data[:64], name) from error
+    if not files:
         raise _broken(name, "it has no weight_map")
-    files: dict[str, int] = {}
-    for tensor, file in where.items():
-        if not isinstance(file, str):
-            raise _broken(name, "its weight_map does not name files")
-        files[file] = files.get(file, PREFIX + 256) + len(tensor) + _LINE
-    if len(files) > MOST_FILES:
-        raise _broken(name, f"it names {len(files):,} files")
-    if any(_FILE.fullmatch(file) is None or ".." in file for file in files):
-        raise _broken(name, "it names a file that is none of its own folder's safetensors files")
-    return dict(sorted(files.items()))
+    return {file.decode(): size for file, size in sorted(files.items())}
+
+
+def _weight_map(members: Members, name: str) -> dict[bytes, int]:
+    """The files in the map from tensors to files."""
+    files: dict[bytes, int] = {}
+    data, end = members.data, members.end
+    if data[members.position : members.position + 1] != b"{":
+        raise _broken(name, "it has no weight_map")
+    more = members.enter()
+    while more:
+        match = _PLACE.match(data, members.position, end)
+        if match is not None:
+            members.position = match.end()
+            tensor, file, separator = match.groups()
+            more = separator == b","
+        else:
+            tensor, value = members.key(), members.value(_LONGEST_ROW)
+            if not isinstance(value, str):
+                raise _broken(name, "its weight_map does not name files")
+            file, more = value.encode("utf-8", "surrogatepass"), members.more()
+        size = files.get(file)
+        if size is None:
+            size = PREFIX + 256
+            if len(files) == MOST_FILES:
+                raise _broken(name, f"it names more than {MOST_FILES:,} files")
+            if _FILE.fullmatch(file) is None or b".." in file:
+                raise _broken(name, "it names a file that is none of its own folder's safetensors files")
+        files[file] = size + len(tensor) + _LINE
+    return files
 
 
 # The length of "name":{"dtype":"F8_E4M3","shape":[16384,16384],"data_offsets":[12345678901,12345678901]}, without the name.
@@ -153,43 +294,34 @@ def _tensor(row: object, name: str) -> tuple[str, int, int, int]:
     """Dtype, elements, first byte and end of one tensor."""
     if not isinstance(row, dict):
         raise _broken(name, "a tensor has no description")
-    dtype, shape, offsets = row.get("dtype"), row.get("shape"), row.get("data_offsets")
+    dtype, offsets = row.get("dtype"), row.get("data_offsets")
     if not isinstance(dtype, str) or _DTYPE.fullmatch(dtype) is None:
         raise _broken(name, "a tensor has no dtype")
-    if (
-        not isinstance(shape, list)
-        or len(shape) > 64
-        or not all(type(axis) is int and 0 <= axis <= _LARGEST_FILE for axis in shape)
-    ):
-        raise _broken(name, "a tensor's shape is no list of whole numbers")
+    count = _elements(row.get("shape"), name)
     if not (
         isinstance(offsets, list)
         and len(offsets) == 2
-        and all(type(offset) is int for offset in offsets)
-        and 0 <= offsets[0] <= offsets[1] <= _LARGEST_FILE
+        and all(type(offset) is int and 0 <= offset <= _LARGEST_FILE for offset in offsets)
     ):
         raise _broken(name, "a tensor's data_offsets are no first and last byte")
-    count = 1
-    for axis in shape:
-        count *= axis
-    bits = _BITS.get(dtype)
-    # For an unknown, newer dtype only the offsets give the number of bytes.
-    if bits is not None and count * bits != 8 * (offsets[1] - offsets[0]):
-        raise _broken(name, f"a tensor's shape and dtype {dtype} do not take the bytes that its data_offsets claim")
-    if bits is None and count > 8 * (offsets[1] - offsets[0]):
-        raise _broken(name, f"a tensor of dtype {dtype} has more elements than bits")
     return dtype, count, offsets[0], offsets[1]
 
 
-def _object(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        page = data.lstrip()[:1] == b"<"
-        raise _broken(name, "a web page came instead of it" if page else "it is not JSON") from error
-    if not isinstance(document, dict):
-        raise _broken(name, "it is not a JSON object")
-    return document
+def _elements(shape: object, name: str) -> int:
+    if (
+        not isinstance(shape, list)
+        or len(shape) > 64
+        or any(type(axis) is not int or not 0 <= axis <= _LARGEST_FILE for axis in shape)
+    ):
+        raise _broken(name, "a tensor's shape is no list of whole numbers")
+    return prod(shape)
+
+
+def _not_json(start: bytes, name: str) -> ConfigError:
+    kind = start.lstrip()[:1]
+    if kind == b"<":
+        return _broken(name, "a web page came instead of it")
+    return _broken(name, "it is not JSON of the form that it must have" if kind == b"{" else "it is not a JSON object")
 
 
 def _broken(name: str, reason: str) -> ConfigError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from threading import Event, Lock, Thread
 from typing import Final, Protocol
 
 from hwcalc.errors import ConfigError
@@ -19,6 +21,9 @@ FIRST: Final = 128 * 1024
 
 MOST_BYTES: Final = 512 * 1024**2
 """Most bytes of all headers of a model together. The largest published models have some 100 MB."""
+
+LARGE: Final = 8 * 1024**2
+"""Bytes above which only one header is in memory at a time. Published headers have at most some hundred KiB a file."""
 
 
 @frozen
@@ -62,8 +67,9 @@ class Folder:
             return None
         try:
             with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
                 file.seek(first)
-                return FilePart(data=file.read(end - first), file_bytes=os.fstat(file.fileno()).st_size)
+                return FilePart(data=file.read(max(0, min(end, size) - first)), file_bytes=size)
         except OSError as error:
             raise ConfigError(f"{name} cannot be read: {error.strerror}.", hint="Check who may read the file.") from error
 
@@ -74,56 +80,85 @@ def read_weights(files: Files, stems: Sequence[str] = ("model",)) -> WeightFacts
     The weights are ``<stem>.safetensors``, or the files that ``<stem>.safetensors.index.json`` names. Raises
     :class:`~hwcalc.errors.ConfigError` if a header is damaged or a file is missing.
     """
+    reader = _Reader(files)
     for stem in stems:
         single = f"{stem}.safetensors"
         start = files.part(single, 0, FIRST)
         if start is not None:
-            return add_up([_rest(files, single, start)], "safetensors header")
+            return add_up([reader.rest(single, start)], "safetensors header")
         index = files.whole(f"{single}.index.json", LARGEST_INDEX)
         if index is not None:
             named = read_index(index, f"{single}.index.json")
-            return add_up(_all(files, named), "safetensors headers")
+            del index
+            return add_up(reader.all(named), "safetensors headers")
     return None
 
 
-def _all(files: Files, named: dict[str, int]) -> Iterator[Header]:
-    if files.parallel < 2 or len(named) < 2:
-        yield from (_one(files, name, size)[0] for name, size in named.items())
-        return
-    from concurrent.futures import ThreadPoolExecutor, as_completed
+class _Reader:
+    """Reads headers, several at a time. Of those above :data:`LARGE` only one is in memory."""
 
-    pool = ThreadPoolExecutor(max_workers=files.parallel)
-    try:
-        waiting = [pool.submit(_one, files, name, size) for name, size in named.items()]
-        read = 0
-        for done, future in enumerate(as_completed(waiting), 1):
-            header, size = future.result()
-            read += size
-            if read > MOST_BYTES:
-                raise ConfigError(
-                    f"the headers of the weight files take more than {MOST_BYTES // 1024**2} MiB: that is no model.",
-                    hint="Check the repository: its safetensors files are not what they should be.",
-                )
-            tell(f"weight headers: {done:,} of {len(waiting):,} files")
-            yield header
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._one_large = Lock()
+        self._bytes = 0
 
+    def all(self, named: dict[str, int]) -> Iterator[Header]:
+        """The headers of files, each with an estimate of its bytes."""
+        if self._files.parallel < 2 or len(named) < 2:
+            yield from (self._one(name, size) for name, size in named.items())
+            return
+        from queue import Empty, SimpleQueue
 
-def _one(files: Files, name: str, guess: int) -> tuple[Header, int]:
-    start = files.part(name, 0, -(-guess // 1024) * 1024)
-    if start is None:
-        raise ConfigError(
-            f"the index names {name}, which is not there.", hint="The weights are incomplete: download or upload them again."
-        )
-    return _rest(files, name, start), header_end(start.data, name)
+        waiting: SimpleQueue[tuple[str, int]] = SimpleQueue()
+        for item in named.items():
+            waiting.put(item)
+        results: SimpleQueue[Header | BaseException] = SimpleQueue()
+        stopped = Event()
 
+        def run() -> None:
+            while not stopped.is_set():
+                try:
+                    results.put(self._one(*waiting.get_nowait()))
+                except Empty:
+                    return
+                except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
+                    results.put(error)
+                    return
 
-def _rest(files: Files, name: str, start: FilePart) -> Header:
-    """The header of a file whose first part is known. If the header is longer than this part, the rest is read."""
-    end = header_end(start.data, name)
-    data = start.data
-    if len(data) < end and (start.file_bytes is None or end <= start.file_bytes):
-        more = files.part(name, len(data), end)
-        data += b"" if more is None else more.data
-    return read_header(data, name, start.file_bytes)
+        try:
+            # Not those of concurrent.futures: at the end of the program these would wait for the Hub.
+            for _ in range(min(self._files.parallel, len(named))):
+                Thread(target=run, name="kvplan-header", daemon=True).start()
+            for done in range(1, len(named) + 1):
+                result = results.get()
+                if isinstance(result, BaseException):
+                    raise result
+                tell(f"weight headers: {done:,} of {len(named):,} files")
+                yield result
+        finally:
+            stopped.set()
+
+    def _one(self, name: str, guess: int) -> Header:
+        start = self._files.part(name, 0, min(-(-guess // 1024) * 1024, LARGE))
+        if start is None:
+            raise ConfigError(
+                f"the index names {name}, which is not there.", hint="The weights are incomplete: download or upload them again."
+            )
+        return self.rest(name, start)
+
+    def rest(self, name: str, start: FilePart) -> Header:
+        """The header of a file whose first part is known. If the header is longer than this part, the rest is read."""
+        end = header_end(start.data, name)
+        self._bytes += end  # a sum that is a little too low between two threads does no harm
+        if self._bytes > MOST_BYTES:
+            raise ConfigError(
+                f"the headers of the weight files take more than {MOST_BYTES // 1024**2} MiB: that is no model.",
+                hint="Check the repository: its safetensors files are not what they should be.",
+            )
+        if len(start.data) >= end or (start.file_bytes is not None and end > start.file_bytes):
+            return read_header(start.data, name, start.file_bytes)
+        with self._one_large if end > LARGE else nullcontext():
+            more = self._files.part(name, len(start.data), end)
+            data = start.data if more is None else start.data + more.data
+            del more
+            return read_header(data, name, start.file_bytes)

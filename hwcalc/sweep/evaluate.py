@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
 
@@ -228,7 +228,14 @@ def _evaluated(axes: _Axes, prepared: _Prepared, gpu: str | None) -> Iterator[Ro
                 "cache_per_gpu_bytes": on_rank.ravel(),
                 **_sums(row, total, on_rank, budgets and budgets.part(seqs, batches), opened.request.gpus),
                 "warning": _warning(
-                    axes, seqs, batches, opened.model.max_position_embeddings, no_verdict=gpu is not None and budgets is None
+                    axes,
+                    seqs,
+                    batches,
+                    opened.model.max_position_embeddings,
+                    [
+                        *(note.code for note in opened.model.warnings if opened.request.weights is None),
+                        *([NO_VERDICT] if gpu is not None and budgets is None else []),
+                    ],
                 ),
             },
         )
@@ -261,9 +268,9 @@ def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets:
     }
 
 
-def _warning(axes: _Axes, seqs: slice, batches: slice, maximum: int | None, *, no_verdict: bool) -> Column:
-    """The codes of a plan's warnings, row by row."""
-    always = NO_VERDICT if no_verdict else None
+def _warning(axes: _Axes, seqs: slice, batches: slice, maximum: int | None, codes: Sequence[str]) -> Column:
+    """The codes of a plan's warnings, row by row. ``codes`` are those that all rows have."""
+    always = " ".join(codes) or None
     if maximum is None or max(axes.seqs[seqs]) <= maximum:
         return always
     both = " ".join(filter(None, ("beyond-maximum", always)))

@@ -52,7 +52,8 @@ class Asked:
 class Fault:
     """How an answer goes wrong, for the next ``times`` requests whose path contains ``where``.
 
-    ``cut`` closes after that many bytes of the body, ``drip`` sends one byte each so many seconds, ``silent`` says nothing at all.
+    ``cut`` closes after that many bytes of the body, ``drip`` sends one byte each so many seconds, ``header_drip`` one line of headers
+    without an end, ``endless`` sends its body again and again, ``silent`` says nothing at all.
     """
 
     where: str = ""
@@ -62,6 +63,8 @@ class Fault:
     body: bytes | None = None
     cut: int | None = None
     drip: float | None = None
+    header_drip: float | None = None
+    endless: bool = False
     silent: bool = False
     ignore_range: bool = False
 
@@ -176,6 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = body if fault.body is None else fault.body
             status = fault.status or status
         self._note(status, 0 if head else len(body))
+        if fault is not None and fault.header_drip is not None:
+            self._drip_headers(fault.header_drip)
+            return
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             if value:
@@ -183,6 +189,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not head:
             self._send(body, fault)
+
+    def _drip_headers(self, seconds: float) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        for number in range(int(PATIENCE / seconds)):
+            self.wfile.write(b"X-More: %d\r\n" % number)
+            if self.server_hub.stopping.wait(seconds):
+                break
+        self.close_connection = True
 
     def _send(self, body: bytes, fault: Fault | None) -> None:
         if fault is not None and fault.cut is not None:
@@ -193,6 +207,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(body[position : position + 1])
                 if self.server_hub.stopping.wait(fault.drip):
                     break
+            self.close_connection = True
+        elif fault is not None and fault.endless:
+            while not self.server_hub.stopping.is_set():
+                self.wfile.write(body)
             self.close_connection = True
         else:
             self.wfile.write(body)

@@ -10,14 +10,14 @@ import pytest
 from hwcalc import load_model, plan
 from hwcalc.cli import main
 from hwcalc.profiles.catalog import find_entry, user_folder
-from tests.hub.repositories import COMMIT, CONFIG, MODEL
+from tests.hub.repositories import COMMIT, CONFIG, MODEL, weight_file
 from tests.hub.server import Hub
 from tests.hwcalc.command import Capture, run
 
 
 def test_facts_are_kept_and_used(hub: Path, loopback: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     """The file is one of the catalog's form; the next plan needs no Hub and has the exact weight bytes."""
-    loopback.add("org/name", MODEL)
+    loopback.add("org/name", {**MODEL, "model.safetensors": weight_file({"w": ("BF16", (64, 1669)), "i": ("I64", (3,))})})
 
     assert main(["models", "--refresh", "org/name"]) == 0
     folder = user_folder()
@@ -29,7 +29,7 @@ def test_facts_are_kept_and_used(hub: Path, loopback: Hub, capsys: pytest.Captur
     assert entry.user
     assert entry.data["config"] == CONFIG
     assert COMMIT in entry.data["fidelity"]
-    assert entry.data["weight_bytes"] == {"BF16": 64 * 64 * 2, "I64": 3 * 8}
+    assert entry.data["weight_bytes"] == {"BF16": 64 * 1669 * 2, "I64": 3 * 8}
 
     for path in hub.iterdir():
         path.rename(path.with_suffix(".gone"))
@@ -37,7 +37,7 @@ def test_facts_are_kept_and_used(hub: Path, loopback: Hub, capsys: pytest.Captur
     result = plan("org/name", seq=10)
     assert len(loopback.asked) == asked
     assert result.model.source == "catalog"
-    assert result.memory.weights.bytes == 64 * 64 * 2 + 3 * 8
+    assert result.memory.weights.bytes == 64 * 1669 * 2 + 3 * 8
     assert result.memory.weights.definition == "exact"
 
 

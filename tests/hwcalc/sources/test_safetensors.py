@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -191,3 +193,89 @@ def test_an_index_that_cannot_be(document: Any) -> None:
     """Nothing outside of its own folder is ever read."""
     with pytest.raises(ConfigError):
         read_index(document if isinstance(document, bytes) else json.dumps(document).encode(), "index")
+
+
+def dense(tensors: int) -> bytes:
+    """A header of as many tensors as its bytes can hold."""
+    rows = ",".join(
+        f'"{number:x}":{{"dtype":"U8","shape":[],"data_offsets":[{number},{number + 1}]}}' for number in range(tensors)
+    )
+    return framed(f"{{{rows}}}".encode())
+
+
+def peak(data: bytes, read: Callable[[bytes, str], object]) -> int:
+    """Bytes that reading takes beside the document itself."""
+    tracemalloc.start()
+    try:
+        read(data, "x")
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_dense_header_takes_a_small_multiple_of_its_bytes() -> None:
+    """A tree of it would take 27 times as many."""
+    data = dense(40_000)
+
+    assert read_header(data, "x").bytes_by_dtype == {"U8": 40_000}
+    assert peak(data, read_header) < 2 * len(data)
+
+
+def test_a_dense_index_takes_no_memory() -> None:
+    """But for the names of its files. A tree of it would take eleven times its bytes."""
+    data = json.dumps({"weight_map": {f"{number:x}": f"{number % 7}.safetensors" for number in range(40_000)}}).encode()
+
+    assert list(read_index(data, "x")) == [f"{number}.safetensors" for number in range(7)]
+    assert peak(data, read_index) < len(data) // 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"w":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}',
+        b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"\\u0077":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}}',
+        b'{"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}',
+    ],
+)
+def test_a_tensor_is_listed_once(text: bytes) -> None:
+    """Of two rows for one name a loader keeps one: the bytes of the other are not loaded."""
+    with pytest.raises(ConfigError, match="twice"):
+        read_header(framed(text), "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"w":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"}}',
+        b' { "w" : { "dtype" : "U8" , "shape" : [ 2 ] , "data_offsets" : [ 0 , 2 ] } } ',
+        b'{"\\u00e9":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
+        '{"\u00e9":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}'.encode(),
+        b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"note":"}"}}',
+        b'{"__metadata__":null,"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
+        b'{"__metadata__":{"dtype":"U8","shape":"[2]","a":"\\"}"},"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}',
+        b'{"b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},"e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]},%b}'
+        % b'"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}',
+    ],
+)
+def test_rows_that_few_programs_write(text: bytes) -> None:
+    """Keys in another order, white space, escapes, tensors in another order than in the file: two bytes in all."""
+    assert read_header(framed(text), "x").bytes_by_dtype == {"U8": 2}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},}',
+        b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}x',
+        b'{"w":{"dtype":"U8","shape":[02],"data_offsets":[0,2]}}',
+        b'{"w":{"dtype":"U8","shape":[2,],"data_offsets":[0,2]}}',
+        b'{"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"more":[' + b"[]," * 400_000 + b"[]]}}",
+        b'{"__metadata__":[' + b"[]," * 400_000 + b"[]]}",
+        b'{"w":{"dtype":"U8","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,2]}}',
+        b"{" + b",".join(b'"%d":{"dtype":"F%d","shape":[],"data_offsets":[%d,%d]}' % (i, i, i, i + 1) for i in range(100)) + b"}",
+    ],
+)
+def test_rows_that_cannot_be(text: bytes) -> None:
+    """Not JSON, or so large that no tensor could be meant."""
+    with pytest.raises(ConfigError):
+        read_header(framed(text), "x")
