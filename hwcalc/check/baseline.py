@@ -21,6 +21,10 @@ _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_tok
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
 
 
+_LONGEST_NAME: Final = 200
+"""Characters of a file's name in a message."""
+
+
 @frozen
 class Growth:
     """The share by which bytes may grow: ``numerator / denominator``. ``text`` is how the user wrote it."""
@@ -89,7 +93,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
 
     Raises :class:`~hwcalc.check.errors.BaselineError`.
     """
-    name = printable(path)
+    name = printable(path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}...")
     hint = "Make one: kvplan check FILE --json > baseline.json"
     try:
         document = read_document(Path(path), name)

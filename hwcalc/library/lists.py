@@ -21,9 +21,9 @@ MOST_VALUES = 1_000_000
 _LARGEST_FILE = 64 * 1024**2
 
 
-def texts(given: Words, what: str, *, hint: str = "") -> Sequence[str]:
+def texts(given: str | Sequence[str], what: str, *, hint: str = "") -> Sequence[str]:
     """The strings of an argument that is one string or a list of them. Raises :class:`~hwcalc.errors.UsageError` for anything else."""
-    found = [given] if isinstance(given, str) else () if given is None else given
+    found = [given] if isinstance(given, str) else given
     if not isinstance(found, (list, tuple)) or not all(isinstance(text, str) for text in found):
         raise UsageError(f"{what} must be a string or a list of strings (got {brief(given)}).", hint=hint)
     return found
@@ -32,7 +32,7 @@ def texts(given: Words, what: str, *, hint: str = "") -> Sequence[str]:
 def words(given: Words, what: str) -> tuple[str, ...]:
     """The words of a list, each once: ``"bf16, fp8"`` and ``["bf16", "fp8"]`` are ``("bf16", "fp8")``, and ``None`` is ``()``."""
     found: dict[str, None] = {}
-    for text in texts(given, what, hint=f"Write: --{what} A,B"):
+    for text in () if given is None else texts(given, what, hint=f"Write: --{what} A,B"):
         parts = [word.strip() for word in text.split(",")]
         if not all(parts):
             raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
-from hwcalc.library.lists import words
+from hwcalc.library.lists import texts, words
 from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
@@ -48,7 +48,9 @@ def recommend(
     from hwcalc.planner.values import read_flag
 
     _, asked = take_options("recommend", options)
-    names, makers, kinds = words(gpu, "gpu"), words(vendor, "vendor"), words(category, "category")
+    names, makers, kinds = (
+        words(texts(given, name), name) for given, name in ((gpu, "gpu"), (vendor, "vendor"), (category, "category"))
+    )
     most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
     if instances is not None and not isinstance(instances, str):
         raise UsageError(f"instances must be a string (got {brief(instances)}).", hint='Write instances="aws", or "all".')
