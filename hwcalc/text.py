@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["TIMES", "clean", "printable", "shown"]
+from reprlib import Repr
+from typing import Final
+
+__all__ = ["TIMES", "brief", "clean", "printable", "shown"]
 
 TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
@@ -15,6 +18,31 @@ def printable(text: str) -> str:
 def shown(text: str, longest: int = 80) -> str:
     """``text`` in quotes for a message: cut to ``longest`` characters, with escapes for everything that controls a terminal."""
     return f"'{printable(text if len(text) <= longest else text[: longest - 3] + '...')}'"
+
+
+class _Brief(Repr):
+    """The start of any value's ``repr``. It also ends for values that contain themselves, and for objects whose ``repr`` fails."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        # Python refuses to write out an integer of more than 4,300 digits.
+        return super().repr_int(x, level) if x.bit_length() <= _LONGEST_BITS else f"a whole number of {x.bit_length():,} bits"
+
+
+_LONGEST_BITS: Final = 192
+
+
+def brief(value: object, longest: int = 60) -> str:
+    """Any value for a message, as Python writes it, in at most ``longest`` characters.
+
+    >>> brief("32 k"), brief([1, None]), brief(10**5000)
+    ("'32 k'", '[1, None]', 'a whole number of 16,610 bits')
+    """
+    if isinstance(value, str) and len(value) <= longest:
+        return repr(value)
+    short = _Brief()
+    short.maxstring = short.maxother = short.maxlong = longest
+    text = short.repr(value)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 def clean(text: str) -> str:

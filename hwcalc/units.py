@@ -8,15 +8,20 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
+from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = ["GIB", "KIB", "MIB", "human_bytes", "parse_bytes", "parse_share", "parse_tokens"]
+__all__ = ["GIB", "KIB", "MIB", "MOST_BYTES", "MOST_TOKENS", "human_bytes", "parse_bytes", "parse_share", "parse_tokens"]
 
 KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
+MOST_TOKENS = 2**40
+"""The largest whole number that an option takes: of tokens, sequences, GPUs and the like."""
+MOST_BYTES = 2**62
+"""The largest number of bytes that an option takes."""
 
 _TOKEN_FACTORS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _BYTE_FACTORS = {
@@ -28,7 +33,6 @@ _BYTE_FACTORS = {
 # Separators stand between groups of three: 1,000 and 1_000, but not 1,5.
 _NUMBER = re.compile(r"([0-9]{1,19}|[0-9]{1,3}(?:[,_][0-9]{3}){1,6})(?:\.([0-9]{1,9}))?[ ]?([a-z]{0,3})", re.ASCII)
 _SHARE = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCII)
-_LARGEST = 2**62
 
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
@@ -49,18 +53,22 @@ def _integer_or_text(value: object, what: str, allowed: str) -> int | str:
     if isinstance(value, str):
         return value
     if not isinstance(value, bool):
-        with suppress(TypeError):
+        with suppress(Exception):  # the value may be anything, and so may be what its __index__ raises
             return index(value)  # type: ignore[arg-type]
-    raise UsageError(f"{what} is not a whole number: {str(value)[:40]} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
+    raise UsageError(f"{what} is not a whole number: {brief(value, 40)} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
+
+
+def _given(value: int | str) -> str:
+    return value[:40] if isinstance(value, str) else brief(value, 40)
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
     """A number of tokens: ``32768``, ``"32k"`` (32,768), ``"1M"`` (1,048,576). k, M and G are powers of 1,024."""
-    allowed = f"a whole number from {minimum:,} with an optional k, M or G (powers of 1,024)"
+    allowed = f"a whole number from {minimum:,} to {MOST_TOKENS:,} with an optional k, M or G (powers of 1,024)"
     value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
-    if not minimum <= number <= _LARGEST:
-        raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
+    if not minimum <= number <= MOST_TOKENS:
+        raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
     return number
 
 
@@ -69,11 +77,12 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
 
     A fraction of a byte is dropped (``"5.38GiB"``).
     """
-    allowed = "bytes, or a number with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
+    units = "with KB, MB, GB, TB (powers of 1,000) or KiB, MiB, GiB, TiB (powers of 1,024)"
+    allowed = f"bytes, or a number {units}, up to {MOST_BYTES:,} bytes"
     value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
-    if not 0 <= number <= _LARGEST:
-        raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
+    if not 0 <= number <= MOST_BYTES:
+        raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
     return number
 
 
@@ -86,10 +95,11 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     from fractions import Fraction
 
     # A float counts as it is printed: 0.05 means 1/20, not the nearest binary fraction.
-    text = str(value).strip() if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
+    whole = isinstance(value, int) and (isinstance(value, bool) or abs(value) > MOST_TOKENS)
+    text = str(value).strip() if isinstance(value, (int, float, str)) and not whole else ""
     number, percent, rest = text.partition("%")
     if rest or _SHARE.fullmatch(number.strip()) is None:
-        raise UsageError(f"{what} is not a number: {value!r:.60}", hint="Allowed: a share such as 0.05, or 5%.")
+        raise UsageError(f"{what} is not a number: {brief(value)}", hint="Allowed: a share such as 0.05, or 5%.")
     return Fraction(number.strip()) / (100 if percent else 1)
 
 

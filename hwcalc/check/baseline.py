@@ -12,13 +12,17 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
-from hwcalc.text import printable
+from hwcalc.text import brief, printable
 from hwcalc.units import human_bytes, parse_share
 
 __all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_growth", "read_baseline", "setup_of"]
 
 _FIGURES: Final = ("total_bytes", "cache_bytes", "weights_bytes", "bytes_per_token")
 _LAYOUT: Final = ("tp", "pp", "dp", "dcp", "ep")
+
+
+_LONGEST_NAME: Final = 200
+"""Characters of a file's name in a message."""
 
 
 @frozen
@@ -79,8 +83,8 @@ def parse_growth(text: str) -> Growth:
         share = parse_share(text, "--max-growth")
     except UsageError:
         share = None
-    if share is None or share < 0 or not (text.rstrip().endswith("%") or share == 0):
-        raise UsageError(f"--max-growth {printable(text)[:40]!r} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
+    if share is None or share < 0 or not isinstance(text, str) or not (text.rstrip().endswith("%") or share == 0):
+        raise UsageError(f"--max-growth {brief(text, 40)} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
     return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
 
 
@@ -89,7 +93,7 @@ def read_baseline(path: str) -> tuple[Baseline, ...]:
 
     Raises :class:`~hwcalc.check.errors.BaselineError`.
     """
-    name = printable(path)
+    name = printable(path if len(path) <= _LONGEST_NAME else f"{path[:_LONGEST_NAME]}...")
     hint = "Make one: kvplan check FILE --json > baseline.json"
     try:
         document = read_document(Path(path), name)

@@ -19,13 +19,16 @@ from hwcalc.check.verdict import figures_of, verdict_of
 from hwcalc.engines import find_engine
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.library.lists import texts
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
-from hwcalc.text import printable
+from hwcalc.planner.values import read_flag
+from hwcalc.text import brief, printable
 
 __all__ = ["CheckOptions", "check", "run_checks"]
 
+_LOCKS: Final = ("use", "write", "ignore")
 _NEW: Final = "No baseline has this check: nothing to compare its bytes with."
 
 
@@ -57,12 +60,13 @@ def check(
     not have grown by more than ``max_growth``. A file that cannot be read is a result among others. Raises what :func:`run_checks`
     raises.
     """
-    paths = [files] if isinstance(files, str) else list(files)
-    baselines = [baseline] if isinstance(baseline, str) else list(baseline)
+    paths, baselines = texts(files, "files"), texts(baseline, "baseline")
+    if not isinstance(lock, str) or lock not in _LOCKS:
+        raise UsageError(f"lock is {brief(lock)}.", hint=f"Allowed: {', '.join(_LOCKS)}.")
     growth = parse_growth(max_growth)
     options = CheckOptions(
         lock=lock,
-        strict=strict,
+        strict=read_flag(strict, "strict"),
         baselines=tuple(item for path in baselines for item in read_baseline(path)) if baselines else None,
         growth=growth,
         access=read_options({"offline": offline, "token": token, "endpoint": endpoint}).access,

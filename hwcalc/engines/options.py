@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.frozen import frozen
-from hwcalc.profiles.dtypes import dtype_names, find_dtype, find_packed, packed_names
+from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
 
 __all__ = ["AUTO", "EngineOption", "choice_option", "integer_option", "is_auto", "is_on", "number_option", "parse_kv_dtype"]
 
@@ -77,24 +77,22 @@ def is_auto(spelling: str | None) -> bool:
     return spelling is None or spelling.strip().lower() == AUTO
 
 
-def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | str:
-    """Parse ``fp8`` or ``q8_0:q4_0`` into the formats of keys and values. The name of a packed layout is returned as it is.
+def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | PackedDType:
+    """Parse ``fp8`` or ``q8_0:q4_0`` into the formats of keys and values, and the name of a packed layout into that layout.
 
     Raises :class:`~hwcalc.errors.UnknownNameError` for an unknown dtype.
     """
     text = spelling.strip().lower()
-    if find_packed(text) is not None:
-        return text
+    packed = find_packed(text)
+    if packed is not None:
+        return packed
     halves = text.split(":")
-    dtypes = [find_dtype(half) for half in halves]
-    if len(halves) > 2 or None in dtypes:
+    key, value = find_dtype(halves[0]), find_dtype(halves[-1])
+    if len(halves) > 2 or key is None or value is None:
         known = ", ".join((AUTO, *dtype_names(), *packed_names()))
         raise UnknownNameError(
             f"--dtype {spelling[:40]!r} is not a known dtype.",
             option="dtype",
             hint=f"Known: {known}; K:V for two. See: kvplan dtypes",
         )
-    key, value = dtypes[0], dtypes[-1]
-    assert key is not None
-    assert value is not None
     return key, value

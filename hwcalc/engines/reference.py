@@ -13,7 +13,7 @@ from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, LatentAttention, LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.profiles.dtypes import find_dtype, find_packed
+from hwcalc.profiles.dtypes import PackedDType, find_dtype
 
 __all__ = ["Reference", "known_dtype", "model_dtype"]
 
@@ -84,10 +84,8 @@ class Reference(GeneralEngine):
             Role.STATE: known_dtype(model.state_dtype or _DEFAULT_STATE_DTYPE),
             Role.CONV: default,
         }
-        if isinstance(parsed, str):
-            packed = find_packed(parsed)
-            assert packed is not None
-            roles |= dict(packed.roles)
+        if isinstance(parsed, PackedDType):
+            roles |= dict(parsed.roles)
         else:
             key, value = parsed
             roles |= {Role.KEY: key, Role.VALUE: value, Role.LATENT: key, Role.ROPE: key}
@@ -95,6 +93,13 @@ class Reference(GeneralEngine):
 
     def check(self, opened: Opened) -> None:
         roles = opened.dtypes.roles
+        for group in opened.stack.groups:
+            missing = [tensor.name for tensor in group.kind.tensors() if tensor.role not in roles]
+            if missing:
+                raise UnsupportedError(
+                    f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; {group.kind.title} has {missing[0]}.",
+                    hint="Use a plain dtype such as fp8 for this model. See: kvplan dtypes",
+                )
         latent = any(tensor.role is Role.LATENT for group in opened.model.stack.groups for tensor in group.kind.tensors())
         if latent and Role.KEY in roles and roles[Role.KEY] != roles[Role.VALUE]:
             raise UsageError(
@@ -103,10 +108,4 @@ class Reference(GeneralEngine):
             )
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
-        for tensor in kind.tensors():
-            if tensor.role not in opened.dtypes.roles:
-                raise UnsupportedError(
-                    f"--dtype {opened.dtypes.kv} packs a latent and its rotary key; {kind.title} has {tensor.name}.",
-                    hint="Use a plain dtype such as fp8 for this model. See: kvplan dtypes",
-                )
         return opened.store_all(kind.tensors())

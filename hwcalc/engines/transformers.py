@@ -126,7 +126,7 @@ class Transformers(GeneralEngine):
         own, notes = model_dtype(model, request.dtype)
         if request.dtype is not None and not is_auto(request.dtype):
             parsed = parse_kv_dtype(request.dtype)
-            if isinstance(parsed, str) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
+            if not isinstance(parsed, tuple) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
                 raise UnknownNameError(
                     f"transformers keeps its cache in the model's dtype, never in {request.dtype[:40]}.",
                     option="dtype",

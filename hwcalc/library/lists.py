@@ -9,9 +9,10 @@ from typing import Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.load import ModelLike
+from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
-__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "words"]
+__all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "texts", "words"]
 
 Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
@@ -20,13 +21,18 @@ MOST_VALUES = 1_000_000
 _LARGEST_FILE = 64 * 1024**2
 
 
+def texts(given: str | Sequence[str], what: str, *, hint: str = "") -> Sequence[str]:
+    """The strings of an argument that is one string or a list of them. Raises :class:`~hwcalc.errors.UsageError` for anything else."""
+    found = [given] if isinstance(given, str) else given
+    if not isinstance(found, (list, tuple)) or not all(isinstance(text, str) for text in found):
+        raise UsageError(f"{what} must be a string or a list of strings (got {brief(given)}).", hint=hint)
+    return found
+
+
 def words(given: Words, what: str) -> tuple[str, ...]:
     """The words of a list, each once: ``"bf16, fp8"`` and ``["bf16", "fp8"]`` are ``("bf16", "fp8")``, and ``None`` is ``()``."""
-    texts = [given] if isinstance(given, str) else [] if given is None else given
-    if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
-        raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).", hint=f"Write: --{what} A,B")
     found: dict[str, None] = {}
-    for text in texts:
+    for text in () if given is None else texts(given, what, hint=f"Write: --{what} A,B"):
         parts = [word.strip() for word in text.split(",")]
         if not all(parts):
             raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")

@@ -10,6 +10,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
 from hwcalc.planner.asked import Access, read_options
+from hwcalc.planner.values import read_flag
 
 __all__ = ["ModelLike", "load", "load_model"]
 
@@ -35,7 +36,7 @@ def load_model(
     if its config cannot be understood, and :class:`~hwcalc.errors.HubError` if the Hub is needed but does not deliver it.
     """
     asked = read_options({"revision": revision, "assume": assume, "offline": offline, "token": token, "endpoint": endpoint})
-    return load(model, asked.access, revision=asked.revision, assume=asked.assume, headers=headers)
+    return load(model, asked.access, revision=asked.revision, assume=asked.assume, headers=read_flag(headers, "headers"))
 
 
 def load(

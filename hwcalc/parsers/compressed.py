@@ -14,7 +14,7 @@ from hwcalc.parsers.blocks import Weighed, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import Decoder, Experts, moe_weights
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
-from hwcalc.parsers.reading import Reading
+from hwcalc.parsers.reading import Reading, kind_in
 
 _SPARSE: Final = "compressed_sparse_attention"
 _HEAVY: Final = "heavily_compressed_attention"
@@ -110,14 +110,9 @@ def _compressor(config: Config, kind: CompressedAttention) -> Weighed:
     return weights
 
 
-def _kind(layer: Layer) -> CompressedAttention:
-    (kind,) = layer
-    assert isinstance(kind, CompressedAttention)
-    return kind
-
-
 def _attention(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
-    return _projections(config, _kind(layer)) + _compressor(config, _kind(layer))
+    kind = kind_in(config, layer, CompressedAttention)
+    return _projections(config, kind) + _compressor(config, kind)
 
 
 def _mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
@@ -127,7 +122,7 @@ def _mtp(config: Config, _spec: Decoder, layer: Layer) -> Weighed:
         *linear("e_proj", hidden, hidden),
         *linear("h_proj", hidden, hidden),
         *rms_norms(hidden, "enorm", "hnorm", "norm", "input_layernorm", "post_attention_layernorm"),
-        *_projections(config, _kind(layer)),
+        *_projections(config, kind_in(config, layer, CompressedAttention)),
         *hyper_connections(config, 3),
         *moe_weights(config, _EXPERTS),
         *hyper_head(config),

@@ -14,6 +14,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
+from hwcalc.text import brief
 
 __all__ = ["MAX_LAYERS", "Config"]
 
@@ -374,10 +375,21 @@ class Config:
 
 def _disagree(name: str, value: Any, other: str, its_value: Any) -> str:
     """Both values as JSON, so that a string does not look like a number."""
-    first, second = (_short(json.dumps(item, default=str)) for item in (value, its_value))
+    first, second = (_cut(_written(item)) for item in (value, its_value))
     return f"{name} is {first}, but {other}, which says the same, is {second}."
 
 
+def _written(value: Any) -> str:
+    """A value as the file writes it. A dict from Python may hold what no file does: that is described."""
+    try:
+        return json.dumps(value, default=brief)
+    except (ValueError, TypeError, RecursionError):
+        return brief(value)
+
+
 def _short(value: Any) -> str:
-    text = json.dumps(value, default=str) if not isinstance(value, str) else value
+    return _cut(value if isinstance(value, str) else _written(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelFacts
+from hwcalc.text import brief
 
 __all__ = ["model_facts"]
 
@@ -25,7 +27,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
         hash_routed_layers=_first(levels, "num_hash_layers") or 0,
         experts_per_token=_first(levels, "num_experts_per_tok") or 0,
-        expert_dtype=None if expert_dtype is None else str(expert_dtype),
+        expert_dtype=expert_dtype if expert_dtype is None or isinstance(expert_dtype, str) else brief(expert_dtype),
         part_types={name: _type_of(inner) for name, inner in parts.items()},
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),
@@ -42,7 +44,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
 
 def _number(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_DIMENSION else None
 
 
 def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:

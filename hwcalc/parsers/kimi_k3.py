@@ -16,7 +16,7 @@ from hwcalc.parsers.blocks import Named, Weighed, ends, repeated, rms_norms
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.latent.layers import kind_weights
-from hwcalc.parsers.reading import Readers, Reading
+from hwcalc.parsers.reading import Readers, Reading, kind_in
 from hwcalc.parsers.relabelled import read_nested
 
 
@@ -28,12 +28,12 @@ def _weigh(config: Config, top: Config, reading: Reading) -> tuple[Block, ...]:
     norms = rms_norms(hidden, "input_layernorm", "post_attention_layernorm")
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
-        (kind,), sparse = key
-        if isinstance(kind, KimiDeltaAttention):
-            yield "delta", _delta(kind, hidden, full_gate=full_gate)
-        else:
-            assert isinstance(kind, LatentAttention)
-            yield "attention", _attention(text, kind)
+        layer, sparse = key
+        for kind in layer:
+            if isinstance(kind, KimiDeltaAttention):
+                yield "delta", _delta(kind, hidden, full_gate=full_gate)
+            else:
+                yield "attention", _attention(text, kind_in(config, (kind,), LatentAttention))
         yield ("moe", _experts(text)) if sparse else ("mlp", gated_mlp(hidden, text.integer("intermediate_size")))
         yield "norm", norms
         if residuals:

@@ -23,7 +23,16 @@ from hwcalc.parsers.decoder.build import (
 )
 from hwcalc.parsers.decoder.dense import HEAD_NORM
 from hwcalc.parsers.decoder.layer_types import FULL, SLIDING, full
-from hwcalc.parsers.reading import AttentionDims, LayerReader, Reading, attention_dims, build_layers, dims_of, read_layer_types
+from hwcalc.parsers.reading import (
+    AttentionDims,
+    LayerReader,
+    Reading,
+    attention_dims,
+    build_layers,
+    dims_of,
+    kind_in,
+    read_layer_types,
+)
 
 _SPARSE: Final = "minimax_m3_sparse"
 
@@ -159,9 +168,9 @@ def _minimax_m3(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     hidden, path = config.integer("hidden_size"), "self_attn.indexer"
     weights = attention_weights(config, spec, layer)
     for kind in layer[1:]:
-        assert isinstance(kind, SparseIndexer)
-        width = kind.index_head_dim
-        weights += linear(f"{path}.q_proj", hidden, kind.index_n_heads * width) + linear(f"{path}.k_proj", hidden, width)
+        indexer = kind_in(config, (kind,), SparseIndexer)
+        width = indexer.index_head_dim
+        weights += linear(f"{path}.q_proj", hidden, indexer.index_n_heads * width) + linear(f"{path}.k_proj", hidden, width)
         weights += rms_norms(width, f"{path}.q_norm", f"{path}.k_norm")
     return weights
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from hwcalc.errors import ConfigError
 from hwcalc.formulas.attention import AttentionKind, FullAttention
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.hybrid import Layer
+from hwcalc.formulas.kind import LayerKind
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
 
@@ -30,6 +31,7 @@ __all__ = [
     "equal_dims",
     "every",
     "full_layer",
+    "kind_in",
     "read_layer_types",
     "windowed",
     "windowed_layer",
@@ -177,6 +179,21 @@ def dims_of(layer: Layer) -> AttentionDims:
                 v_head_dim=kind.v_head_dim,
             )
     raise ValueError("a layer without attention has no heads")
+
+
+K = TypeVar("K", bound=LayerKind)
+
+
+def kind_in(config: Config, layer: Layer, wanted: type[K]) -> K:
+    """What a layer keeps of the type ``wanted``, by whose numbers the weights of the layer are counted.
+
+    A file may put other layers where its model has these, such as those of a Llama. Raises :class:`~hwcalc.errors.ConfigError` for them.
+    """
+    for kind in layer:
+        if isinstance(kind, wanted):
+            return kind
+    kept = ", ".join(kind.name for kind in layer)
+    raise ConfigError(f"the weights of a {config.model_type} model have no formula for a layer that keeps {kept}.")
 
 
 LayerReader = Callable[[Config, int], Layer]

@@ -14,6 +14,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
+from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
-_LONGEST = 2**40
 
 
 def parallel_sizes(gpus: int | None, sizes: Parallel, *, default: bool = False) -> Parallel:
@@ -93,8 +93,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     if seq is None:
         seq, seq_notes = _default_seq(model)
         notes += seq_notes
-    if not 1 <= seq <= _LONGEST or not 1 <= asked.batch <= _LONGEST:
-        raise UsageError(f"seq and batch must be from 1 to {_LONGEST:,} (got {seq:,} and {asked.batch:,}).")
+    if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
+        raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
     resolved = engine.version(version)
     engine.check_options(asked.engine_options)
     request = Request(

@@ -65,17 +65,21 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
 
 
 def _fewest(opened: Opened, *, fits: bool) -> tuple[int, int, int] | None:
-    """tp, pp and dp of the fewest GPUs of this kind that fit; ``None`` if the user gives the budget, which holds for one layout only."""
+    """tp, pp and dp of the fewest GPUs of this kind that fit; ``None`` if none is found.
+
+    Nor is it if the user gives the budget, which holds for one layout only.
+    """
     request = opened.request
     if request.hardware.gpu is None or request.hardware.kv_memory is not None:
         return None
     if fits and request.gpus == 1:
         return 1, 1, 1
     most = request.gpus if fits or (request.hardware.gpu.whole_machine and request.gpus == 1) else solve.MOST_GPUS
-    fewest = solve.fewest_gpus(opened, most_gpus=most)
+    fewest = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
     parallel = request.parallel
     # The search skips numbers beyond a node that are not whole nodes, but the user may have requested one.
-    return (parallel.tp, parallel.pp, parallel.dp) if fewest is None and fits else fewest
+    requested = fewest is None and fits and most <= solve.MOST_SEARCHED
+    return (parallel.tp, parallel.pp, parallel.dp) if requested else fewest
 
 
 def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:

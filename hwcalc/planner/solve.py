@@ -19,6 +19,7 @@ from hwcalc.planner.result import UNLIMITED
 
 __all__ = [
     "MOST_GPUS",
+    "MOST_SEARCHED",
     "NODE",
     "UNLIMITED",
     "GpuLayout",
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 MOST_GPUS: Final = 64
+
+MOST_SEARCHED: Final = 512
+"""The most GPUs among which the fewest are searched for where a request for more fits: each node takes up to 75 ms."""
 NODE: Final = 8
 """How many GPUs are linked closely enough for tensor parallelism, by default."""
 

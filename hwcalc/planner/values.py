@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
+from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
 
-__all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType"]
+__all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType", "read_flag"]
 
 LEAST_BYTES: Final = MIB
 """Where bytes are expected, a number below this without a unit is taken for a mistake, such as ``20`` for ``20GiB``."""
@@ -23,7 +24,7 @@ UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
+        raise UsageError(f"{name} must be a string (got {brief(value)}).", hint=f'Write {name}="...".')
     return value
 
 
@@ -62,6 +63,25 @@ def _size(value: Any, name: str) -> int:
     return size
 
 
+def read_flag(value: Any, name: str) -> bool:
+    """A truth value; 0 and 1 are allowed. Raises :class:`~hwcalc.errors.UsageError` for anything else."""
+    if not isinstance(value, int) or value not in (0, 1):
+        raise UsageError(f"{name} must be true or false (got {brief(value)}).", hint=f"Write {name}=True, or leave it out.")
+    return bool(value)
+
+
+def _written(value: object, name: str) -> str:
+    """A value of an engine option as it would be written on a command line: numbers may be of any type, NumPy's too."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        return str(value)
+    except Exception as error:
+        raise UsageError(
+            f"engine option {name[:40]} cannot be written out: {brief(value)}.", hint="Give text, a number, true or false."
+        ) from error
+
+
 def _engine_options(value: Any, name: str) -> dict[str, str]:
     """Engine options as strings, as on a command line."""
     if not isinstance(value, Mapping):
@@ -69,8 +89,8 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, item in value.items():
         if not isinstance(key, str) or isinstance(item, (list, tuple, dict, set)) or item is None:
-            raise UsageError(f"{name} must map names to plain values (got {key!r:.60}: {item!r:.60}).")
-        options[key] = str(item).lower() if isinstance(item, bool) else str(item)
+            raise UsageError(f"{name} must map names to plain values (got {brief(key)}: {brief(item)}).")
+        options[key] = _written(item, key)
     return options
 
 
@@ -106,5 +126,5 @@ TYPES: Final[Mapping[str, ValueType]] = {
     "lora": ValueType(_lora, _TEXT),
     "model": ValueType(_as_given, _TEXT),
     "pairs": ValueType(_engine_options, _PAIRS),
-    "flag": ValueType(_as_given, {"type": "boolean"}),
+    "flag": ValueType(read_flag, {"type": "boolean"}),
 }

@@ -87,7 +87,7 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
         return None
     unquantized = _unquantized(requested, dtype or model.dtype)
     totals: dict[tuple[str, Use, int, int], list[int]] = {}
-    for block, weight, use in _used_weights(model):
+    for block, weight, use in _used_weights(model, model.counted.blocks):
         formats = ((block.count, unquantized),) if scheme is None else scheme.formats(block, weight, unquantized)
         copies, active = _copies(weight, use)
         for count, form in formats:
@@ -115,12 +115,11 @@ def _copies(weight: Weight, use: Use) -> tuple[int, int]:
     return 1, 1
 
 
-def _used_weights(model: ModelSpec) -> Iterable[tuple[Block, Weight, Use]]:
+def _used_weights(model: ModelSpec, blocks: Iterable[Block]) -> Iterable[tuple[Block, Weight, Use]]:
     """Every weight that a forward pass on text uses, with its use."""
-    assert model.counted is not None
     table: tuple[Block, Weight] | None = None
     has_head = False
-    for block in model.counted.blocks:
+    for block in blocks:
         if block.part not in (Part.LANGUAGE, Part.ENCODER):
             continue
         for weight in block.weights:

@@ -13,6 +13,7 @@ from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.effects import no_encoder, without_effect
+from hwcalc.planner.values import read_flag
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
 from hwcalc.sweep.evaluate import blocks
@@ -80,8 +81,8 @@ def sweep(
         "gpus": gpus or (None,),
         "tps": numbers(tp, "tp") or (None,),
     }
-    given = each_model(models, every=every)
-    grid = Grid(models=tuple(_models(given, asked, keep_going=keep_going)), options=one_for_all)
+    given = each_model(models, every=read_flag(every, "every"))
+    grid = Grid(models=tuple(_models(given, asked, keep_going=read_flag(keep_going, "keep_going"))), options=one_for_all)
     grid = replace(grid, **axes)
     points = count(grid)
     if points > MOST_POINTS:

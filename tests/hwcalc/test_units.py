@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.errors import UsageError
-from hwcalc.units import human_bytes, parse_bytes, parse_tokens
+from hwcalc.units import MOST_TOKENS, human_bytes, parse_bytes, parse_tokens
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_sizes_for_people(size: int, text: str) -> None:
     assert human_bytes(size) == text
 
 
-@given(st.integers(1, 2**62))
+@given(st.integers(1, MOST_TOKENS))
 def test_plain_numbers_are_themselves(number: int) -> None:
     """Whatever its size, with or without separators."""
     assert parse_tokens(number) == parse_tokens(str(number)) == parse_tokens(f"{number:,}") == number

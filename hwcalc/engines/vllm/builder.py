@@ -188,7 +188,10 @@ class SpecBuilder:
         if isinstance(kind, LatentAttention):
             width = kind.qk_nope_head_dim + kind.qk_rope_head_dim
             return max(1, kind.num_attention_heads // self.settings.tp), width, width
-        assert isinstance(kind, AttentionKind)
+        if not isinstance(kind, AttentionKind):
+            raise UnsupportedError(
+                f"vLLM has no block that {kind.title} and recurrent states share.", hint="Use: --engine reference"
+            )
         heads = max(1, kind.num_key_value_heads // self.settings.tp)
         narrow = {"all": True, "grouped": self._keeps_value_width(kind, heads), "no": False}[self.rules.value_width]
         return heads, kind.head_dim, kind.v_head_dim if narrow else kind.head_dim

@@ -51,12 +51,15 @@ def form_groups(specs: Sequence[LayerSpec], rules: Rules, *, hybrid: bool, packe
     if unified is None:
         full = _promoted(chosen, rules) if rules.promotes_latents and any(spec.is_latent for spec in distinct) else chosen
         if len({spec.family for spec in full}) > 1 or not rules.sums_page_sizes:
-            raise UnsupportedError(
-                "vLLM cannot bring the pages of these layers to one size.",
-                hint="Use another --kv-cache-dtype, block size or version.",
-            )
+            raise _unequal_pages()
         return [_group(range(len(full)), full)]
     return _uniform_page([unified[spec] for spec in chosen], rules)
+
+
+def _unequal_pages() -> UnsupportedError:
+    return UnsupportedError(
+        "vLLM cannot bring the pages of these layers to one size.", hint="Use another --dtype, block size or version."
+    )
 
 
 def _group(members: Sequence[int], specs: Sequence[LayerSpec]) -> BlockGroup:
@@ -133,8 +136,10 @@ def _packed(specs: Sequence[LayerSpec], rules: Rules) -> list[BlockGroup]:
 
 
 def _on_full_pages(specs: Sequence[LayerSpec]) -> list[LayerSpec]:
-    """The specs with each windowed page as large as the next larger page of a full layer."""
+    """The specs with each windowed page as large as the next larger page of a full layer. vLLM asserts that there is one."""
     full = sorted({spec.page for spec in specs if isinstance(spec, FullSpec)})
+    if not full or max(spec.page for spec in specs) > full[-1]:
+        raise _unequal_pages()
     return [
         spec if isinstance(spec, FullSpec) else replace(spec, page=next(page for page in full if page >= spec.page))
         for spec in specs
@@ -152,6 +157,8 @@ def _tuples(specs: Sequence[LayerSpec]) -> list[BlockGroup]:
     size = _least_padding(counts, counts[0])
     out = [_group(sorted(index for members in full.values() for index in members), specs)]
     for pages in buckets.values():
+        if len({len(members) for members in pages.values()}) > 1:  # vLLM asserts that each size has as many layers
+            raise _unequal_pages()
         patterns = list(zip(*pages.values(), strict=True))
         count = ceil_div(len(patterns), size)
         out += [_group([index for pattern in patterns[start::count] for index in pattern], specs) for start in range(count)]

@@ -94,8 +94,12 @@ def _logged_blocks(layout: PoolLayout, length: int) -> int | Fraction:
         return Fraction(length, layout.block_size)
     if layout.rules.packed == "pages" or not layout.packed:
         return layout.total_blocks(length)
-    # DeepSeek-V4 before 0.27: the bytes of all groups' blocks, in blocks of the first group.
-    pages = [sum(own) for own in layout.stage_pages(0)]
+    # DeepSeek-V4 before 0.27: the bytes of all groups' blocks, in blocks of the first group. A group without a layer on the first stage
+    # counts as if all its layers were there (_project_kv_cache_groups_to_worker).
+    pages = [
+        sum(own) or sum(spec.page for spec in group.specs)
+        for own, group in zip(layout.stage_pages(0), layout.groups, strict=True)
+    ]
     needed = sum(page * layout.blocks(group, length) for page, group in zip(pages, layout.groups, strict=True))
     return ceil_div(needed, pages[0])
 

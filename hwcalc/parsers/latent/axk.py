@@ -12,6 +12,7 @@ from hwcalc.parsers.blocks import Weighed
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import ROUTED, Decoder, mlp_blocks, mlp_weights, moe_weights, sparse_layers
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
+from hwcalc.parsers.reading import kind_in
 
 
 def _sparse(config: Config, count: int) -> list[bool]:
@@ -25,8 +26,7 @@ def _sparse(config: Config, count: int) -> list[bool]:
 
 def _k2_attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """One projection gives queries and gate, from an input twice as wide as the query latent."""
-    rank, latent = config.integer("q_lora_rank"), layer[0]
-    assert isinstance(latent, LatentAttention)
+    rank, latent = config.integer("q_lora_rank"), kind_in(config, layer, LatentAttention)
     widths = latent.qk_nope_head_dim + latent.qk_rope_head_dim + latent.v_head_dim
     own = attention_weights(config, spec, layer[:1])
     return (

@@ -12,12 +12,12 @@ from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import ROUTED, Decoder, sparse_by_types
 from hwcalc.parsers.hyper import hyper_connections, hyper_head
 from hwcalc.parsers.latent.layers import LatentLayers, attention_weights
+from hwcalc.parsers.reading import kind_in
 
 
 def _attention(config: Config, spec: Decoder, layer: Layer) -> Weighed:
     """The attention has a gate as wide as the values, and a sink for each head."""
-    hidden, latent = config.integer("hidden_size"), layer[0]
-    assert isinstance(latent, LatentAttention)
+    hidden, latent = config.integer("hidden_size"), kind_in(config, layer, LatentAttention)
     heads = latent.num_attention_heads
     gate = linear("self_attn.gate_proj", hidden, heads * latent.v_head_dim) + parameter("self_attn.sinks", heads)
     return attention_weights(config, spec, layer) + gate

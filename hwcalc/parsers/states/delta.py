@@ -17,7 +17,7 @@ from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, 
 from hwcalc.formulas.weights_state import convolution, gated_delta_net
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
-from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers, every, full_layer
+from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers, every, full_layer, kind_in
 from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types, state_dtype
 
 _INTERVAL: Final = 4
@@ -73,10 +73,10 @@ def _mixer(config: Config, layer: Layer) -> Named:
     if isinstance(kind, GatedDeltaNet):
         projections = _PROJECTIONS.get(config.model_type or "", "split")
         return "delta", gated_delta_net(hidden, **vars(kind), projections=projections)
-    assert isinstance(kind, AttentionKind)
+    attending = kind_in(config, layer, AttentionKind)
     bias = config.flag("attention_bias")
-    rest = attention_of(kind, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)[2 if bias else 1 :]
-    queries = linear("self_attn.q_proj", hidden, 2 * kind.num_attention_heads * kind.head_dim, bias=bias)
+    rest = attention_of(attending, hidden, qkv_bias=bias, o_bias=bias, qk_norm=True)[2 if bias else 1 :]
+    queries = linear("self_attn.q_proj", hidden, 2 * attending.num_attention_heads * attending.head_dim, bias=bias)
     return "attention", queries + rest
 
 

@@ -34,7 +34,17 @@ from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_
 from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import Config
-from hwcalc.parsers.reading import AttentionDims, Readers, Reading, attention_dims, build_layers, equal_dims, every, full_layer
+from hwcalc.parsers.reading import (
+    AttentionDims,
+    Readers,
+    Reading,
+    attention_dims,
+    build_layers,
+    equal_dims,
+    every,
+    full_layer,
+    kind_in,
+)
 from hwcalc.parsers.states import FULL, LINEAR, SLIDING, Mixers, mixed_layers, spelled_layer_types, state_dtype
 
 # Lightning attention.
@@ -304,8 +314,8 @@ def _rwkv7_weights(config: Config, top: Config, reading: Reading) -> list[Block]
         return linear(f"attn.{name}_lora.lora.0", hidden, rank) + linear(f"attn.{name}_lora.lora.2", rank, hidden, bias=bias)
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
-        (kind,), first = key
-        assert isinstance(kind, RwkvMatrix)
+        layer, first = key
+        kind = kind_in(config, layer, RwkvMatrix)
         weights = tuple(parameter(f"attn.x_{name}", 1, 1, hidden)[0] for name in "rwkvag")
         weights += parameter("attn.k_k", hidden) + parameter("attn.k_a", hidden)
         weights += parameter("attn.r_k", kind.num_heads, kind.head_dim)

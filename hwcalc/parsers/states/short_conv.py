@@ -19,7 +19,7 @@ from hwcalc.formulas.weights_state import convolution, short_convolution
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.decoder.build import sparse_layers
-from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, windowed_layer
+from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, kind_in, windowed_layer
 from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
 
 _CONV: Final = "conv"
@@ -64,12 +64,12 @@ def _lfm(config: Config, top: Config, reading: Reading) -> list[Block]:
         names += ["post_operator_norm", "post_ffn_norm"]
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
-        (kind,), sparse = key
+        layer, sparse = key
+        kind = layer[0]
         if isinstance(kind, AttentionKind):
             yield "attention", _lfm_attention(config, kind)
         else:
-            assert isinstance(kind, ShortConvolution)
-            yield "conv", short_convolution(hidden, kind.d_conv, bias=bias)
+            yield "conv", short_convolution(hidden, kind_in(config, layer, ShortConvolution).d_conv, bias=bias)
         yield ("moe", _lfm_experts(config)) if sparse else ("mlp", _lfm_mlp(hidden, _lfm_width(config), "feed_forward"))
         yield "norm", rms_norms(hidden, *names)
 
@@ -177,8 +177,7 @@ def _inkling(config: Config, top: Config, reading: Reading) -> list[Block]:
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, sparse = key
-        kind = layer[0]
-        assert isinstance(kind, AttentionKind)
+        kind = kind_in(config, layer, AttentionKind)
         yield "attention", (*attention_of(kind, hidden, qk_norm=True), *_relative(config, kind))
         yield "conv", _convolutions(layer, ("self_attn.k_sconv", "self_attn.v_sconv", "attn_sconv", "mlp_sconv"))
         if sparse:
@@ -237,8 +236,7 @@ def _inkling2(config: Config, top: Config, reading: Reading) -> list[Block]:
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
-        kind = layer[0]
-        assert isinstance(kind, AttentionKind)
+        kind = kind_in(config, layer, AttentionKind)
         full, heads = isinstance(kind, FullAttention), kind.num_attention_heads
         weights = attention_of(kind, hidden) + _relative(config, kind)
         weights += linear("self_attn.gate_proj", hidden, heads * kind.head_dim) + linear("self_attn.sink_proj", hidden, heads)
@@ -313,8 +311,7 @@ def _zaya(config: Config, top: Config, reading: Reading) -> list[Block]:
 
     def weigh(key: tuple[Layer, bool]) -> Iterator[Named]:
         layer, first = key
-        kind = layer[0]
-        assert isinstance(kind, AttentionKind)
+        kind = kind_in(config, layer, AttentionKind)
         yield "attention", _zaya_attention(config, kind, bias=bias)
         yield "moe", moe
         yield "router", () if first else parameter("mlp.gate.router_states_scale", router, role=WeightRole.ROUTER)

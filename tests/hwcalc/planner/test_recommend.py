@@ -377,3 +377,20 @@ def test_table(capsys: Capture) -> None:
     assert "more: --limit 0" in out
     _, quiet, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "1", "-q")
     assert len(quiet) < len(out)
+
+
+def test_the_fewest_of_many_gpus_are_found_soon() -> None:
+    """A search among 16,384 GPUs tries 512 of them; where none of those counts will do, the fewest are not known."""
+    small = plan("Qwen/Qwen3-8B", seq=1000, gpu="l4", margin="10%", tp=4096, pp=4).fit
+    large = plan("Qwen/Qwen3-8B", seq=1, gpu="ascend-910b", margin="99%", tp=4096, pp=4).fit
+
+    assert small is not None
+    assert large is not None
+    assert (small.fits, small.min_gpus) == (True, 1)
+    assert (large.fits, large.min_gpus) == (True, None)
+
+
+def test_a_packed_dtype_that_the_model_cannot_have() -> None:
+    """A packed layout holds a latent: for a model with keys and values it is refused before any candidate is tried."""
+    with pytest.raises(UnsupportedError, match="packs a latent and its rotary key"):
+        recommend("Qwen/Qwen3-8B", seq=1000, dtype="fp8_ds_mla", gpu="l4")
