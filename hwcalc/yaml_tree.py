@@ -40,14 +40,20 @@ _WHOLE = "Write the character itself, or both halves of its pair."
 
 
 class TreeError(ValueError):
-    """A text that is no tree: the problem, its line and column from 1 (``None`` if it has no place), and what to write instead."""
+    """A text that is no tree: the problem, its line and column from 1 (``None`` if it has no place), and what to write instead.
 
-    def __init__(self, problem: str, *, line: int | None = None, column: int | None = None, hint: str = "") -> None:
+    ``key`` is the key that the problem is about, if there is one.
+    """
+
+    def __init__(
+        self, problem: str, *, line: int | None = None, column: int | None = None, hint: str = "", key: str | None = None
+    ) -> None:
         super().__init__(problem)
         self.problem = problem
         self.line = line
         self.column = column
         self.hint = hint
+        self.key = key
 
 
 @frozen
@@ -181,9 +187,11 @@ class _Builder:
                 raise self._error(event, "a key must be plain text")
             if node.text in container.keys:
                 first = container.keys[node.text].line
-                raise self._error(event, f"the key {printable(node.text)[:60]!r} stands twice (first in line {first})")
+                shown = printable(node.text)[:60]
+                raise self._error(event, f"the key {shown!r} stands twice (first in line {first})", key=shown)
             container.keys[node.text] = node
             pending.append(node)
 
-    def _error(self, event: Any, problem: str, hint: str = "") -> TreeError:
-        return TreeError(problem, line=event.start_mark.line + 1, column=event.start_mark.column + 1, hint=hint)
+    def _error(self, event: Any, problem: str, hint: str = "", *, key: str | None = None) -> TreeError:
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        return TreeError(problem, line=line, column=column, hint=hint, key=key)

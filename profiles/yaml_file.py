@@ -49,7 +49,7 @@ def parse_yaml(text: str, path: Path) -> YamlFile:
         root = read_tree(text)
     except TreeError as error:
         said = error.problem if error.problem.startswith(("is ", "has ")) else f"is no plain YAML: {error.problem}"
-        raise ProfileError(path, said, line=error.line) from error
+        raise ProfileError(path, said, line=error.line, key=error.key) from error
     if not isinstance(root.value, dict):
         raise ProfileError(path, "must be a mapping of keys and values", line=1)
     return YamlFile(path=path, data=plain_value(root), lines=_lines(root))

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS

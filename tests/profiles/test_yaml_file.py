@@ -15,7 +15,7 @@ from hwcalc.profiles.yaml_file import parse_yaml, read_yaml
     ("text", "line", "said"),
     [
         ("[" * 30_000, 1, "nested more than 12 levels"),
-        ("a: 1\nb: " + "{" * 1_000_000, 2, "nested more than 12 levels"),
+        ("a: 1\nb: " + "{a: " * 250_000, 2, "nested more than 12 levels"),
         ("- " * 500_000, 1, "nested more than 12 levels"),
         ("a: &x 1\nb: 2", 1, "an anchor"),
         ("a: 1\nb: *a", 2, "an alias"),

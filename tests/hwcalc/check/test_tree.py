@@ -84,7 +84,9 @@ def test_json_is_read_as_json(document: Any) -> None:
     assert plain_value(parse_tree(json.dumps([document], ensure_ascii=True), "f")) == [document]
 
 
-@pytest.mark.parametrize("escaped", [r"\ud83d\ude00", r"\uD83D\uDE00", r"\\\ud83d\ude00", r"\"\ud83d\ude00", r"\\ud83d\\ude00", r"\udbff\udfff"])
+@pytest.mark.parametrize(
+    "escaped", [r"\ud83d\ude00", r"\uD83D\uDE00", r"\\\ud83d\ude00", r"\"\ud83d\ude00", r"\\ud83d\\ude00", r"\udbff\udfff"]
+)
 def test_json_escapes_a_character_as_a_pair(escaped: str) -> None:
     """A document that ``json.dumps`` wrote, with an emoji in a name."""
     text = f'\n {{"a b": ["{escaped}", "x{escaped}{escaped}", "\'"]}}'
