@@ -12,13 +12,16 @@ __all__ = [
     "HubAccessError",
     "HubError",
     "HubUnreachableError",
+    "InterruptedRunError",
     "KvplanError",
     "LogError",
     "ModelNotFoundError",
+    "OutputError",
     "UnknownArchitectureError",
     "UnknownNameError",
     "UnreadKeysError",
     "UnsupportedError",
+    "UnwritableFileError",
     "UsageError",
 ]
 
@@ -94,6 +97,24 @@ class UnsupportedError(KvplanError):
 
     exit_code = 3
     type = "unsupported"
+
+
+class InterruptedRunError(KvplanError):
+    """Ctrl-C ended a command whose answer is one document, which is then that of this error. Exit 130."""
+
+    exit_code = 130
+    type = "interrupted"
+
+
+class OutputError(KvplanError):
+    """Standard output or a file cannot be written (a full disk, a folder that is not there). Exit 74, ``EX_IOERR`` of sysexits.h."""
+
+    exit_code = 74
+    type = "output"
+
+
+class UnwritableFileError(OutputError):
+    """A file cannot be written; standard output still can. Exit 74."""
 
 
 class HubError(KvplanError, OSError):

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import date
@@ -145,8 +146,8 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
 def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
     """Add a reading to its file. The file is replaced in one step, so a killed program leaves the old or the new file.
 
-    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the old file is broken or the new one cannot be written, and
-    :class:`ValueError` if the name or the reading is not allowed in such a file.
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the old file is broken, :class:`~hwcalc.errors.UnwritableFileError` if the new one
+    cannot be written, and :class:`ValueError` if the name or the reading is not allowed in such a file.
     """
     path = calibration_path(gpu, kind)
     if path is None:
@@ -163,7 +164,10 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
         parse_calibration(document, path)
     except ProfileError as error:
         raise ValueError(str(error)) from error
-    _replace(path, json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with suppress(OSError):  # the file itself cannot be written then
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(str(path), text.encode(), "the calibration")
     return path
 
 
@@ -261,25 +265,3 @@ def _to_json(reading: Measurement) -> dict[str, Any]:
         "conditions": dict(reading.conditions),
         "measured": {name: getattr(reading.measured, name) for name in ("device", "driver", "torch", "date", "source")},
     }
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a temporary file and rename it to ``path``."""
-    import tempfile
-
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(number, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
-        temporary = None
-    except OSError as error:
-        raise ProfileError(path, f"cannot be written ({error.strerror})") from error
-    finally:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary)

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 from hwcalc.documents import dumps, escaped
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "discard", "wants_json", "write"]
+__all__ = ["FORMATS", "WIDTH", "Answer", "View", "answer", "discard", "wants_json", "write"]
 
 FORMATS = ("table", "json", "markdown", "csv")
 WIDTH = 100
@@ -22,13 +22,6 @@ _NARROWEST = 60
 
 # The nearest ASCII, for an output that cannot show these characters.
 _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
-
-
-class OutputError(KvplanError):
-    """Standard output cannot be written (a full disk): exit 74, ``EX_IOERR`` of sysexits.h."""
-
-    exit_code: ClassVar[int] = 74
-    type: ClassVar[str] = "output"
 
 
 @frozen
@@ -87,7 +80,9 @@ def wants_json(arguments: list[str]) -> bool:
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     pairs = zip(before, [*before, ""][1:], strict=True)
     return any(
-        word in {"--json", "--format=json"} or (word == "--format" and following.strip().lower() == "json")
+        word == "--json"
+        or (word.startswith("--format=") and word.removeprefix("--format=").strip().lower() == "json")
+        or (word == "--format" and following.strip().lower() == "json")
         for word, following in pairs
     )
 

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any
 
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import Answer, OutputError, discard, wants_json, write
+from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.cli.quick import read
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, OutputError
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "main"]
 

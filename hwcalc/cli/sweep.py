@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
-from hwcalc.cli.output import Answer, OutputError, write
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.cli.output import Answer, write
+from hwcalc.errors import InterruptedRunError, KvplanError, UnwritableFileError, UsageError
 
 if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
@@ -19,6 +19,10 @@ __all__ = ["FORMATS", "OPTIONS", "run"]
 
 FORMATS: Final = ("csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+
+_WAITING: Final = 16 * 1024**2
+"""Bytes of a document that wait in memory."""
+_PIECE: Final = 1 << 18
 
 OPTIONS: Final = (
     Option(
@@ -31,7 +35,7 @@ OPTIONS: Final = (
     ),
     Option("all", ("--all",), "", "Every model of the catalog.", "flag"),
     *plan_options("sweep"),
-    Option("keep_going", ("--keep-going",), "", "A model that cannot be read is a row with an error, not the end.", "flag"),
+    Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
     Option("output", ("--output", "-o"), "FILE", "Write to this file, in the format of its suffix. Default: standard output."),
     Option(
         "format_", ("--format",), "F", "csv, jsonl, json or parquet. Default: by the suffix, or csv.", complete="sweep_formats"
@@ -65,10 +69,15 @@ def run(
         parquet_ready()
     from hwcalc.sweep.rows import sweep
 
-    with _shown(target):
-        tally = _Tally()
-        rows = sweep(models or (), every=all, keep_going=keep_going, **given)
-        _write(chosen, target, tally.counted(rows))
+    tally = _Tally()
+    try:
+        with _shown(target):
+            rows = sweep(models or (), every=all, keep_going=keep_going, **given)
+            _write(chosen, target, tally.counted(rows))
+    except KeyboardInterrupt as error:
+        if json or chosen == "json":
+            raise InterruptedRunError("the sweep was interrupted.", hint="Nothing was written.") from error
+        raise
     from hwcalc.report.text import plural
 
     remarks = [] if quiet else [note.message for note in rows.notes]
@@ -139,21 +148,54 @@ def _shown(target: str | None) -> Any:
 
 
 def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> None:
-    """Write rows as they are planned: to standard output, or atomically to a file."""
+    """Write rows as they are planned; a document, and a regular file, whole or not at all."""
     from hwcalc.sweep import writers
 
-    if target is None:
-        for piece in writers.texts(format_, blocks):
-            write(sys.stdout, piece, json=format_ != "csv")
-        return
-    from hwcalc.sweep.files import whole_file
+    if target is not None:
+        from hwcalc.files import whole_file
 
-    try:
-        with whole_file(target) as file:
+        with whole_file(target, "--output") as file:
             if format_ == "parquet":
                 writers.write_parquet(file, blocks)
             else:
                 for piece in writers.texts(format_, blocks):
                     file.write(piece.encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise OutputError(f"{target[:80]} could not be written: {error.strerror or error}.") from error
+    elif format_ == "json":
+        _write_whole(writers.texts(format_, blocks))
+    else:
+        for piece in writers.texts(format_, blocks):
+            write(sys.stdout, piece, json=format_ != "csv")
+
+
+def _write_whole(pieces: Iterable[str]) -> None:
+    """Write a document to standard output once it is complete. Until then it waits in memory, a large one in a temporary file."""
+    from tempfile import SpooledTemporaryFile
+
+    with SpooledTemporaryFile(max_size=_WAITING, mode="w+", encoding="utf-8", errors="surrogatepass", newline="") as waiting:
+        try:
+            waiting.writelines(pieces)
+            waiting.seek(0)
+        except KvplanError:
+            raise
+        except OSError as error:
+            raise UnwritableFileError(f"the answer could not wait in a temporary file: {error.strerror}.") from error
+        with _whole():
+            while piece := waiting.read(_PIECE):
+                write(sys.stdout, piece, json=True)
+
+
+@contextmanager
+def _whole() -> Iterator[None]:
+    """A block that the first interrupt does not end, because half a document is none. The second one does."""
+    import signal
+    from threading import current_thread, main_thread
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or current_thread() is not main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, before))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

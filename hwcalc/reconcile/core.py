@@ -213,7 +213,11 @@ def _read(log: LogLike, chosen: Dialect | None) -> _Log:
     parser, dialect = parsers[best], dialects[best]
     if not len(parser.facts):
         sought = "; ".join(line for one in dialects for line in one.sought)
-        what = "is empty" if lines.count == 0 else f"has no line that is known ({lines.count:,} lines read{' of more' if lines.stopped else ''})"
+        what = (
+            "is empty"
+            if lines.count == 0
+            else f"has no line that is known ({lines.count:,} lines read{' of more' if lines.stopped else ''})"
+        )
         raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {sought}.")
     notes = [Note(code="log-cut", message=remark) for remark in lines.remarks]
     if parser.starts > 1:
@@ -308,7 +312,7 @@ def _calibrate(read: _Log, opened: Opened) -> Saved:
     from pathlib import Path
 
     from hwcalc.engines.calibration import conditions
-    from hwcalc.hardware.profiles import profile_errors
+    from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
     from hwcalc.text import printable
 
@@ -329,6 +333,6 @@ def _calibrate(read: _Log, opened: Opened) -> Saved:
         measured=measured,
         conditions=conditions(opened.model.id, opened.request.parallel, tokens=tokens, rows=rows),
     )
-    with profile_errors():
+    with keeping(LogError):
         path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)
     return Saved(path=str(path), values=values)

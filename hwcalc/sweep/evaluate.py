@@ -13,6 +13,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.library.load import Missing
 from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
@@ -22,7 +23,7 @@ from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Budgets, EqualPoints, budgets_of, ends_of, equal_points, verdicts
 from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
-from hwcalc.sweep.grid import Grid, Missing, count
+from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.spans import Integers
 
 __all__ = ["blocks"]
@@ -54,7 +55,7 @@ def blocks(grid: Grid) -> Iterator[RowBlock]:
 
 
 def _missing(model: Missing, grid: Grid) -> RowBlock:
-    row = failed_row({"model": model.name, "engine": grid.engine.partition("@")[0]}, model.error.message)
+    row = failed_row({"model": model.id, "engine": grid.engine.partition("@")[0]}, model.error.message)
     return RowBlock(size=1, columns=row, failed=1, error=model.error)
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
-from hwcalc.library.load import ModelLike, load
+from hwcalc.library.load import ModelLike, load, load_each
 from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.effects import no_encoder, without_effect
-from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
 from hwcalc.sweep.evaluate import blocks
-from hwcalc.sweep.grid import Grid, Missing, check, count
+from hwcalc.sweep.grid import Grid, check, count
 from hwcalc.sweep.records import SweepPoint
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def sweep(
     """Plan every combination of the models and of the lists, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids;
-    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``. With ``keep_going``, so is a model that
-    cannot be read. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
+    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``, and so is a model that cannot be
+    read; with ``keep_going`` also where no model can. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
     """
     from hwcalc.hardware.named import load_gpu
 
@@ -81,7 +80,7 @@ def sweep(
         "tps": numbers(tp, "tp") or (None,),
     }
     given = each_model(models, every=every)
-    grid = Grid(models=tuple(_models(given, asked, keep_going=keep_going)), options=one_for_all)
+    grid = Grid(models=load_each(given, asked, keep_going=keep_going), options=one_for_all)
     grid = replace(grid, **axes)
     points = count(grid)
     if points > MOST_POINTS:
@@ -101,17 +100,6 @@ def _with_draft(grid: Grid, asked: Asked) -> Grid:
     if asked.draft is not None:
         return replace(grid, options={**grid.options, "draft": load(asked.draft, asked.access, assume=asked.assume)})
     return replace(grid, option_draft=option_draft(asked.engine, asked.engine_options, asked.access, asked.assume))
-
-
-def _models(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
-    for number, model in enumerate(given, 1):
-        tell(f"reading model {number:,} of {len(given):,}")
-        try:
-            yield load(model, asked.access, revision=asked.revision, assume=asked.assume)
-        except KvplanError as error:
-            if not keep_going:
-                raise
-            yield Missing(name=str(model), error=error)
 
 
 def _cells(column: Column, size: int) -> Sequence[Any]:

@@ -18,13 +18,13 @@ import pytest
 
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.errors import UsageError
+from hwcalc.files import whole_file
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.progress import listening
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, RowBlock, row_of
 from hwcalc.sweep.evaluate import blocks
-from hwcalc.sweep.files import whole_file
 from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.writers import texts, write_parquet
@@ -246,7 +246,7 @@ def test_no_point_at_all(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        ([QWEN, "no/model", "--seq", "8"], 3),
+        (["no/other", "no/model", "--seq", "8"], 3),
         (["no-such-*"], 3),
         ([], 2),
         ([QWEN, "--dtype", "bf16,fp9"], 2),
@@ -263,8 +263,9 @@ def test_no_point_at_all(capsys: Capture) -> None:
         ([QWEN, "--format", "xml"], 2),
         ([QWEN, "--format", "parquet"], 2),
         ([QWEN, "--output", "points.xls"], 2),
-        ([QWEN, "--output", "/no/such/folder/points.csv"], 2),
-        ([QWEN, "--output", "/dev/null", "--format", "csv"], 2),
+        ([QWEN, "--output", "/no/such/folder/points.csv"], 74),
+        ([QWEN, "--output", "/dev", "--format", "csv"], 74),
+        ([QWEN, "--output", "/dev/full", "--format", "csv"], 74),
         (["--all", "--seq", "1..1000000:1", "--batch", "1..1000:1"], 2),
     ],
 )
