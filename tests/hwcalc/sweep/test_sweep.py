@@ -17,7 +17,6 @@ import jsonschema
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.errors import UsageError
 from hwcalc.files import whole_file
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
@@ -392,7 +391,7 @@ def test_a_file_is_only_seen_whole(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     def write() -> None:
-        with whole_file(str(target)) as file:
+        with whole_file(str(target), "--output") as file:
             for piece in texts("csv", broken()):
                 file.write(piece.encode())
 
@@ -403,10 +402,12 @@ def test_a_file_is_only_seen_whole(tmp_path: Path) -> None:
     assert [target] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["", "missing/points.csv", "a\0b"])
-def test_no_place_for_a_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "status"), [("", 74), ("missing/points.csv", 74), ("a\0b", 2)])
+def test_no_place_for_a_file(tmp_path: Path, name: str, status: int) -> None:
     """A folder, a folder that is not there, and no name at all."""
-    with pytest.raises(UsageError), whole_file(f"{tmp_path}/{name}"):
+    with pytest.raises(KvplanError) as caught, whole_file(f"{tmp_path}/{name}", "--output"):
         pass
+
+    assert caught.value.exit_code == status
 
     assert list(tmp_path.iterdir()) == []
