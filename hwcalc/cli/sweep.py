@@ -23,6 +23,8 @@ _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json
 _WAITING: Final = 16 * 1024**2
 """Bytes of a document that wait in memory."""
 _PIECE: Final = 1 << 18
+_WORTH_SAYING: Final = 10
+"""Seconds from which on a sweep says beforehand how long it takes."""
 
 OPTIONS: Final = (
     Option(
@@ -36,6 +38,7 @@ OPTIONS: Final = (
     Option("all", ("--all",), "", "Every model of the catalog.", "flag"),
     *plan_options("sweep"),
     Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
+    Option("max_time", ("--max-time",), "T", "Most time that it may take by its estimate: 90s, 10m, 2h. Default: 1h."),
     Option("output", ("--output", "-o"), "FILE", "Write to this file, in the format of its suffix. Default: standard output."),
     Option(
         "format_", ("--format",), "F", "csv, jsonl, json or parquet. Default: by the suffix, or csv.", complete="sweep_formats"
@@ -49,6 +52,7 @@ def run(
     models: Sequence[str] | None,
     all: bool,  # noqa: A002 - the option's name
     keep_going: bool,
+    max_time: str | None,
     output: str | None,
     format_: str | None,
     json: bool,
@@ -67,12 +71,16 @@ def run(
         from hwcalc.sweep.writers import parquet_ready
 
         parquet_ready()
+    from hwcalc.sweep.cost import MAX_TIME, in_words
     from hwcalc.sweep.rows import sweep
 
     tally = _Tally()
     try:
         with _shown(target):
-            rows = sweep(models or (), every=all, keep_going=keep_going, **given)
+            limit = MAX_TIME if max_time is None else max_time
+            rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, **given)
+            if rows.seconds >= _WORTH_SAYING and not quiet:
+                write(sys.stderr, f"kvplan: {len(rows):,} points, about {in_words(rows.seconds)}\n")
             _write(chosen, target, tally.counted(rows))
     except KeyboardInterrupt as error:
         if json or chosen == "json":
