@@ -25,6 +25,8 @@ def read_text(path: str) -> str:
         raise CheckFileError(
             f"there is no file {name}.", hint="Give a check file, or start with: kvplan check --example"
         ) from error
+    except CheckFileError:
+        raise
     except (OSError, ValueError) as error:
         reason = printable(getattr(error, "strerror", None) or str(error))
         raise CheckFileError(f"{name} cannot be read: {reason}.", hint="Give a check file in YAML.") from error

@@ -28,7 +28,8 @@ from hwcalc.probe.settings import parse_settings
 
 __all__ = ["Receipt", "Verified", "check_path", "make_receipt", "read_receipt", "verify", "write_receipt"]
 
-_LARGEST: Final = 64 * 1024**2
+_LARGEST: Final = 8 * 1024**2
+"""Characters. A receipt holds a whole config, of which the largest published one has less than a million."""
 _MOST_DRIFT: Final = 20
 _KEPT: Final = tuple(row for row in OPTIONS if row.in_receipt)
 _DEFAULTS: Final = {row.name: row.default for row in _KEPT}
