@@ -7,7 +7,7 @@ import time
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final, cast
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_log_without_an_end(monkeypatch: pytest.MonkeyPatch, text: bytes) -> N
     tracemalloc.start()
     try:
         with pytest.raises(LogError, match=r"no line that is known \([0-9,]+ lines read of more\)"):
-            reconcile(SMALL, log)
+            reconcile(SMALL, cast("IO[bytes]", log))
         assert tracemalloc.get_traced_memory()[1] < 8 * MIB
     finally:
         tracemalloc.stop()

@@ -17,6 +17,7 @@ import pytest
 from hwcalc import sweep
 from hwcalc.errors import UsageError
 from hwcalc.sweep.cost import parse_time
+from hwcalc.sweep.evaluate import blocks
 from tests.hwcalc.command import Capture, run
 
 QWEN = "Qwen/Qwen3-8B"
@@ -24,11 +25,11 @@ QWEN = "Qwen/Qwen3-8B"
 
 def test_many_cheap_points_are_cheap() -> None:
     """A hundred million points of the formulas take minutes; as many that are planned one by one take a day."""
-    grid = {"seq": "1..100000:1", "batch": "1..1000:1"}
+    seq, batch = "1..100000:1", "1..1000:1"
 
-    assert len(sweep(QWEN, **grid)) == 100_000_000
+    assert len(sweep(QWEN, seq=seq, batch=batch)) == 100_000_000
     with pytest.raises(UsageError, match=r"100,000,000 points, which would take .* (h|days) or more") as caught:
-        sweep(QWEN, engine="vllm", kv_memory="8GiB", **grid)
+        sweep(QWEN, seq=seq, batch=batch, engine="vllm", kv_memory="8GiB")
     assert "--max-time" in caught.value.hint
 
 
@@ -63,7 +64,8 @@ def interrupted(arguments: list[str], seconds: float, tmp_path: Path) -> subproc
     """A command that gets Ctrl-C after some time."""
     command = [sys.executable, "-m", "hwcalc", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
-        Thread(target=lambda: (time.sleep(seconds), process.send_signal(signal.SIGINT)), daemon=True).start()
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
@@ -84,14 +86,12 @@ def test_an_interrupted_document_is_an_error_document(tmp_path: Path, seconds: f
 
 def test_an_error_in_the_middle_is_an_error_document(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows before it are not printed."""
-    from hwcalc.sweep import rows
 
     def broken(grid: Any) -> Any:
-        yield from real(grid)
+        yield from blocks(grid)
         raise UsageError("the disk is gone.")
 
-    real = rows.blocks
-    monkeypatch.setattr(rows, "blocks", broken)
+    monkeypatch.setattr("hwcalc.sweep.rows.blocks", broken)
     status, out, _ = run(capsys, "sweep", QWEN, "--seq", "8,16", "--json")
 
     assert status == json.loads(out)["error"]["code"] == 2
