@@ -15,10 +15,12 @@ __all__ = [
     "KvplanError",
     "LogError",
     "ModelNotFoundError",
+    "OutputError",
     "UnknownArchitectureError",
     "UnknownNameError",
     "UnreadKeysError",
     "UnsupportedError",
+    "UnwritableFileError",
     "UsageError",
 ]
 
@@ -94,6 +96,17 @@ class UnsupportedError(KvplanError):
 
     exit_code = 3
     type = "unsupported"
+
+
+class OutputError(KvplanError):
+    """Standard output or a file cannot be written (a full disk, a folder that is not there). Exit 74, ``EX_IOERR`` of sysexits.h."""
+
+    exit_code = 74
+    type = "output"
+
+
+class UnwritableFileError(OutputError):
+    """A file cannot be written; standard output still can. Exit 74."""
 
 
 class HubError(KvplanError, OSError):

@@ -7,40 +7,81 @@ when a file is written into that folder a day later.
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
+from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
+from hwcalc.text import shown
 from hwcalc.unfinished import Unfinished
 
-__all__ = ["SUFFIX", "whole_file", "write_atomically"]
+__all__ = ["SUFFIX", "whole_file", "write_atomically", "write_file"]
 
 SUFFIX: Final = ".kvplan.tmp"
 """The end of a temporary file's name."""
 _STALE: Final = 24 * 3600
 """Seconds after which nobody writes to a temporary file any more."""
+_SPECIAL: Final = ("/dev/", "/proc/")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file, and its folder if that is missing. Raises :class:`OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as file:
+    with _replaced(str(path)) as file:
+        file.write(data)
+
+
+def write_file(name: str, data: bytes, option: str) -> None:
+    """Write a file as :func:`whole_file` does."""
+    with whole_file(name, option) as file:
         file.write(data)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """An open temporary file that replaces ``path`` at the end of the block, and is deleted if the block fails.
+def whole_file(name: str, option: str) -> Iterator[IO[bytes]]:
+    """An open file for the bytes of ``name``. ``option`` is the option that named it.
 
-    Two writers at once do not meet: the last one wins. Raises :class:`OSError`, or :class:`ValueError` if ``path`` is no file's name.
+    A regular file is a temporary file until the end of the block, which replaces ``name``; if the block fails it is deleted. Two writers
+    at once do not meet: the last one wins. A link stays one. A device or a pipe is written directly. Raises
+    :class:`~hwcalc.errors.UnwritableFileError` if anything cannot be written.
     """
-    temporary = path.parent / f".{path.name[:40]}.{os.urandom(8).hex()}{SUFFIX}"
+    if not name or "\0" in name:
+        raise UsageError(f"{option} {shown(name)} names no file.", hint=f"Write: {option} FILE")
+    try:
+        with open(name, "wb") if _is_special(name) else _replaced(os.path.realpath(name)) as file:
+            yield file
+    except KvplanError:
+        raise
+    except OSError as error:
+        raise UnwritableFileError(
+            f"{option} {shown(name)} cannot be written: {error.strerror or error}.",
+            hint="Check the folder, the free space, and who may write there.",
+        ) from error
 
-    def delete() -> None:
+
+def _is_special(name: str) -> bool:
+    """Whether a file cannot be replaced by another: a device, a pipe, or a descriptor such as /dev/stdout, whatever is behind it."""
+    if os.path.abspath(name).startswith(_SPECIAL):
+        return True
+    with suppress(OSError):
+        mode = os.stat(name).st_mode
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return False
+
+
+@contextmanager
+def _replaced(path: str) -> Iterator[IO[bytes]]:
+    if os.path.isdir(path):
+        raise IsADirectoryError(21, "it is a folder")
+    folder, base = os.path.split(path)
+    temporary = os.path.join(folder, f".{base[:40]}.{os.urandom(8).hex()}{SUFFIX}")
+
+    def delete(_status: int = 0) -> None:
         with suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary)
 
     # Before the file is there: a signal may come between its creation and the next line.
     with Unfinished(delete):
@@ -48,14 +89,16 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         try:
             with os.fdopen(handle, "wb") as file:
                 yield file
-            temporary.replace(path)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
         except BaseException:
             delete()
             raise
-    _delete_stale(path.parent)
+    _delete_stale(folder or ".")
 
 
-def _delete_stale(folder: Path) -> None:
+def _delete_stale(folder: str) -> None:
     """Delete what killed processes have left in a folder."""
     oldest = time.time() - _STALE
     with suppress(OSError), os.scandir(folder) as entries:
@@ -63,4 +106,4 @@ def _delete_stale(folder: Path) -> None:
             if entry.name.startswith(".") and entry.name.endswith(SUFFIX):
                 with suppress(OSError):
                     if entry.stat(follow_symlinks=False).st_mtime < oldest:
-                        os.unlink(entry.path)  # noqa: PTH108 - a path of the scan
+                        os.unlink(entry.path)

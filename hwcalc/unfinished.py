@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 __all__ = ["Uncut", "Unfinished", "hold", "undo_all"]
 
-_UNDO: ContextVar[tuple[Callable[[], object], ...]] = ContextVar("undo", default=())
+_UNDO: ContextVar[tuple[Callable[[int], object], ...]] = ContextVar("undo", default=())
 _HELD: ContextVar[list[int] | None] = ContextVar("held", default=None)
 """The signal that waits for the end of the output; ``None`` while nothing is written."""
 
@@ -18,10 +18,12 @@ _HELD: ContextVar[list[int] | None] = ContextVar("held", default=None)
 class Unfinished:
     """A block during which :func:`undo_all` calls ``undo``. The block itself does not call it, at its end or for an exception.
 
+    ``undo`` gets the exit status with which the process ends.
+
     Signals are handled in the main thread, so only that thread's blocks count.
     """
 
-    def __init__(self, undo: Callable[[], object]) -> None:
+    def __init__(self, undo: Callable[[int], object]) -> None:
         self._undo = undo
 
     def __enter__(self) -> None:
@@ -58,10 +60,10 @@ def hold(number: int) -> bool:
     return True
 
 
-def undo_all() -> None:
+def undo_all(status: int) -> None:
     """Undo what is half done, the last first. What cannot be undone is left."""
     for undo in reversed(_UNDO.get()):
         try:
-            undo()
+            undo(status)
         except Exception:  # noqa: BLE001, S112 - the process ends, and nobody is left to tell
             continue

@@ -12,12 +12,13 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from hwcalc.files import write_atomically
+from hwcalc.files import write_file
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import date
@@ -145,8 +146,8 @@ def load_calibration(gpu: str, kind: str) -> Calibration | None:
 def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
     """Add a reading to its file. The file is replaced in one step, so a killed program leaves the old or the new file.
 
-    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the old file is broken or the new one cannot be written, and
-    :class:`ValueError` if the name or the reading is not allowed in such a file.
+    Raises :class:`~hwcalc.profiles.catalog.ProfileError` if the old file is broken, :class:`~hwcalc.errors.UnwritableFileError` if the new one
+    cannot be written, and :class:`ValueError` if the name or the reading is not allowed in such a file.
     """
     path = calibration_path(gpu, kind)
     if path is None:
@@ -164,10 +165,9 @@ def save_reading(gpu: str, kind: str, reading: Measurement) -> Path:
     except ProfileError as error:
         raise ValueError(str(error)) from error
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise ProfileError(path, f"cannot be written ({error.strerror})") from error
+    with suppress(OSError):  # the file itself cannot be written then
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(str(path), text.encode(), "the calibration")
     return path
 
 

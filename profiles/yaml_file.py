@@ -8,10 +8,9 @@ from typing import Any
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.catalog import ProfileError
+from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, plain_value, read_tree
 
 __all__ = ["YamlFile", "parse_yaml", "read_yaml"]
-
-_LARGEST_FILE = 1024**2
 
 
 @frozen
@@ -32,9 +31,11 @@ def read_yaml(path: Path) -> YamlFile:
     try:
         if not path.is_file():
             raise ProfileError(path, "is not a regular file")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise ProfileError(path, f"is larger than {_LARGEST_FILE // 1024**2} MiB")
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise ProfileError(path, f"is larger than {LARGEST_FILE // 1024**2} MiB")
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise ProfileError(path, f"cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
@@ -43,47 +44,28 @@ def read_yaml(path: Path) -> YamlFile:
 
 
 def parse_yaml(text: str, path: Path) -> YamlFile:
-    """Read YAML text. A duplicate key is an error, and so is an alias. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    """Read YAML text. Duplicate keys, anchors, aliases and tags are errors. Raises :class:`~hwcalc.profiles.catalog.ProfileError`."""
     try:
-        node = yaml.compose(text, Loader=loader)
-        lines = _lines(node, path)
-        data = yaml.load(text, Loader=loader)  # noqa: S506 - both loaders are the safe ones
-    except yaml.MarkedYAMLError as error:
-        line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise ProfileError(path, f"is not YAML: {error.problem or error}", line=line) from error
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, ProfileError):
-            raise
-        raise ProfileError(path, "is not YAML that can be read") from error
-    if not isinstance(data, dict):
+        root = read_tree(text)
+    except TreeError as error:
+        said = error.problem if error.problem.startswith(("is ", "has ")) else f"is no plain YAML: {error.problem}"
+        raise ProfileError(path, said, line=error.line, key=error.key) from error
+    if not isinstance(root.value, dict):
         raise ProfileError(path, "must be a mapping of keys and values", line=1)
-    return YamlFile(path=path, data=data, lines=lines)
+    return YamlFile(path=path, data=plain_value(root), lines=_lines(root))
 
 
-def _lines(root: Any, path: Path) -> dict[str, int]:
+def _lines(root: Node) -> dict[str, int]:
     """Dotted key -> its line, counted from 1."""
-    import yaml
-
     lines: dict[str, int] = {}
-    waiting: list[tuple[str, Any]] = [("", root)]
-    seen: set[int] = set()
+    waiting: list[tuple[str, Node]] = [("", root)]
     while waiting:
         prefix, node = waiting.pop()
-        if id(node) in seen:
-            raise ProfileError(path, "an alias (*name) is not allowed here", line=node.start_mark.line + 1)
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                name = f"{prefix}{key.value}"
-                if name in lines:
-                    raise ProfileError(path, "stands twice", line=key.start_mark.line + 1, key=name)
-                lines[name] = key.start_mark.line + 1
-                waiting.append((f"{name}.", value))
-        elif isinstance(node, yaml.SequenceNode):
+        for key, place in (node.keys or {}).items():
+            lines[f"{prefix}{key}"] = place.line
+            waiting.append((f"{prefix}{key}.", node.value[key]))
+        if isinstance(node.value, list):
             for index, item in enumerate(node.value):
-                lines[f"{prefix}{index}"] = item.start_mark.line + 1
+                lines[f"{prefix}{index}"] = item.line
                 waiting.append((f"{prefix}{index}.", item))
     return lines

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hwcalc.check.tree import Node
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
+from hwcalc.yaml_tree import Node
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -8,10 +8,11 @@ from typing import Any, Final
 
 from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENTS
-from hwcalc.check.tree import Node, parse_tree, read_text
+from hwcalc.check.tree import parse_tree, read_text
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import printable
+from hwcalc.yaml_tree import Node
 
 __all__ = [
     "MOST_CHECKS",

@@ -47,14 +47,9 @@ def write_lock(path: str, models: Mapping[str, RawModel], command: str) -> bool:
     with suppress(OSError), Path(path).open("rb") as file:
         if file.read(len(data) + 1) == data:
             return False
-    from hwcalc.files import write_atomically
+    from hwcalc.files import write_file
 
-    try:
-        write_atomically(Path(path), data)
-    except OSError as error:
-        raise LockError(
-            f"{name} cannot be written: {error.strerror}.", hint=f"Check who may write there, then: {command}"
-        ) from error
+    write_file(path, data, "--lock")
     return True
 
 

@@ -239,13 +239,16 @@ def _compared(
     planned: Sequence[tuple[Checked, Subject | None]], baselines: Sequence[Baseline], options: CheckOptions
 ) -> list[Checked]:
     """The checks, with a requirement for the growth of each figure. A check without a baseline gets a warning; ``strict`` fails it."""
-    baselines = mark_exact(baselines, [subject for _, subject in planned if subject is not None])
+    # A check looks at those of its name and at single plans: thousands of checks may have thousands of baselines.
+    of_name: dict[str | None, list[Baseline]] = {}
+    for item in mark_exact(baselines, [subject for _, subject in planned if subject is not None]):
+        of_name.setdefault(item.name, []).append(item)
     done = []
     for check, subject in planned:
         if subject is None:
             done.append(check)
             continue
-        grown = compare(baselines, subject, options.growth)
+        grown = compare([*of_name.get(subject.name, ()), *of_name.get(None, ())], subject, options.growth)
         if grown is None and not options.strict:
             done.append(replace(check, warnings=(*check.warnings, Note(code="no-baseline", message=_NEW))))
             continue

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
-from hwcalc.cli.output import Answer, OutputError, View
+from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.text import printable
@@ -180,17 +182,10 @@ def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Ans
 
 
 def _write(path: str, text: str) -> None:
-    """Write a regular file atomically; write to a pipe or a terminal directly."""
-    from hwcalc.files import write_atomically
+    """Write the answer to a file, whose folder is made if it is not there."""
+    from hwcalc.files import write_file
 
-    try:
-        file = Path(path)
-        if file.exists() and not file.is_file():
-            with file.open("wb") as stream:
-                stream.write(text.encode())
-        else:
-            write_atomically(file, text.encode())
-    except OSError as error:
-        raise OutputError(
-            f"{printable(path)} cannot be written: {error.strerror}.", hint="Check the folder, and who may write there."
-        ) from error
+    if not os.path.lexists(path):
+        with suppress(OSError):  # the file itself cannot be written then
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, text.encode(), "--output")

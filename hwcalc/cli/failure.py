@@ -8,7 +8,7 @@
  4  network or permission
  5  no device for the probe
 70  a bug in kvplan itself (``EX_SOFTWARE`` of sysexits.h)
-74  the output cannot be written (``EX_IOERR``)
+74  the output, or a file that was named, cannot be written (``EX_IOERR``)
 ==  ==========================================================================
 
 As usual, 130 means an interrupt (Ctrl-C), 143 SIGTERM, 129 that the terminal went away, and 141 that the reader of the output did
@@ -20,9 +20,9 @@ from __future__ import annotations
 import os
 import sys
 
-from hwcalc.cli.output import OutputError, write
+from hwcalc.cli.output import write
 from hwcalc.documents import dumps, error_document
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import clean
 
@@ -76,7 +76,7 @@ def report(error: Exception, *, json: bool) -> int:
         import traceback
 
         write(sys.stderr, "".join(traceback.format_exception(error)))
-    if json and not isinstance(error, OutputError):
+    if json and (isinstance(error, UnwritableFileError) or not isinstance(error, OutputError)):
         document = error_document(code=failure.status, type_=failure.type, message=failure.message, hint=failure.hint)
         write(sys.stdout, dumps(document), json=True)
     else:

@@ -82,7 +82,7 @@ def _leave(number: int) -> None:
     _ignore()
     undo_all = _from_unfinished("undo_all")
     if undo_all is not None:
-        undo_all()
+        undo_all(128 + number)
     os._exit(128 + number)
 
 

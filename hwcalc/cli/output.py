@@ -6,16 +6,16 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, TextIO
+from typing import Any, TextIO
 
 from hwcalc.documents import dumps, escaped
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.unfinished import Uncut
 
-__all__ = ["FORMATS", "WIDTH", "Answer", "OutputError", "View", "answer", "discard", "wants_json", "write"]
+__all__ = ["FORMATS", "WIDTH", "Answer", "View", "answer", "discard", "wants_json", "write"]
 
 FORMATS = ("table", "json", "markdown", "csv")
 WIDTH = 100
@@ -27,18 +27,15 @@ _NARROWEST = 60
 _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
 
 
-class OutputError(KvplanError):
-    """Standard output cannot be written (a full disk): exit 74, ``EX_IOERR`` of sysexits.h."""
-
-    exit_code: ClassVar[int] = 74
-    type: ClassVar[str] = "output"
-
-
 @frozen
 class Answer:
-    """The result of a command: text for standard output, remarks for standard error, and the exit status."""
+    """The result of a command: text for standard output, remarks for standard error, and the exit status.
+
+    ``pieces`` are more of the text, where it is too long to hold.
+    """
 
     text: str
+    pieces: Iterable[str] = ()
     json: bool = False
     remarks: tuple[str, ...] = ()
     status: int = 0
@@ -90,7 +87,9 @@ def wants_json(arguments: list[str]) -> bool:
     before = arguments[: arguments.index("--")] if "--" in arguments else arguments
     pairs = zip(before, [*before, ""][1:], strict=True)
     return any(
-        word in {"--json", "--format=json"} or (word == "--format" and following.strip().lower() == "json")
+        word == "--json"
+        or (word.startswith("--format=") and word.removeprefix("--format=").strip().lower() == "json")
+        or (word == "--format" and following.strip().lower() == "json")
         for word, following in pairs
     )
 

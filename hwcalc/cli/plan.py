@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hwcalc.cli.options import PLANNING, Option, format_help, given_options, reading, say_unreachable, view_of
-from hwcalc.cli.output import Answer
+from hwcalc.cli.output import Answer, answer
 from hwcalc.report.plan import FORMATS, plan_report
 
 __all__ = ["OPTIONS", "run"]
@@ -30,8 +30,13 @@ def run(*, model: str, emit: str | None, **options: Any) -> Answer:
     status = 1 if planned.refutes else 0
     if emit is not None:
         from hwcalc.cli.verdict import why_not
-        from hwcalc.report.emit import emitted
+        from hwcalc.report.emit import emitted, emitted_document
 
+        if view.format == "json":
+            from hwcalc.documents import document_of
+            from hwcalc.formulas.frozen import replace
+
+            return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=why_not(planned))
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=why_not(planned))
     text = plan_report(planned, view.format, color=view.color, width=view.width, quiet=view.quiet)
     remarks = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()

@@ -74,7 +74,7 @@ def shown(stream: TextIO) -> Iterator[None]:
     """Show progress messages on a terminal during the block, from :data:`PATIENCE` seconds on."""
     line = _Line(stream)
     try:
-        with listening(line), Unfinished(line.wipe):
+        with listening(line), Unfinished(lambda _status: line.wipe()):
             yield
     finally:
         line.close()

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import Answer, OutputError, discard, wants_json, write
+from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.cli.quick import read
-from hwcalc.errors import KvplanError
+from hwcalc.documents import dumps, error_document
+from hwcalc.errors import KvplanError, OutputError
+from hwcalc.unfinished import Uncut, Unfinished
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]
 
@@ -33,7 +36,7 @@ def run(arguments: Sequence[str] | None) -> int:
 def _run(words: list[str]) -> int:
     try:
         try:
-            return _print(_answer(words))
+            return _print(_interruptible(words) if wants_json(words) else _answer(words))
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a message and a status here
@@ -50,6 +53,20 @@ def _run(words: list[str]) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _interruptible(words: list[str]) -> Any:
+    """The answer of a command that is asked for JSON: a signal that comes before it makes a document of an error."""
+    try:
+        with Unfinished(lambda status: os.write(1, dumps(_interrupted(status)).encode())):
+            return _answer(words)
+    except KeyboardInterrupt:
+        # Where signals are the caller's.
+        return Answer(text=dumps(_interrupted(INTERRUPTED)), json=True, status=INTERRUPTED)
+
+
+def _interrupted(status: int) -> Mapping[str, Any]:
+    return error_document(code=status, type_="interrupted", message="the command was interrupted.", hint="Nothing was written.")
 
 
 def _answer(words: list[str]) -> Any:
@@ -76,4 +93,7 @@ def _print(result: Any) -> int:
     for remark in result.remarks:
         write(sys.stderr, f"kvplan: {remark}\n")
     write(sys.stdout, result.text, json=result.json)
+    with Uncut():
+        for piece in result.pieces:
+            write(sys.stdout, piece, json=result.json)
     return result.status

@@ -8,9 +8,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
-from hwcalc.cli.output import Answer, OutputError, write
-from hwcalc.errors import KvplanError, UsageError
-from hwcalc.unfinished import Uncut
+from hwcalc.cli.output import Answer, write
+from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 
 if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
@@ -24,6 +23,8 @@ _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json
 _IN_MEMORY: Final = 16 * 1024**2
 """Characters of a document that are kept in memory; a longer one is kept in a temporary file without a name."""
 _PIECE: Final = 1 << 18
+_WORTH_SAYING: Final = 10
+"""Seconds from which on a sweep says beforehand how long it takes."""
 
 OPTIONS: Final = (
     Option(
@@ -36,7 +37,8 @@ OPTIONS: Final = (
     ),
     Option("all", ("--all",), "", "Every model of the catalog.", "flag"),
     *plan_options("sweep"),
-    Option("keep_going", ("--keep-going",), "", "A model that cannot be read is a row with an error, not the end.", "flag"),
+    Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
+    Option("max_time", ("--max-time",), "T", "Most time that it may take by its estimate: 90s, 10m, 2h. Default: 1h."),
     Option("output", ("--output", "-o"), "FILE", "Write to this file, in the format of its suffix. Default: standard output."),
     Option(
         "format_", ("--format",), "F", "csv, jsonl, json or parquet. Default: by the suffix, or csv.", complete="sweep_formats"
@@ -50,6 +52,7 @@ def run(
     models: Sequence[str] | None,
     all: bool,  # noqa: A002 - the option's name
     keep_going: bool,
+    max_time: str | None,
     output: str | None,
     format_: str | None,
     json: bool,
@@ -68,12 +71,16 @@ def run(
         from hwcalc.sweep.writers import parquet_ready
 
         parquet_ready()
+    from hwcalc.sweep.cost import MAX_TIME, in_words
     from hwcalc.sweep.rows import sweep
 
+    tally = _Tally()
     with _shown(target):
-        tally = _Tally()
-        rows = sweep(models or (), every=all, keep_going=keep_going, **given)
-        _write(chosen, target, tally.counted(rows))
+        limit = MAX_TIME if max_time is None else max_time
+        rows = sweep(models or (), every=all, keep_going=keep_going, max_time=limit, **given)
+        if rows.seconds >= _WORTH_SAYING and not quiet:
+            write(sys.stderr, f"kvplan: {len(rows):,} points, about {in_words(rows.seconds)}\n")
+        pieces = _write(chosen, target, tally.counted(rows))
     from hwcalc.report.text import plural
 
     remarks = [] if quiet else [note.message for note in rows.notes]
@@ -85,7 +92,7 @@ def run(
         remarks.append(f"{points} {have} no verdict: what the model needs beside its cache is not known.")
     if target is not None and not quiet:
         remarks.append(f"{plural(tally.rows, 'point')} in {target}")
-    return Answer(text="", remarks=tuple(remarks), status=tally.status)
+    return Answer(text="", pieces=pieces, json=True, remarks=tuple(remarks), status=tally.status)
 
 
 def _format(format_: str | None, target: str | None, *, json: bool) -> str:
@@ -143,41 +150,37 @@ def _shown(target: str | None) -> Any:
     return progress()
 
 
-def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> None:
-    """Write rows as they are planned: to standard output, or atomically to a file."""
+def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> Iterator[str]:
+    """Write rows as they are planned, and a regular file whole or not at all. A document for standard output is returned instead."""
     from hwcalc.sweep import writers
 
-    if target is None:
-        pieces = writers.texts(format_, blocks)
-        for piece in _whole(pieces) if format_ == "json" else pieces:
-            write(sys.stdout, piece, json=format_ != "csv")
-        return
-    from hwcalc.sweep.files import whole_file
+    if target is not None:
+        from hwcalc.files import whole_file
 
-    try:
-        with whole_file(target) as file:
+        with whole_file(target, "--output") as file:
             if format_ == "parquet":
                 writers.write_parquet(file, blocks)
             else:
                 for piece in writers.texts(format_, blocks):
                     file.write(piece.encode("utf-8", "surrogateescape"))
-    except OSError as error:
-        raise OutputError(f"{target[:80]} could not be written: {error.strerror or error}.") from error
+    elif format_ == "json":
+        return _kept(writers.texts(format_, blocks))
+    else:
+        for piece in writers.texts(format_, blocks):
+            write(sys.stdout, piece, json=format_ != "csv")
+    return iter(())
 
 
-def _whole(pieces: Iterable[str]) -> Iterator[str]:
+def _kept(pieces: Iterable[str]) -> Iterator[str]:
     """The same text, given out when all of it is there: an error or Ctrl-C on the way leaves no half of a document."""
     from tempfile import SpooledTemporaryFile
 
+    # Whoever prints the document reads it to its end.
+    kept = SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", errors="surrogatepass", newline="")  # noqa: SIM115
     try:
-        with SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", errors="surrogatepass", newline="") as kept:
-            for piece in pieces:
-                kept.write(piece)
-            kept.seek(0)
-            with Uncut():
-                while piece := kept.read(_PIECE):
-                    yield piece
-    except BrokenPipeError:
-        raise
+        for piece in pieces:
+            kept.write(piece)
+        kept.seek(0)
     except OSError as error:
-        raise OutputError(f"the points could not be kept in a temporary file: {error.strerror or error}.") from error
+        raise UnwritableFileError(f"the points could not be kept in a temporary file: {error.strerror or error}.") from error
+    return iter(lambda: kept.read(_PIECE), "")

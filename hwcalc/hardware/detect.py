@@ -87,7 +87,7 @@ def bounded_output(*words: str) -> str | None:
     assert process.stdout is not None
     data = b""
     try:
-        with Unfinished(stop), process.stdout as pipe:
+        with Unfinished(lambda _status: stop()), process.stdout as pipe:
             data = pipe.read(_LONGEST + 1)
             if len(data) > _LONGEST:
                 stop()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hwcalc.errors import ConfigError
+from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.model import Note
 
-__all__ = ["LEFT_OUT", "OwnProfileError", "leaving_out", "profile_errors"]
+__all__ = ["LEFT_OUT", "OwnProfileError", "keeping", "leaving_out", "profile_errors"]
 
 LEFT_OUT = "broken-profile"
 """The code of the note about a skipped file."""
@@ -32,6 +32,22 @@ def profile_errors() -> Iterator[None]:
         folder = user_folder()
         kind = OwnProfileError if folder is not None and error.path.is_relative_to(folder.parent) else ConfigError
         raise kind(printable(str(error)), hint="Correct the file, or move it away.") from error
+
+
+@contextmanager
+def keeping(refused: type[KvplanError]) -> Iterator[None]:
+    """Save a measurement. One whose values no such file may hold is a ``refused`` error."""
+    from hwcalc.profiles.catalog import ProfileError
+    from hwcalc.text import printable
+
+    with profile_errors():
+        try:
+            yield
+        except (KvplanError, ProfileError):
+            raise
+        except ValueError as error:
+            message = f"what was measured is not plausible and cannot be kept: {printable(str(error))[:300]}."
+            raise refused(message, hint="Compare it without keeping it.") from error
 
 
 @contextmanager

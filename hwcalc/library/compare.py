@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from itertools import product
+from itertools import chain, islice, product
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
@@ -12,7 +13,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
-from hwcalc.library.load import ModelLike, load
+from hwcalc.library.load import Missing, ModelLike, load, load_each
 from hwcalc.library.plan import option_draft, plan_loaded
 from hwcalc.model import PARTIAL_WEIGHTS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
@@ -92,7 +93,7 @@ def compare(
 
     A list may be a Python list, or text with commas: ``["bf16", "fp8"]`` or ``"bf16,fp8"``, ``"1k,4k"``, ``"1k..128k"``. A model may be
     a pattern of catalog ids. Without ``seq``, all are planned at the smallest maximum of the models, so that their bytes can be compared.
-    A variant that cannot be planned has an ``error``.
+    A variant that cannot be planned has an ``error``, and so has a model that cannot be read.
 
     Raises the first error, a :class:`~hwcalc.errors.KvplanError`, if no variant can be planned, and
     :class:`~hwcalc.errors.UsageError` for too many variants, or for a name that is unknown to all models and engines.
@@ -112,8 +113,8 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
         **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
-    specs = [load(model, asked.access, revision=asked.revision, assume=asked.assume) for model in each_model(models)]
-    axes["seq"] = axes["seq"] or (_common_length(specs),)
+    specs = load_each(each_model(models), asked)
+    axes["seq"] = axes["seq"] or (_common_length(spec for spec in specs if isinstance(spec, ModelSpec)),)
     if asked.draft is not None:
         one_for_all = {**one_for_all, "draft": load(asked.draft, asked.access, assume=asked.assume)}
 
@@ -133,7 +134,7 @@ def _common_length(models: Iterable[ModelSpec]) -> int:
 
 
 def _planned(
-    models: Sequence[ModelSpec],
+    models: Sequence[ModelSpec | Missing],
     axes: Mapping[str, tuple[Any, ...]],
     options: Mapping[str, Any],
     draft_of: Callable[[str | None], ModelSpec | None],
@@ -143,10 +144,13 @@ def _planned(
     ``draft_of`` gives the draft that the options of an engine name.
     """
     lists = [tuple(models), *(axes[name] for name in AXES[1:])]
-    every = list(product(*lists))
+    # A model that could not be read is one variant.
+    first = tuple(values[0] for values in lists[1:])
+    each = (((model, *first),) if isinstance(model, Missing) else product((model,), *lists[1:]) for model in models)
+    every = list(islice(chain.from_iterable(each), MOST_VARIANTS + 1))
     if len(every) > MOST_VARIANTS:
         raise UsageError(
-            f"those are {len(every):,} variants, and a comparison has at most {MOST_VARIANTS}.",
+            f"those are {prod(map(len, lists)):,} variants, and a comparison has at most {MOST_VARIANTS}.",
             hint="Leave some out, or write them all as rows: kvplan sweep",
         )
     variants: list[Variant] = []
@@ -156,6 +160,10 @@ def _planned(
     base: int | None = None
     for values in every:
         asked = dict(zip(AXES, values, strict=True))
+        if isinstance(asked["model"], Missing):
+            errors.append((asked, asked["model"].error))
+            variants.append(_failed(asked, asked["model"].error))
+            continue
         keywords = {name: value for name, value in asked.items() if name != "model" and value is not None}
         try:
             planned = plan_loaded(asked["model"], {**options, **keywords}, draft_of(asked["engine"]))

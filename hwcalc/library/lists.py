@@ -18,7 +18,9 @@ Words = str | Sequence[str] | None
 Numbers = int | str | Sequence[int | str] | None
 MOST_VALUES = 1_000_000
 """The most numbers in a list, and the most models in a file."""
-_LARGEST_FILE = 64 * 1024**2
+_LARGEST_FILE = 4 * 1024**2
+_LONGEST_NAME = 4096
+"""Characters of a path on Linux; an id has up to 193."""
 
 
 def texts(given: str | Sequence[str], what: str, *, hint: str = "") -> Sequence[str]:
@@ -150,6 +152,10 @@ def _lines(name: str) -> list[str]:
     names = list(islice((line for line in stripped if line), MOST_VALUES))
     if not names:
         raise ModelNotFoundError(f"{path[:80]} names no model.", hint="Write one model on each line.")
+    if any(len(line) > _LONGEST_NAME for line in names):
+        raise ModelNotFoundError(
+            f"{path[:80]} has a line of more than {_LONGEST_NAME:,} characters.", hint="Write one model on each line."
+        )
     if any(line.startswith("@") for line in names):
         raise ModelNotFoundError(f"{path[:80]} names a file of models itself.", hint="Write one model on each line.")
     return names

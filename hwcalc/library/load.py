@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from hwcalc.errors import ConfigError
+from hwcalc.errors import ConfigError, KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
-from hwcalc.planner.asked import Access, read_options
+from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
+from hwcalc.sources.progress import tell
 
-__all__ = ["ModelLike", "load", "load_model"]
+__all__ = ["Missing", "ModelLike", "load", "load_each", "load_model"]
 
 ModelLike = str | os.PathLike[str] | Mapping[str, Any] | IO[str] | IO[bytes] | ModelSpec
+
+
+@frozen
+class Missing:
+    """A model among several that could not be read. It becomes a row with the reason."""
+
+    id: str
+    error: KvplanError
 
 
 def load_model(
@@ -56,3 +66,32 @@ def load(
     if hasattr(model, "read"):
         return parse(resolve_stream(model), assume=assume)
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")
+
+
+def load_each(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool = False) -> tuple[ModelSpec | Missing, ...]:
+    """Read several models, as the options say. One that cannot be read does not end the others.
+
+    Raises the first error if no model can be read, unless ``keep_going`` is set.
+    """
+    models = tuple(_each(given, asked))
+    missing = [model for model in models if isinstance(model, Missing)]
+    wrong = next((model.error for model in missing if isinstance(model.error, UsageError)), None)
+    if missing and not keep_going and (wrong is not None or len(missing) == len(models)):
+        raise wrong or missing[0].error
+    return models
+
+
+def _each(given: Sequence[ModelLike], asked: Asked) -> Iterator[ModelSpec | Missing]:
+    for number, model in enumerate(given, 1):
+        tell(f"reading model {number:,} of {len(given):,}")
+        try:
+            yield load(model, asked.access, revision=asked.revision, assume=asked.assume)
+        except KvplanError as error:
+            yield Missing(id=_name_of(model), error=error)
+
+
+def _name_of(model: ModelLike) -> str:
+    if isinstance(model, (str, os.PathLike)):
+        return os.fspath(model)
+    name = model.get("_name_or_path") if isinstance(model, Mapping) else getattr(model, "name", None)
+    return name if isinstance(name, str) and name else "config"

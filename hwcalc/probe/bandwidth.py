@@ -168,6 +168,7 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
 
     Raises :class:`~hwcalc.errors.UsageError` if the accelerator has no profile.
     """
+    from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import BANDWIDTH, Measured, Measurement, save_reading
 
     if result.gpu is None:
@@ -184,7 +185,8 @@ def save_bandwidth(result: BandwidthResult, source: str = "kvplan probe --bandwi
         torch=environment.torch,
     )
     conditions: dict[str, int | str] = {"model": result.model, "dtype": result.kv_dtype, "bytes": result.read.bytes}
-    return save_reading(result.gpu, BANDWIDTH, Measurement(values=values, conditions=conditions, measured=measured))
+    with keeping(UsageError):
+        return save_reading(result.gpu, BANDWIDTH, Measurement(values=values, conditions=conditions, measured=measured))
 
 
 def _read(size: int, device: Device, repeats: int) -> Timing:

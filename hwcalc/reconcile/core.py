@@ -18,12 +18,12 @@ from hwcalc.planner.asked import Access, take_options
 from hwcalc.planner.context import open_request
 from hwcalc.planner.options import OPTIONS
 from hwcalc.profiles.engines import planned_version
-from hwcalc.reconcile.dialects import DIALECTS, Dialect, find_dialect
+from hwcalc.reconcile.dialects import DIALECTS, Dialect, Parser, find_dialect
 from hwcalc.reconcile.facts import Facts
 from hwcalc.reconcile.lines import LogLike, Reader, log_name
 from hwcalc.reconcile.result import Input, Reconciliation, Saved
 from hwcalc.reconcile.rows import Row
-from hwcalc.reconcile.unread import Unread
+from hwcalc.reconcile.unread import Unread, about_memory
 from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
@@ -202,22 +202,35 @@ def _read(log: LogLike, chosen: Dialect | None) -> _Log:
     parsers = [dialect.parser() for dialect in dialects]
     lines, unread = Reader(log), [Unread() for _ in dialects]
     for number, text in lines:
-        for parser, left in zip(parsers, unread, strict=True):
-            before = parser.facts.taken
-            parser.feed(number, text)
-            if parser.facts.taken == before:
+        missed = [left for parser, left in zip(parsers, unread, strict=True) if not _takes(parser, number, text)]
+        about = about_memory(text) if missed else False
+        if about:
+            for left in missed:
                 left.add(number, text)
+        if about or len(missed) < len(parsers):
+            lines.note_known(text)
     best = max(range(len(parsers)), key=lambda index: (len(parsers[index].facts), -index))
     parser, dialect = parsers[best], dialects[best]
     if not len(parser.facts):
         sought = "; ".join(line for one in dialects for line in one.sought)
-        what = "is empty" if lines.count == 0 else f"has no line that is known ({lines.count:,} lines read)"
+        what = (
+            "is empty"
+            if lines.count == 0
+            else f"has no line that is known ({lines.count:,} lines read{' of more' if lines.stopped else ''})"
+        )
         raise LogError(f"the log {what}.", hint=f"Lines that are looked for: {sought}.")
     notes = [Note(code="log-cut", message=remark) for remark in lines.remarks]
     if parser.starts > 1:
         message = f"The log holds {parser.starts:,} starts of the engine: the last one is compared."
         notes.append(Note(code="several-starts", message=message))
     return _Log(given=log, dialect=dialect, facts=parser.facts, lines=lines.count, unread=unread[best], notes=tuple(notes))
+
+
+def _takes(parser: Parser, number: int, text: str) -> bool:
+    """Feed a line to a parser. Returns whether it states a fact."""
+    before = parser.facts.taken
+    parser.feed(number, text)
+    return parser.facts.taken > before
 
 
 def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
@@ -299,7 +312,7 @@ def _calibrate(read: _Log, opened: Opened) -> Saved:
     from pathlib import Path
 
     from hwcalc.engines.calibration import conditions
-    from hwcalc.hardware.profiles import profile_errors
+    from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
     from hwcalc.text import printable
 
@@ -320,6 +333,6 @@ def _calibrate(read: _Log, opened: Opened) -> Saved:
         measured=measured,
         conditions=conditions(opened.model.id, opened.request.parallel, tokens=tokens, rows=rows),
     )
-    with profile_errors():
+    with keeping(LogError):
         path = save_reading(gpu.id, overheads_kind(read.dialect.engine), reading)
     return Saved(path=str(path), values=values)

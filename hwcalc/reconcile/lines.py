@@ -10,12 +10,18 @@ from typing import IO, Any, Final
 
 from hwcalc.errors import LogError
 
-__all__ = ["LONGEST_LINE", "MOST_BYTES", "MOST_LINES", "LogLike", "Reader", "log_name"]
+__all__ = ["LONGEST_LINE", "MOST_BYTES", "MOST_KNOWN_BYTES", "MOST_LINES", "LogLike", "Reader", "log_name"]
 
 LONGEST_LINE: Final = 256 * 1024
 """Bytes of a line that are read. An engine prints its whole configuration in one line."""
-MOST_LINES: Final = 5_000_000
-MOST_BYTES: Final = 2 * 1024**3
+MOST_LINES: Final = 2_000_000
+MOST_BYTES: Final = 64 * 1024**2
+"""A log may be a device that never ends. An engine states its memory when it starts, near the beginning of its log."""
+MOST_KNOWN_BYTES: Final = 16 * 1024**2
+"""Bytes of lines about memory, which take most of the time; each counts as :data:`_KNOWN_LINE` more than it has."""
+_KNOWN_LINE: Final = 256
+_SHORTEST: Final = 8
+"""Shorter lines state nothing: the shortest statement is ``blocks:1``."""
 
 LogLike = str | os.PathLike[str] | IO[str] | IO[bytes] | Iterable[str]
 
@@ -28,21 +34,30 @@ class Reader:
 
     def __init__(self, log: LogLike) -> None:
         self._log = log
+        self._known = 0
         self.count = 0
         self.long = 0
         self.stopped = False
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         taken = 0
-        for line in _raw(self._log):
-            taken += len(line)
-            if self.count == MOST_LINES or taken > MOST_BYTES:
+        for line, size in _raw(self._log):
+            taken += size
+            if taken > MOST_BYTES or self.count == MOST_LINES or self._known > MOST_KNOWN_BYTES:
                 self.stopped = True
                 return
+            if line is None:
+                continue
             self.count += 1
-            if len(line) >= LONGEST_LINE:
+            if size < _SHORTEST:
+                continue
+            if size >= LONGEST_LINE:
                 self.long += 1
             yield self.count, clean(line)
+
+    def note_known(self, line: str) -> None:
+        """Count a line about memory. After :data:`MOST_KNOWN_BYTES` of them, reading stops."""
+        self._known += len(line) + _KNOWN_LINE
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -76,10 +91,14 @@ def log_name(log: LogLike) -> str:
     return name if isinstance(name, str) else "text"
 
 
-def _raw(log: LogLike) -> Iterator[str]:
+Piece = tuple[str | None, int]
+"""The beginning of a line, ``None`` for more of a long line, and how much was read for it."""
+
+
+def _raw(log: LogLike) -> Iterator[Piece]:
     if isinstance(log, str):
         for line in log.split("\n"):
-            yield line[:LONGEST_LINE]
+            yield line[:LONGEST_LINE], len(line) + 1
     elif isinstance(log, os.PathLike):
         yield from _file(Path(log))
     elif hasattr(log, "readline"):
@@ -88,12 +107,12 @@ def _raw(log: LogLike) -> Iterator[str]:
         for item in log:
             if not isinstance(item, str):
                 raise LogError(f"a log's lines must be text (got {type(item).__name__}).")
-            yield item[:LONGEST_LINE]
+            yield item[:LONGEST_LINE], len(item) + 1
     else:
         raise LogError(f"a log must be text, lines, a path or an open file (got {type(log).__name__}).")
 
 
-def _file(path: Path) -> Iterator[str]:
+def _file(path: Path) -> Iterator[Piece]:
     from hwcalc.text import printable
 
     shown = printable(str(path))
@@ -110,15 +129,16 @@ def _file(path: Path) -> Iterator[str]:
             raise LogError(f"the log {shown} cannot be read ({error.strerror}).", hint=hint) from error
 
 
-def _stream(stream: Any) -> Iterator[str]:
+def _stream(stream: Any) -> Iterator[Piece]:
     """The lines of a file; only the beginning of a very long line."""
     inside = False
     while True:
         piece = stream.readline(LONGEST_LINE)
         if not piece:
             return
-        text = piece.decode("utf-8", "replace") if isinstance(piece, (bytes, bytearray)) else piece
-        whole = text.endswith("\n")
-        if not inside:
-            yield text
+        whole = piece.endswith(b"\n" if isinstance(piece, (bytes, bytearray)) else "\n")
+        if inside:
+            yield None, len(piece)
+        else:
+            yield (piece.decode("utf-8", "replace") if isinstance(piece, (bytes, bytearray)) else piece), len(piece)
         inside = not whole

@@ -9,7 +9,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.reconcile.masking import masked
 from hwcalc.text import printable
 
-__all__ = ["MOST_UNREAD", "Unread", "UnreadLine"]
+__all__ = ["MOST_UNREAD", "Unread", "UnreadLine", "about_memory"]
 
 MOST_UNREAD: Final = 100
 """Lines that are kept. All are counted."""
@@ -18,6 +18,14 @@ _SEARCHED: Final = 4096
 _ABOUT_MEMORY: Final = re.compile(
     r"(?i)[KMG]i?B\b|\bmemory\b|kv.?cache|\bblocks?\b|graph|mamba|prefill kernel|max.model.len|max.seq.len|\boom\b"
 )
+_PARTS: Final = ("memory", "cache", "block", "graph", "mamba", "kernel", "max", "oom", "ib", "kb", "mb", "gb")
+"""A text without any of these is not about memory. Most lines have none, and this is found fast."""
+
+
+def about_memory(text: str) -> bool:
+    """Whether a line is about memory, so that a user should see it if no rule understands it."""
+    lowered = text[:_SEARCHED].lower()
+    return any(part in lowered for part in _PARTS) and _ABOUT_MEMORY.search(text, 0, _SEARCHED) is not None
 
 
 @frozen
@@ -36,9 +44,7 @@ class Unread:
         self._kept: list[UnreadLine] = []
 
     def add(self, number: int, text: str) -> None:
-        """Keep this line if it is about memory."""
-        if _ABOUT_MEMORY.search(text, 0, _SEARCHED) is None:
-            return
+        """Count this line, and keep it if it is one of the first."""
         self.count += 1
         if len(self._kept) < MOST_UNREAD:
             self._kept.append(UnreadLine(line=number, text=printable(masked(text))[:_LONGEST]))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shlex
 
+from hwcalc._version import __version__
+from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import Plan
+from hwcalc.report.records import EmittedDocument
 
-__all__ = ["emitted", "emitters"]
+__all__ = ["emitted", "emitted_document", "emitters"]
 
 
 def emitters() -> tuple[str, ...]:
@@ -25,6 +28,19 @@ def emitted(plan: Plan, engine: str) -> str:
     if plan.request.engine != engine:
         raise UsageError(f"the plan is of engine {plan.request.engine}, not {engine}.", hint=f"Add: --engine {engine}")
     return shlex.join(find_engine(engine)[0].command(_command_input(plan)))
+
+
+def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
+    """The same as a document: the command, and its words without the quotes of a shell."""
+    command = emitted(plan, engine)
+    return EmittedDocument(
+        schema_version=SCHEMA_VERSION,
+        kvplan_version=__version__,
+        engine=plan.request.engine,
+        engine_version=plan.request.engine_version,
+        command=command,
+        arguments=tuple(shlex.split(command)),
+    )
 
 
 def _command_input(plan: Plan) -> CommandInput:

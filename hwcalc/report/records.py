@@ -8,6 +8,7 @@ from hwcalc.sources.listing import KnownModel
 __all__ = [
     "DTypeInfo",
     "DTypesDocument",
+    "EmittedDocument",
     "EngineInfo",
     "EnginesDocument",
     "ErrorDocument",
@@ -25,6 +26,18 @@ class ErrorInfo:
     type: str
     message: str
     hint: str
+
+
+@frozen
+class EmittedDocument:
+    """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words."""
+
+    schema_version: str
+    kvplan_version: str
+    engine: str
+    engine_version: str | None
+    command: str
+    arguments: tuple[str, ...]
 
 
 @frozen

@@ -26,6 +26,7 @@ DOCUMENTS = (
     "probe",
     "receipt",
     "verify",
+    "emit",
     "error",
 )
 
@@ -67,6 +68,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "probe": probe.ProbeDocument,
         "receipt": receipt.Receipt,
         "verify": receipt.Verified,
+        "emit": records.EmittedDocument,
         "error": records.ErrorDocument,
     }
     schema = _of(classes[document])

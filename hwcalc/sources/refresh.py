@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hwcalc.errors import HubError, HubUnreachableError, KvplanError, ModelNotFoundError, UsageError
+from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError, UnwritableFileError, UsageError
 from hwcalc.files import write_atomically
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note, RawModel
@@ -47,7 +47,7 @@ def refresh(model_id: str, *, revision: str | None = None, token: str | None = N
     try:
         write_atomically(path, text.encode())
     except OSError as error:
-        raise KvplanError(
+        raise UnwritableFileError(
             f"{printable(str(path))} cannot be written: {error.strerror}.",
             hint="Check who may write there, or name another folder for your own catalog: XDG_CONFIG_HOME.",
         ) from error

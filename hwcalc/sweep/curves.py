@@ -15,7 +15,7 @@ from hwcalc.formulas import CacheTensor, LayerKind, Span
 from hwcalc.formulas.frozen import frozen
 from hwcalc.sweep.spans import Integers, positions
 
-__all__ = ["CURVES", "Curves", "Term", "amounts", "growth", "largest"]
+__all__ = ["CURVES", "ON_CURVES", "Curves", "Term", "amounts", "growth", "largest"]
 
 
 class Term(NamedTuple):
@@ -65,6 +65,10 @@ def _row_bytes(tensor: CacheTensor, opened: Opened) -> int:
 
 CURVES: Final[Mapping[str, Callable[[Opened], Curves]]] = {"reference": _reference}
 """Engine -> function that makes its curves for one model, dtype and number of ranks."""
+
+
+ON_CURVES: Final = frozenset({"engine", "dtype", "tp", "weights", "encoder_seq", "gpu", "memory_utilization", "margin"})
+"""Keywords of a plan that the curves support. If any other is given, each point is planned."""
 
 
 def largest(terms: Iterable[Term], tokens: int, encoder_tokens: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from time import monotonic
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.library.load import Missing
 from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
@@ -21,8 +23,9 @@ from hwcalc.planner.result import NO_VERDICT
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Budgets, EqualPoints, budgets_of, ends_of, equal_points, verdicts
-from hwcalc.sweep.curves import CURVES, Curves, amounts, growth, largest
-from hwcalc.sweep.grid import Grid, Missing, count
+from hwcalc.sweep.cost import in_words
+from hwcalc.sweep.curves import CURVES, ON_CURVES, Curves, amounts, growth, largest
+from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.spans import Integers
 
 __all__ = ["blocks"]
@@ -31,11 +34,11 @@ _ROWS: Final = 65_536
 """The most rows of one block, which limits the memory that a sweep takes."""
 _PLANNED_ROWS: Final = 128
 """The most rows of a block if every row is planned; fewer, so that rows and progress appear steadily."""
+_SETTLED_SECONDS: Final = 2.0
+"""Seconds after which the pace so far says how long the rest takes."""
 _INT64: Final = 2**63 - 1
 _MOST_IN_INT64: Final = 2**24
 """The most sequences for which no term of a GPU's memory equation comes near 64 bits."""
-_ON_CURVES: Final = frozenset({"engine", "dtype", "tp", "weights", "encoder_seq", "gpu", "memory_utilization", "margin"})
-"""Keywords of a plan that the curves support. If any other is given, each point is planned."""
 _OF_A_GPU: Final = frozenset({"gpu", "memory_utilization", "margin"})
 
 
@@ -44,17 +47,23 @@ def blocks(grid: Grid) -> Iterator[RowBlock]:
 
     A point that cannot be planned becomes a row with an ``error``; nothing is raised.
     """
-    total, done = count(grid), 0
+    total, done, begun = count(grid), 0, monotonic()
     axes = _Axes(grid.seqs, grid.batches)
     for model in grid.models:
         for block in [_missing(model, grid)] if isinstance(model, Missing) else _of_model(grid, axes, model):
             done += block.size
-            tell(f"{done:,} of {total:,} points")
+            tell(f"{done:,} of {total:,} points{_left(monotonic() - begun, done / total)}")
             yield block
 
 
+def _left(seconds: float, share: float) -> str:
+    """How much longer it takes, once that is known and worth a word."""
+    left = seconds / share - seconds
+    return f", about {in_words(left)} left" if seconds > _SETTLED_SECONDS and left >= 1 else ""
+
+
 def _missing(model: Missing, grid: Grid) -> RowBlock:
-    row = failed_row({"model": model.name, "engine": grid.engine.partition("@")[0]}, model.error.message)
+    row = failed_row({"model": model.id, "engine": grid.engine.partition("@")[0]}, model.error.message)
     return RowBlock(size=1, columns=row, failed=1, error=model.error)
 
 
@@ -93,7 +102,7 @@ class _LongestPoint:
 def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _LongestPoint | None:
     """The curves for these keywords; ``None`` if the engine has none. Raises the engine's error for the longest point."""
     rules = CURVES.get(find_engine(grid.engine)[0].name)
-    if rules is None or not keywords.keys() <= _ON_CURVES:
+    if rules is None or not keywords.keys() <= ON_CURVES:
         return None
     request = read_options(keywords).keywords()
     opened = open_request(model, seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)

@@ -9,19 +9,12 @@ from typing import Any
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.library.load import Missing
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Plan
 
-__all__ = ["Grid", "Missing", "check", "count"]
-
-
-@frozen
-class Missing:
-    """A model that could not be read; it becomes one row with the reason."""
-
-    name: str
-    error: KvplanError
+__all__ = ["Grid", "check", "count"]
 
 
 @frozen

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from hwcalc.errors import KvplanError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
-from hwcalc.library.load import ModelLike, load
+from hwcalc.library.load import ModelLike, load, load_each
 from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
 from hwcalc.planner.effects import no_encoder, without_effect
 from hwcalc.planner.values import read_flag
-from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
+from hwcalc.sweep.cost import MAX_TIME, estimated_seconds, in_words, parse_time
 from hwcalc.sweep.evaluate import blocks
-from hwcalc.sweep.grid import Grid, Missing, check, count
+from hwcalc.sweep.grid import Grid, check, count
 from hwcalc.sweep.records import SweepPoint
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 
     from hwcalc.library.keywords import SweepOptions
 
-__all__ = ["MOST_POINTS", "Sweep", "sweep"]
-
-MOST_POINTS: Final = 100_000_000
+__all__ = ["Sweep", "sweep"]
 
 
 @frozen
@@ -37,6 +36,8 @@ class Sweep:
     grid: Grid
     notes: tuple[Note, ...] = ()
     """Notes on options that have no effect on any row."""
+    seconds: float = 0.0
+    """About how long all rows take."""
 
     def __len__(self) -> int:
         return count(self.grid)
@@ -62,13 +63,14 @@ def sweep(
     tp: Numbers = None,
     every: bool = False,
     keep_going: bool = False,
+    max_time: str | float = MAX_TIME,
     **options: Unpack[SweepOptions],
 ) -> Sweep:
     """Plan every combination of the models and of the lists, as rows; ``options`` are further keywords of :func:`hwcalc.plan`.
 
     A list may be a Python list, or text with commas: ``[1, 2]``, ``"1k,4k"``, ``"1k..128k"``. A model may be a pattern of catalog ids;
-    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``. With ``keep_going``, so is a model that
-    cannot be read. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
+    ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``, and so is a model that cannot be
+    read; with ``keep_going`` also where no model can. A grid that would take longer than ``max_time`` by estimate is refused. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
     """
     from hwcalc.hardware.named import load_gpu
 
@@ -82,19 +84,28 @@ def sweep(
         "tps": numbers(tp, "tp") or (None,),
     }
     given = each_model(models, every=read_flag(every, "every"))
-    grid = Grid(models=tuple(_models(given, asked, keep_going=read_flag(keep_going, "keep_going"))), options=one_for_all)
+    grid = Grid(models=load_each(given, asked, keep_going=read_flag(keep_going, "keep_going")), options=one_for_all)
     grid = replace(grid, **axes)
-    points = count(grid)
-    if points > MOST_POINTS:
-        raise UsageError(f"the grid has {points:,} points.", hint=f"At most {MOST_POINTS:,}. Take larger steps, or fewer models.")
     grid = _with_draft(grid, asked)
+    seconds = _affordable(grid, parse_time(max_time, "max-time"))
     check(grid)
     read = [model for model in grid.models if isinstance(model, ModelSpec)]
     notes = (
         *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0]}, grid.tps),
         *no_encoder(read, asked.encoder_seq),
     )
-    return Sweep(grid=grid, notes=notes)
+    return Sweep(grid=grid, notes=notes, seconds=seconds)
+
+
+def _affordable(grid: Grid, most: float) -> float:
+    """The estimated seconds. Raises :class:`~hwcalc.errors.UsageError` if there are more than ``most``."""
+    seconds = estimated_seconds(grid, most)
+    if seconds > most:
+        raise UsageError(
+            f"the grid has {count(grid):,} points, which would take {in_words(seconds)} or more; {in_words(most)} is allowed.",
+            hint=f"Take larger steps or fewer models, or allow more: --max-time {math.ceil(seconds / 3600) + 1}h",
+        )
+    return seconds
 
 
 def _with_draft(grid: Grid, asked: Asked) -> Grid:
@@ -102,17 +113,6 @@ def _with_draft(grid: Grid, asked: Asked) -> Grid:
     if asked.draft is not None:
         return replace(grid, options={**grid.options, "draft": load(asked.draft, asked.access, assume=asked.assume)})
     return replace(grid, option_draft=option_draft(asked.engine, asked.engine_options, asked.access, asked.assume))
-
-
-def _models(given: Sequence[ModelLike], asked: Asked, *, keep_going: bool) -> Iterator[ModelSpec | Missing]:
-    for number, model in enumerate(given, 1):
-        tell(f"reading model {number:,} of {len(given):,}")
-        try:
-            yield load(model, asked.access, revision=asked.revision, assume=asked.assume)
-        except KvplanError as error:
-            if not keep_going:
-                raise
-            yield Missing(name=str(model), error=error)
 
 
 def _cells(column: Column, size: int) -> Sequence[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hwcalc.errors import UnwritableFileError
 from hwcalc.profiles.calibration import (
     BANDWIDTH,
     SWITCH,
@@ -243,7 +244,7 @@ def test_killed_while_writing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Says so."""
     (tmp_path / "kvplan").write_text("a file", encoding="utf-8")
-    with pytest.raises(ProfileError, match="cannot be written"):
+    with pytest.raises(UnwritableFileError, match="cannot be written"):
         save_reading("l4", BANDWIDTH, Measurement(values={"read_gbps": 1.0}, measured=MEASURED))
 
 

@@ -13,21 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hwcalc.check.errors import CheckFileError
-from hwcalc.check.tree import LARGEST_FILE, MAX_DEPTH, MAX_NODES, Node, parse_tree, read_text
-
-
-def plain(node: Node) -> Any:
-    """A tree without its places."""
-    if isinstance(node.value, dict):
-        return {key: plain(value) for key, value in node.value.items()}
-    return [plain(value) for value in node.value] if isinstance(node.value, list) else node.value
+from hwcalc.check.tree import parse_tree, read_text
+from hwcalc.yaml_tree import LARGEST_FILE, MAX_DEPTH, MAX_NODES, plain_value
 
 
 def test_values_and_places() -> None:
     """Words, numbers and text by the core schema of YAML 1.2, each with its line and column from 1."""
     tree = parse_tree("a: 32\nb:\n  - 32k\n  - {c: 0.5, d: '7', e: true}\nf:\ng: yes\nh: 1e3 # remark\n", "f")
 
-    assert plain(tree) == {"a": 32, "b": ["32k", {"c": 0.5, "d": "7", "e": True}], "f": None, "g": "yes", "h": 1000.0}
+    assert plain_value(tree) == {"a": 32, "b": ["32k", {"c": 0.5, "d": "7", "e": True}], "f": None, "g": "yes", "h": 1000.0}
     inner = tree.value["b"].value[1]
     assert (inner.line, inner.column) == (4, 5)
     assert (inner.value["c"].line, inner.value["c"].column) == (4, 9)
@@ -86,14 +80,27 @@ documents = st.recursive(
 
 @given(documents)
 def test_json_is_read_as_json(document: Any) -> None:
-    """What Python's own reader of JSON makes of a document, this one does too; escapes that YAML writes otherwise apart."""
-    text = json.dumps([document], ensure_ascii=True)
-    if "\\ud" in text:
-        # YAML writes a character beyond the first plane otherwise: half of its pair is refused.
-        with pytest.raises(CheckFileError):
-            parse_tree(text, "f")
-    else:
-        assert plain(parse_tree(text, "f")) == [document]
+    """What Python's own reader of JSON makes of a document, this one does too, whether it is escaped or not."""
+    assert plain_value(parse_tree(json.dumps([document], ensure_ascii=True), "f")) == [document]
+
+
+@pytest.mark.parametrize(
+    "escaped", [r"\ud83d\ude00", r"\uD83D\uDE00", r"\\\ud83d\ude00", r"\"\ud83d\ude00", r"\\ud83d\\ude00", r"\udbff\udfff"]
+)
+def test_json_escapes_a_character_as_a_pair(escaped: str) -> None:
+    """A document that ``json.dumps`` wrote, with an emoji in a name."""
+    text = f'\n {{"a b": ["{escaped}", "x{escaped}{escaped}", "\'"]}}'
+
+    assert plain_value(parse_tree(text, "f")) == json.loads(text)
+
+
+@pytest.mark.parametrize("half", [r"\ud83d", r"\ude00", r"\ude00\ud83d", r"\ud83d\ud83d", r"\ud83d x", r"\ud83d\\ude00"])
+def test_half_of_a_pair_is_an_error_at_its_place(half: str) -> None:
+    """It is no character, and the hint says what to write."""
+    with pytest.raises(CheckFileError, match=r"f:2:\d+: not YAML: ") as caught:
+        parse_tree(f'{{\n"a": "{half}"}}', "f")
+
+    assert "both halves" in caught.value.hint
 
 
 @given(st.text(max_size=200))
@@ -112,8 +119,8 @@ def test_numbers_that_are_none_are_text() -> None:
     """NaN and infinity are left to the keys, which take neither; a huge number stays whole."""
     tree = parse_tree("[.inf, .nan, NaN, 0x10, 1_000, 9999999999999999999999, 1e999]", "f")
 
-    assert plain(tree)[:6] == [".inf", ".nan", "NaN", "0x10", "1_000", 9999999999999999999999]
-    assert math.isinf(plain(tree)[6])
+    assert plain_value(tree)[:6] == [".inf", ".nan", "NaN", "0x10", "1_000", 9999999999999999999999]
+    assert math.isinf(plain_value(tree)[6])
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfea\x00", b"a: \xe9"])
@@ -132,8 +139,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(b"a" * (LARGEST_FILE + 1))
     for name, said in {"": "is a folder", "pipe": "is a pipe", "gone": "there is no file", "large": "larger than 1 MiB"}.items():
-        with pytest.raises(CheckFileError, match=said):
+        with pytest.raises(CheckFileError, match=said) as caught:
             read_text(str(tmp_path / name))
+        assert not caught.value.message.endswith("..")
 
 
 def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
@@ -141,4 +149,4 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "kvplan.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1")
 
-    assert plain(parse_tree(read_text(str(path)), "f")) == {"a": 1}
+    assert plain_value(parse_tree(read_text(str(path)), "f")) == {"a": 1}

@@ -15,7 +15,8 @@ import pytest
 
 from hwcalc.cli import run as run_module
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import OutputError, View
+from hwcalc.cli.output import View
+from hwcalc.errors import OutputError
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 
 # 36 layers x 32,768 tokens x 8 heads x (128 + 128) x 1 byte.

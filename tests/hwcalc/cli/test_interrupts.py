@@ -164,7 +164,7 @@ def test_the_line_of_progress_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with (tmp_path / "terminal").open("w", encoding="utf-8", newline="") as stream, progress.shown(stream):
         tell("asking")
         time.sleep(0.3)
-        undo_all()
+        undo_all(130)
         shown = (tmp_path / "terminal").read_bytes().decode("ascii").split("\r")
 
     assert shown[1].startswith("kvplan: asking")
@@ -271,7 +271,7 @@ def test_what_killed_processes_left_is_deleted_a_day_later(tmp_path: Path) -> No
 
 def test_a_temporary_file_says_whose_it_is(tmp_path: Path) -> None:
     """It lies in the folder of the file, because only there can it take its place at once."""
-    with whole_file(tmp_path / "points.csv"):
+    with whole_file(str(tmp_path / "points.csv"), "--output"):
         (temporary,) = tmp_path.iterdir()
 
         assert temporary.name.startswith(".points.csv.")

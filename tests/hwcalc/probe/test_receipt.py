@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hwcalc.engines.lora import parse_lora
-from hwcalc.errors import ConfigError, UsageError
+from hwcalc.errors import ConfigError, KvplanError
 from hwcalc.library.plan import load_model
 from hwcalc.planner.context import open_request
 from hwcalc.probe.receipt import check_path, make_receipt, read_receipt, verify, write_receipt
@@ -208,11 +208,13 @@ def test_files_that_are_no_receipt(tmp_path: Path, capsys: Capture, text: str | 
     assert err.startswith("kvplan: ")
 
 
-@pytest.mark.parametrize("path", ["", "/nowhere/at/all/r.json", "/", "a\0b", "."])
-def test_a_place_where_no_receipt_can_be(path: str) -> None:
+@pytest.mark.parametrize(("path", "status"), [("", 2), ("/nowhere/at/all/r.json", 74), ("/", 74), ("a\0b", 2), (".", 74)])
+def test_a_place_where_no_receipt_can_be(path: str, status: int) -> None:
     """It is said before anything is measured."""
-    with pytest.raises(UsageError):
+    with pytest.raises(KvplanError) as caught:
         check_path(path)
+
+    assert caught.value.exit_code == status
 
 
 def test_requests_that_a_receipt_should_not_make(tmp_path: Path) -> None:

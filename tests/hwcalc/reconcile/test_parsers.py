@@ -375,7 +375,7 @@ def test_lines_are_bounded_and_clean() -> None:
 def test_too_many_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading ends, and says so."""
     monkeypatch.setattr("hwcalc.reconcile.lines.MOST_LINES", 3)
-    reader = Reader(["a"] * 10)
+    reader = Reader(["INFO a line"] * 10)
     assert len(list(reader)) == 3
     assert "first 3 lines" in reader.remarks[0]
 

@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_has_a_way_out(
     loopback.add("org/name", MODEL)
     status, _, err = run(capsys, "models", "--refresh", "org/name")
 
-    assert status == 2
+    assert status == 74
     assert "cannot be written" in err
     assert "XDG_CONFIG_HOME" in err
 

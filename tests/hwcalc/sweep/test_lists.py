@@ -90,3 +90,13 @@ def test_model_names_that_are_none(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelNotFoundError):
             model_names([name], every=False)
+
+
+def test_a_file_of_models_is_bounded(tmp_path: Path) -> None:
+    """No name is longer than a path may be, and no file is larger than a hundred thousand ids."""
+    path = tmp_path / "models"
+    for text, said in (("x" * 5000, "more than 4,096 characters"), ("a/b\n" * 2**20 + "c", "larger than 4 MiB")):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ModelNotFoundError, match=said) as caught:
+            model_names((f"@{path}",), every=False)
+        assert len(caught.value.message) < 300

@@ -49,8 +49,9 @@ def test_option_reaches_the_plans(capsys: Capture, monkeypatch: pytest.MonkeyPat
         seen.append(wanted)
         raise ReachedError
 
-    for module in (compare, rows):
-        monkeypatch.setattr(module, "load", read)
+    for place in ("compare", "load"):
+        monkeypatch.setattr(f"hwcalc.library.{place}.load", read)
+    monkeypatch.setattr(rows, "load", read)
     for module in (compare, grid):
         monkeypatch.setattr(module, "plan_loaded", lambda model, given, _: plan(model, **given))
     run(capsys, command, QWEN)

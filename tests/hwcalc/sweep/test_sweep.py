@@ -17,14 +17,13 @@ import jsonschema
 import pytest
 
 from hwcalc import KvplanError, load_model, plan
-from hwcalc.errors import UsageError
+from hwcalc.files import whole_file
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.catalog import list_models
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.progress import listening
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, RowBlock, row_of
 from hwcalc.sweep.evaluate import blocks
-from hwcalc.sweep.files import whole_file
 from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.writers import texts, write_parquet
@@ -246,7 +245,7 @@ def test_no_point_at_all(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        ([QWEN, "no/model", "--seq", "8"], 3),
+        (["no/other", "no/model", "--seq", "8"], 3),
         (["no-such-*"], 3),
         ([], 2),
         ([QWEN, "--dtype", "bf16,fp9"], 2),
@@ -263,8 +262,9 @@ def test_no_point_at_all(capsys: Capture) -> None:
         ([QWEN, "--format", "xml"], 2),
         ([QWEN, "--format", "parquet"], 2),
         ([QWEN, "--output", "points.xls"], 2),
-        ([QWEN, "--output", "/no/such/folder/points.csv"], 2),
-        ([QWEN, "--output", "/dev/null", "--format", "csv"], 2),
+        ([QWEN, "--output", "/no/such/folder/points.csv"], 74),
+        ([QWEN, "--output", "/dev", "--format", "csv"], 74),
+        ([QWEN, "--output", "/dev/full", "--format", "csv"], 74),
         (["--all", "--seq", "1..1000000:1", "--batch", "1..1000:1"], 2),
     ],
 )
@@ -391,7 +391,7 @@ def test_a_file_is_only_seen_whole(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     def write() -> None:
-        with whole_file(str(target)) as file:
+        with whole_file(str(target), "--output") as file:
             for piece in texts("csv", broken()):
                 file.write(piece.encode())
 
@@ -402,10 +402,12 @@ def test_a_file_is_only_seen_whole(tmp_path: Path) -> None:
     assert [target] == list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["", "missing/points.csv", "a\0b"])
-def test_no_place_for_a_file(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "status"), [("", 74), ("missing/points.csv", 74), ("a\0b", 2)])
+def test_no_place_for_a_file(tmp_path: Path, name: str, status: int) -> None:
     """A folder, a folder that is not there, and no name at all."""
-    with pytest.raises(UsageError), whole_file(f"{tmp_path}/{name}"):
+    with pytest.raises(KvplanError) as caught, whole_file(f"{tmp_path}/{name}", "--output"):
         pass
+
+    assert caught.value.exit_code == status
 
     assert list(tmp_path.iterdir()) == []

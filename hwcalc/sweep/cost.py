@@ -1,0 +1,92 @@
+"""What a grid costs: an estimate of its time from a few plans of each model, because a point may take a microsecond or a minute."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from time import perf_counter
+from typing import Final
+
+from hwcalc.engines import find_engine
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.model import ModelSpec
+from hwcalc.sweep.curves import CURVES, ON_CURVES
+from hwcalc.sweep.grid import Grid
+
+__all__ = ["MAX_TIME", "estimated_seconds", "in_words", "parse_time"]
+
+MAX_TIME: Final = "1h"
+"""The most time that a sweep may take by its estimate, unless the user allows more."""
+_LONGEST_SECONDS: Final = 366 * 86_400
+_CURVE_SECONDS: Final = 2e-6
+"""A point that is evaluated from curves and written as CSV: 1.3 to 2 us on a core of 2020 and later."""
+_PLAN_SECONDS: Final = 0.002
+_GROUP_SECONDS: Final = 0.0002
+"""A plan, and each group of equal layers in it, where no plan is worth timing."""
+_WORTH_TIMING: Final = 20
+"""Plans of one model from which on timing a few of them takes little beside all."""
+_MOST_TIMED: Final = 6
+_TIMED_SECONDS: Final = 0.1
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+_TIME: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) ?([a-z]{0,3})", re.ASCII)
+
+
+def parse_time(text: str | float, option: str) -> float:
+    """Seconds, as in ``90``, ``90s``, ``10m``, ``2h`` or ``1d``.
+
+    >>> parse_time("1.5h", "max-time"), parse_time(90, "max-time")
+    (5400.0, 90.0)
+    """
+    match = None if isinstance(text, bool) else _TIME.fullmatch(str(text).strip().lower())
+    if match is None or match[2] not in _UNITS or not 0 < (seconds := float(match[1]) * _UNITS[match[2]]) <= _LONGEST_SECONDS:
+        raise UsageError(f"{option} is no length of time: {str(text)[:40]!r}", hint="Allowed: 90s, 10m, 2h or 1d, up to 366d.")
+    return seconds
+
+
+def in_words(seconds: float) -> str:
+    """About how long this is.
+
+    >>> in_words(7), in_words(100), in_words(5400), in_words(1e7)
+    ('7 s', '2 min', '1.5 h', '116 days')
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.2g} h" if seconds < 2 * 86_400 else f"{seconds / 86_400:,.0f} days"
+
+
+def estimated_seconds(grid: Grid, most: float) -> float:
+    """About how long all points take. It stops adding once there is more than ``most``."""
+    models = [model for model in grid.models if isinstance(model, ModelSpec)]
+    settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
+    points = settings * len(grid.seqs or (0,)) * len(grid.batches)
+    keywords = grid.keywords(grid.dtypes[0], grid.gpus[0], grid.tps[0])
+    curves = find_engine(grid.engine)[0].name in CURVES and keywords.keys() <= ON_CURVES
+    # Every point of a curve costs little, but each of its settings is planned; the lists are checked with one plan for each entry.
+    plans = settings if curves else points
+    total = len(models) * points * _CURVE_SECONDS if curves else 0.0
+    for model in models:
+        if total > most:
+            break
+        total += plans * _seconds_of_a_plan(grid, model, plans)
+    return total
+
+
+def _seconds_of_a_plan(grid: Grid, model: ModelSpec, plans: int) -> float:
+    if plans < _WORTH_TIMING:
+        return _PLAN_SECONDS + _GROUP_SECONDS * len(model.stack.groups)
+    keywords = grid.keywords(grid.dtypes[0], grid.gpus[0], grid.tps[0])
+    ends = ((max(grid.seqs, default=None), max(grid.batches)), (min(grid.seqs, default=None), min(grid.batches)))
+    # The first plans load modules and profiles, so quick ones are timed again.
+    spent: list[float] = []
+    while len(spent) < _MOST_TIMED and sum(spent) < _TIMED_SECONDS:
+        spent.append(_timed(grid, model, keywords, *ends[len(spent) % 2]))
+    return min(spent)
+
+
+def _timed(grid: Grid, model: ModelSpec, keywords: dict[str, object], seq: int | None, batch: int) -> float:
+    begun = perf_counter()
+    with suppress(KvplanError):
+        grid.plan(model, keywords, seq, batch)
+    return perf_counter() - begun

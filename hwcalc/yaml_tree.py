@@ -1,0 +1,197 @@
+"""Untrusted YAML as a tree in which every value has its line and column.
+
+A check file may come with anybody's pull request, and a profile from anybody's folder. Therefore this reader builds its tree from the
+parser's events, without recursion, and nothing is expanded, constructed or called. The composer of libyaml would recurse in C, where
+30 KB of brackets end the process. The reader accepts comments, bare words and the values that JSON has: mappings, lists, text, whole
+numbers, decimals, true, false, null. Aliases, anchors, tags, a second document, duplicate keys and keys that are not text are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import printable
+
+__all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
+
+LARGEST_FILE: Final = 1024**2
+"""Bytes of a file. A thousand checks take a tenth of this."""
+MAX_DEPTH: Final = 12
+"""Levels of nesting. A check file has up to four. The scanner's time grows with their square, and it stops here."""
+MAX_NODES: Final = 100_000
+MAX_DIRECTIVES: Final = 16
+"""Lines that begin with ``%``. The parser compares each directive with all others before its first event."""
+
+_INTEGER = re.compile(r"[-+]?[0-9]{1,30}")
+_DECIMAL = re.compile(r"[-+]?(?:[0-9]{1,30}\.[0-9]{0,30}|\.[0-9]{1,30}|[0-9]{1,30}(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?")
+_HALF = re.compile("[\ud800-\udfff]")
+_DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])%")
+_QUOTED = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u(?P<high>[dD][89abAB][0-9a-fA-F]{2})\\u(?P<low>[dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
+_WORDS: Final = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_SHARE = "Write it out: each value stands where it is used."
+_WHOLE = "Write the character itself, or both halves of its pair."
+
+
+class TreeError(ValueError):
+    """A text that is no tree: the problem, its line and column from 1 (``None`` if it has no place), and what to write instead.
+
+    ``key`` is the key that the problem is about, if there is one.
+    """
+
+    def __init__(
+        self, problem: str, *, line: int | None = None, column: int | None = None, hint: str = "", key: str | None = None
+    ) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.line = line
+        self.column = column
+        self.hint = hint
+        self.key = key
+
+
+@frozen
+class Node:
+    """One value with its line and column, both counted from 1.
+
+    ``value`` is text, an integer, a float, a bool, ``None``, a ``list`` of nodes or a ``dict`` from text to nodes. ``text`` is a scalar
+    as it was written; ``keys`` has a node for each key of a mapping.
+    """
+
+    value: Any
+    line: int
+    column: int
+    text: str = ""
+    keys: dict[str, Node] | None = None
+
+
+def plain_value(node: Node) -> Any:
+    """The value without places: text, numbers, lists and dicts. Nesting is bounded by :data:`MAX_DEPTH`."""
+    if isinstance(node.value, dict):
+        return {key: plain_value(value) for key, value in node.value.items()}
+    return [plain_value(value) for value in node.value] if isinstance(node.value, list) else node.value
+
+
+def read_tree(text: str) -> Node:
+    """The tree of a text. Raises :class:`TreeError`."""
+    import yaml
+
+    if len(text) > LARGEST_FILE:
+        raise TreeError(f"is larger than {LARGEST_FILE // 1024**2} MiB")
+    if "%" in text and sum(1 for _ in _DIRECTIVE.finditer(text)) > MAX_DIRECTIVES:
+        raise TreeError(f"has more than {MAX_DIRECTIVES} lines that begin with % (directives)")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Builder(yaml).build(yaml.parse(_with_whole_pairs(text), Loader=loader))
+    except yaml.MarkedYAMLError as error:
+        problem, mark = printable(error.problem or "it ends too early"), error.problem_mark
+        line, column = (None, None) if mark is None else (mark.line + 1, mark.column + 1)
+        hint = _WHOLE if "Unicode character escape" in problem else ""
+        raise TreeError(f"not YAML: {problem}", line=line, column=column, hint=hint) from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, TreeError):
+            raise
+        reason = printable(str(getattr(error, "reason", "") or "it cannot be read"))
+        raise TreeError(f"not YAML: {reason}") from error
+
+
+def _with_whole_pairs(text: str) -> str:
+    r"""The text of a JSON document with YAML's escape for each character that JSON escapes as a pair (``\ud83d\ude00``)."""
+    if "\\u" not in text or not text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        return text
+    return _QUOTED.sub(lambda quoted: _ESCAPE.sub(_whole, quoted[0]), text)
+
+
+def _whole(escape: re.Match[str]) -> str:
+    if escape["high"] is None:
+        return escape[0]
+    return f"\\U{0x10000 + ((int(escape['high'], 16) - 0xD800) << 10) + int(escape['low'], 16) - 0xDC00:08X}"
+
+
+class _Builder:
+    """Turns events into nodes, with a stack of the open containers."""
+
+    def __init__(self, yaml: Any) -> None:
+        self._yaml = yaml
+        self._open: list[tuple[Node, list[Node]]] = []  # the list holds a mapping's pending key, if there is one
+        self._root: Node | None = None
+        self._count = 0
+
+    def build(self, events: Any) -> Node:
+        yaml = self._yaml
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._error(event, "a second document (---) is not allowed")
+            elif isinstance(event, yaml.AliasEvent):
+                raise self._error(event, "an alias (*name) is not allowed", _SHARE)
+            elif isinstance(event, yaml.ScalarEvent):
+                self._add(event, self._scalar(event))
+            elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+                mapping = isinstance(event, yaml.MappingStartEvent)
+                node = self._node(event, {} if mapping else [], keys={} if mapping else None)
+                self._add(event, node)
+                self._open.append((node, []))
+                if len(self._open) > MAX_DEPTH:
+                    raise self._error(event, f"nested more than {MAX_DEPTH} levels deep")
+            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+                self._open.pop()
+        if self._root is None:
+            raise TreeError("is empty")
+        return self._root
+
+    def _node(self, event: Any, value: Any, *, text: str = "", keys: dict[str, Node] | None = None) -> Node:
+        if event.anchor is not None:
+            raise self._error(event, "an anchor (&name) is not allowed", _SHARE)
+        if event.tag is not None:
+            raise self._error(event, "a tag (!name) is not allowed")
+        self._count += 1
+        if self._count > MAX_NODES:
+            raise self._error(event, f"more than {MAX_NODES:,} values")
+        mark = event.start_mark
+        return Node(value=value, line=mark.line + 1, column=mark.column + 1, text=text, keys=keys)
+
+    def _scalar(self, event: Any) -> Node:
+        text: str = event.value
+        if _HALF.search(text):
+            raise self._error(event, "half of a UTF-16 pair is no character")
+        value: Any = text
+        if event.style is None or event.style == "":
+            if text in _WORDS:
+                value = _WORDS[text]
+            elif _INTEGER.fullmatch(text):
+                value = int(text)
+            elif _DECIMAL.fullmatch(text):
+                value = float(text)
+        return self._node(event, value, text=text)
+
+    def _add(self, event: Any, node: Node) -> None:
+        if not self._open:
+            self._root = node
+            return
+        container, pending = self._open[-1]
+        if container.keys is None:
+            container.value.append(node)
+        elif pending:
+            container.value[pending.pop().text] = node
+        else:
+            if not isinstance(node.value, (str, int, float, bool)) or not node.text:
+                raise self._error(event, "a key must be plain text")
+            if node.text in container.keys:
+                first = container.keys[node.text].line
+                shown = printable(node.text)[:60]
+                raise self._error(event, f"the key {shown!r} stands twice (first in line {first})", key=shown)
+            container.keys[node.text] = node
+            pending.append(node)
+
+    def _error(self, event: Any, problem: str, hint: str = "", *, key: str | None = None) -> TreeError:
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        return TreeError(problem, line=line, column=column, hint=hint, key=key)
