@@ -5,7 +5,7 @@ from __future__ import annotations
 from reprlib import Repr
 from typing import Final
 
-__all__ = ["TIMES", "brief", "clean", "printable", "shown"]
+__all__ = ["TIMES", "clean", "printable", "quoted", "shown"]
 
 TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
 
@@ -20,7 +20,7 @@ def shown(text: str, longest: int = 80) -> str:
     return f"'{printable(text if len(text) <= longest else text[: longest - 3] + '...')}'"
 
 
-class _Brief(Repr):
+class _Quoted(Repr):
     """The start of any value's ``repr``. It also ends for values that contain themselves, and for objects whose ``repr`` fails."""
 
     def repr_int(self, x: int, level: int) -> str:
@@ -31,15 +31,15 @@ class _Brief(Repr):
 _LONGEST_BITS: Final = 192
 
 
-def brief(value: object, longest: int = 60) -> str:
+def quoted(value: object, longest: int = 60) -> str:
     """Any value for a message, as Python writes it, in at most ``longest`` characters.
 
-    >>> brief("32 k"), brief([1, None]), brief(10**5000)
+    >>> quoted("32 k"), quoted([1, None]), quoted(10**5000)
     ("'32 k'", '[1, None]', 'a whole number of 16,610 bits')
     """
     if isinstance(value, str) and len(value) <= longest:
         return repr(value)
-    short = _Brief()
+    short = _Quoted()
     short.maxstring = short.maxother = short.maxlong = longest
     text = short.repr(value)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -8,7 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
-from hwcalc.text import brief
+from hwcalc.text import quoted
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -55,11 +55,11 @@ def _integer_or_text(value: object, what: str, allowed: str) -> int | str:
     if not isinstance(value, bool):
         with suppress(Exception):  # the value may be anything, and so may be what its __index__ raises
             return index(value)  # type: ignore[arg-type]
-    raise UsageError(f"{what} is not a whole number: {brief(value, 40)} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
+    raise UsageError(f"{what} is not a whole number: {quoted(value, 40)} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
 
 
 def _given(value: int | str) -> str:
-    return value[:40] if isinstance(value, str) else brief(value, 40)
+    return value[:40] if isinstance(value, str) else quoted(value, 40)
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
@@ -99,7 +99,7 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     text = str(value).strip() if isinstance(value, (int, float, str)) and not whole else ""
     number, percent, rest = text.partition("%")
     if rest or _SHARE.fullmatch(number.strip()) is None:
-        raise UsageError(f"{what} is not a number: {brief(value)}", hint="Allowed: a share such as 0.05, or 5%.")
+        raise UsageError(f"{what} is not a number: {quoted(value)}", hint="Allowed: a share such as 0.05, or 5%.")
     return Fraction(number.strip()) / (100 if percent else 1)
 
 

@@ -24,7 +24,7 @@ from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
 from hwcalc.planner.values import read_flag
-from hwcalc.text import brief, printable
+from hwcalc.text import printable, quoted
 
 __all__ = ["CheckOptions", "check", "run_checks"]
 
@@ -62,7 +62,7 @@ def check(
     """
     paths, baselines = texts(files, "files"), texts(baseline, "baseline")
     if not isinstance(lock, str) or lock not in _LOCKS:
-        raise UsageError(f"lock is {brief(lock)}.", hint=f"Allowed: {', '.join(_LOCKS)}.")
+        raise UsageError(f"lock is {quoted(lock)}.", hint=f"Allowed: {', '.join(_LOCKS)}.")
     growth = parse_growth(max_growth)
     options = CheckOptions(
         lock=lock,

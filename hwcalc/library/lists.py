@@ -9,7 +9,7 @@ from typing import Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.load import ModelLike
-from hwcalc.text import brief
+from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
 __all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "texts", "words"]
@@ -27,7 +27,7 @@ def texts(given: str | Sequence[str], what: str, *, hint: str = "") -> Sequence[
     """The strings of an argument that is one string or a list of them. Raises :class:`~hwcalc.errors.UsageError` for anything else."""
     found = [given] if isinstance(given, str) else given
     if not isinstance(found, (list, tuple)) or not all(isinstance(text, str) for text in found):
-        raise UsageError(f"{what} must be a string or a list of strings (got {brief(given)}).", hint=hint)
+        raise UsageError(f"{what} must be a string or a list of strings (got {quoted(given)}).", hint=hint)
     return found
 
 

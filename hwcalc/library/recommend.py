@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
 from hwcalc.library.lists import texts, words
-from hwcalc.text import brief
+from hwcalc.text import quoted
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def recommend(
     )
     most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
     if instances is not None and not isinstance(instances, str):
-        raise UsageError(f"instances must be a string (got {brief(instances)}).", hint='Write instances="aws", or "all".')
+        raise UsageError(f"instances must be a string (got {quoted(instances)}).", hint='Write instances="aws", or "all".')
     notes: list[Note] = []
     if instances is None:
         candidates = gpu_candidates(names, vendors=makers, categories=kinds, notes=notes)

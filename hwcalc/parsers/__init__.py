@@ -17,7 +17,7 @@ from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
-from hwcalc.text import brief
+from hwcalc.text import quoted
 
 __all__ = ["ASSUMPTIONS", "parse"]
 
@@ -66,7 +66,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     if found is not None:
         family, config = found
         if config.model_type != top.model_type and config.where == "" and not top.has_class:
-            declared = f"model_type {brief(top.model_type)} is not known" if top.model_type else "The config has no model_type"
+            declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
             message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
             notes.append(Note(code="by-architecture", message=message))
     elif assume is None:
@@ -188,7 +188,7 @@ def _read(family: Family, config: Config) -> Reading:
 
 def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureError:
     model_type = raw.config.get("model_type")
-    what = f"model_type {brief(model_type)}" if model_type else "no model_type"
+    what = f"model_type {quoted(model_type)}" if model_type else "no model_type"
     with_architecture = f", architecture {architecture[:60]!r}" if architecture else ""
     return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=ASSUME_HINT)
 

@@ -14,7 +14,7 @@ from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
-from hwcalc.text import brief
+from hwcalc.text import quoted
 
 __all__ = ["MAX_LAYERS", "Config"]
 
@@ -382,9 +382,9 @@ def _disagree(name: str, value: Any, other: str, its_value: Any) -> str:
 def _written(value: Any) -> str:
     """A value as the file writes it. A dict from Python may hold what no file does: that is described."""
     try:
-        return json.dumps(value, default=brief)
+        return json.dumps(value, default=quoted)
     except (ValueError, TypeError, RecursionError):
-        return brief(value)
+        return quoted(value)
 
 
 def _short(value: Any) -> str:

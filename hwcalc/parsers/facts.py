@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelFacts
-from hwcalc.text import brief
+from hwcalc.text import quoted
 
 __all__ = ["model_facts"]
 
@@ -27,7 +27,7 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
     return ModelFacts(
         hash_routed_layers=_first(levels, "num_hash_layers") or 0,
         experts_per_token=_first(levels, "num_experts_per_tok") or 0,
-        expert_dtype=expert_dtype if expert_dtype is None or isinstance(expert_dtype, str) else brief(expert_dtype),
+        expert_dtype=expert_dtype if expert_dtype is None or isinstance(expert_dtype, str) else quoted(expert_dtype),
         part_types={name: _type_of(inner) for name, inner in parts.items()},
         ties_text_embeddings=None if text is None else bool(text.get("tie_word_embeddings")),
         draft_vocab_size=_number(config, "draft_vocab_size"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
-from hwcalc.text import brief
+from hwcalc.text import quoted
 from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{name} must be a string (got {brief(value)}).", hint=f'Write {name}="...".')
+        raise UsageError(f"{name} must be a string (got {quoted(value)}).", hint=f'Write {name}="...".')
     return value
 
 
@@ -66,7 +66,7 @@ def _size(value: Any, name: str) -> int:
 def read_flag(value: Any, name: str) -> bool:
     """A truth value; 0 and 1 are allowed. Raises :class:`~hwcalc.errors.UsageError` for anything else."""
     if not isinstance(value, int) or value not in (0, 1):
-        raise UsageError(f"{name} must be true or false (got {brief(value)}).", hint=f"Write {name}=True, or leave it out.")
+        raise UsageError(f"{name} must be true or false (got {quoted(value)}).", hint=f"Write {name}=True, or leave it out.")
     return bool(value)
 
 
@@ -78,7 +78,7 @@ def _written(value: object, name: str) -> str:
         return str(value)
     except Exception as error:
         raise UsageError(
-            f"engine option {name[:40]} cannot be written out: {brief(value)}.", hint="Give text, a number, true or false."
+            f"engine option {name[:40]} cannot be written out: {quoted(value)}.", hint="Give text, a number, true or false."
         ) from error
 
 
@@ -89,7 +89,7 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, item in value.items():
         if not isinstance(key, str) or isinstance(item, (list, tuple, dict, set)) or item is None:
-            raise UsageError(f"{name} must map names to plain values (got {brief(key)}: {brief(item)}).")
+            raise UsageError(f"{name} must map names to plain values (got {quoted(key)}: {quoted(item)}).")
         options[key] = _written(item, key)
     return options
 
