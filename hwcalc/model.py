@@ -11,6 +11,7 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
+from hwcalc.text import message as safe_message
 
 __all__ = ["FIDELITY", "Definition", "ModelFacts", "ModelSpec", "Note", "Parameters", "RawModel", "WeightFacts", "qualified"]
 
@@ -51,10 +52,13 @@ class Definition(Shown, enum.StrEnum):
 
 @frozen
 class Note:
-    """Something a reader should know: a stable code and a sentence."""
+    """Something a reader should know: a stable code and a sentence, which is cleaned and cut as the message of an error is."""
 
     code: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", safe_message(self.message))
 
 
 FIDELITY: Final = "fidelity"

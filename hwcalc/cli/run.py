@@ -79,5 +79,5 @@ def _print(result: Any) -> int:
         return result if isinstance(result, int) else 0
     for remark in result.remarks:
         write(sys.stderr, f"kvplan: {remark}\n")
-    write(sys.stdout, result.text, json=result.json)
+    write(sys.stdout, result.text, json=result.json, commands=result.commands)
     return result.status
