@@ -211,6 +211,11 @@ class ModelSpec:
         found: T = self.worked_out[key]
         return found
 
+    @property
+    def address(self) -> str:
+        """What names the model on a command line of kvplan: the path of a local file, else its id."""
+        return self.location if self.source == "local" and self.location else self.id
+
     def as_built_by(self, engine: str) -> ModelSpec:
         """The model as ``engine`` builds it from this file. This is almost always the model itself."""
         return self.variants.get(engine, self)

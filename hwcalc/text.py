@@ -17,6 +17,7 @@ __all__ = [
     "LONGEST_WORD",
     "TIMES",
     "clean",
+    "csv_cell",
     "cut",
     "json_for",
     "lines_for",
@@ -51,6 +52,12 @@ _ANYWHERE: Final = re.compile(r"##(?=\w{0,40}\[)")
 _AT_START: Final = re.compile(
     r"^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m)*+)[-+~^](?=--|\+\+|~~|\^\^)", re.MULTILINE
 )
+# A formula begins with one of these signs, behind blanks and quotes, and behind a semicolon where a spreadsheet splits there.
+_SIGNS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212")
+_FORMULA: Final = re.compile(
+    r"((?:^|;)[\s\"'`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
+)
+_NUMBER: Final = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?")
 _COLOR: Final = re.compile(r"(\x1b\[[\d;]{0,16}m)")
 
 
@@ -181,6 +188,18 @@ def _json_escape(letter: str) -> str:
 
 def _colored(line: str) -> str:
     return "".join(part if place % 2 else _harmless(part) for place, part in enumerate(_COLOR.split(line)))
+
+
+def csv_cell(text: str) -> str:
+    """``text`` for a cell of CSV: :func:`clean`, and with an apostrophe before what a spreadsheet would run as a formula. Numbers stay.
+
+    >>> csv_cell("=cmd()"), csv_cell("-1.5"), csv_cell("a;@sum(1)"), csv_cell("-x")
+    ("'=cmd()", '-1.5', "a;'@sum(1)", "'-x")
+    """
+    text = clean(text)
+    if _SIGNS.isdisjoint(text) or _NUMBER.fullmatch(text):
+        return text
+    return _FORMULA.sub(r"\1'", text)
 
 
 def shell_word(text: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
+import os
 
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import ModelInfo, Plan
+from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
+from hwcalc.text import shell_word, shown
 
 __all__ = ["emitted", "emitters"]
 
@@ -19,20 +21,34 @@ def emitters() -> tuple[str, ...]:
 
 
 def emitted(plan: Plan, engine: str) -> str:
-    """The full command. Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine."""
+    """The full command, every word quoted for a shell. Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine."""
     if engine not in emitters():
-        raise UsageError(f"--emit {engine[:40]!r} is not known.", hint=f"Known: {', '.join(emitters())}.")
+        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
     if plan.request.engine != engine:
         raise UsageError(f"the plan is of engine {plan.request.engine}, not {engine}.", hint=f"Add: --engine {engine}")
-    return shlex.join(find_engine(engine)[0].command(_command_input(plan)))
+    return " ".join(map(shell_word, find_engine(engine)[0].command(_command_input(plan))))
+
+
+def _named(model: ModelInfo) -> tuple[str, str | None]:
+    """What an engine is given as the model: the path of a folder here, which is at no revision, else the id and its revision.
+
+    A path never looks like an id or an option: it begins with ``/`` or ``.``.
+    """
+    if model.source != "local" or model.location in {"", OPEN_FILE}:
+        return model.id, model.revision
+    folder, name = os.path.split(model.location)
+    path = (folder or os.curdir) if name in MODEL_FILES else model.location
+    within = path == os.curdir or path.startswith((f"{os.curdir}{os.sep}", f"{os.pardir}{os.sep}"))
+    return (path if within or os.path.isabs(path) or path == os.pardir else os.path.join(os.curdir, path)), None
 
 
 def _command_input(plan: Plan) -> CommandInput:
     request = plan.request
+    model, revision = _named(plan.model)
     return CommandInput(
         version=request.engine_version,
-        model=plan.model.id,
-        revision=plan.model.revision,
+        model=model,
+        revision=revision,
         seq=request.seq,
         kv_dtype=request.kv_dtype,
         kv_dtype_named=all(note.code != "default-dtype" for note in plan.notes),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from hwcalc.planner.result import Plan
 from hwcalc.report.markdown import markdown_table
 from hwcalc.report.table import PIPED_WIDTH, rendered
-from hwcalc.text import clean
+from hwcalc.text import clean, csv_cell
 
 __all__ = ["csv_text", "listing", "plan_csv"]
 
@@ -20,11 +20,11 @@ _PLAN_COLUMNS = (
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values with a header line."""
+    """Comma-separated values with a header line. Text that a spreadsheet would run as a formula stands behind an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return out.getvalue()
 
 

@@ -95,7 +95,7 @@ def flag_words(name: str, version: str, value: str | None = None) -> list[str]:
         return [flag.name]
     if flag.values and not (flag.any_value and _reached(flag.any_value, release)):
         _check_value(name, version, value)
-    return [flag.name, value]
+    return [f"{flag.name}={value}"] if value.startswith("-") else [flag.name, value]
 
 
 def switch_words(name: str, version: str, *, on: bool) -> list[str]:
