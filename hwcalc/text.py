@@ -16,6 +16,7 @@ __all__ = [
     "LONGEST_MESSAGE",
     "LONGEST_WORD",
     "TIMES",
+    "brief",
     "clean",
     "csv_cell",
     "cut",
@@ -92,10 +93,16 @@ def cut(text: str, longest: int) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """``text`` in quotes for a message: cut to ``longest`` characters, without secrets, with escapes for everything unsafe."""
-    text = without_tokens(text) if len(text) <= LONGEST_MESSAGE else text
-    short = text if len(text) <= longest else f"{without_tokens(text[:LONGEST_MESSAGE])[: longest - len(_DOTS)]}{_DOTS}"
-    return f"'{clean(printable(short))}'"
+    """``text`` in quotes for a message: :func:`brief`."""
+    return f"'{brief(text, longest)}'"
+
+
+def brief(text: str, longest: int = 80) -> str:
+    """``text`` for a message: cut to ``longest`` characters, without secrets, with escapes for everything unsafe."""
+    # A secret is found before its end is cut off.
+    start = without_tokens(text[:LONGEST_MESSAGE])
+    short = start if len(start) <= longest and len(text) <= LONGEST_MESSAGE else f"{start[: longest - len(_DOTS)]}{_DOTS}"
+    return clean(printable(short))
 
 
 def clean(text: str) -> str:

@@ -8,6 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -34,13 +35,13 @@ _LARGEST = 2**62
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     match = _NUMBER.fullmatch(text.strip().lower())
     if match is None or match[3] not in factors:
-        raise UsageError(f"{what} is not a number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is not a number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     digits = match[2] or ""
     scaled = int(match[1].replace(",", "").replace("_", "") + digits) * factors[match[3]]
     unit: int = 10 ** len(digits)
     value, rest = divmod(scaled, unit)
     if rest and (whole or factors[match[3]] == 1):
-        raise UsageError(f"{what} is not a whole number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is not a whole number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     return value
 
 
@@ -51,7 +52,9 @@ def _integer_or_text(value: object, what: str, allowed: str) -> int | str:
     if not isinstance(value, bool):
         with suppress(TypeError):
             return index(value)  # type: ignore[arg-type]
-    raise UsageError(f"{what} is not a whole number: {str(value)[:40]} ({type(value).__name__})", hint=f"Allowed: {allowed}.")
+    raise UsageError(
+        f"{what} is not a whole number: {brief(str(value), 40)} ({type(value).__name__})", hint=f"Allowed: {allowed}."
+    )
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:
@@ -60,7 +63,7 @@ def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimu
     value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _TOKEN_FACTORS, what, allowed, whole=True)
     if not minimum <= number <= _LARGEST:
-        raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is out of range: {brief(str(value), 40)}", hint=f"Allowed: {allowed}.")
     return number
 
 
@@ -73,7 +76,7 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
     value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
     if not 0 <= number <= _LARGEST:
-        raise UsageError(f"{what} is out of range: {str(value)[:40]}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is out of range: {brief(str(value), 40)}", hint=f"Allowed: {allowed}.")
     return number
 
 
@@ -89,7 +92,7 @@ def parse_share(value: float | str, what: str = "the share") -> Fraction:
     text = str(value).strip() if isinstance(value, (int, float, str)) and not isinstance(value, bool) else ""
     number, percent, rest = text.partition("%")
     if rest or _SHARE.fullmatch(number.strip()) is None:
-        raise UsageError(f"{what} is not a number: {value!r:.60}", hint="Allowed: a share such as 0.05, or 5%.")
+        raise UsageError(f"{what} is not a number: {brief(repr(value), 60)}", hint="Allowed: a share such as 0.05, or 5%.")
     return Fraction(number.strip()) / (100 if percent else 1)
 
 

@@ -12,7 +12,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import Plan
 from hwcalc.sources.document import read_document
-from hwcalc.text import printable
+from hwcalc.text import printable, shown
 from hwcalc.units import human_bytes, parse_share
 
 __all__ = ["Baseline", "Growth", "Subject", "compare", "mark_exact", "parse_growth", "read_baseline", "setup_of"]
@@ -80,7 +80,7 @@ def parse_growth(text: str) -> Growth:
     except UsageError:
         share = None
     if share is None or share < 0 or not (text.rstrip().endswith("%") or share == 0):
-        raise UsageError(f"--max-growth {printable(text)[:40]!r} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
+        raise UsageError(f"--max-growth {shown(text, 40)} is not a share.", hint="Allowed: 0%, 0.5%, 10%, ...")
     return Growth(numerator=share.numerator, denominator=share.denominator, text=text.strip())
 
 

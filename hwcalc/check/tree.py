@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from hwcalc.check.errors import CheckFileError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.text import printable
+from hwcalc.text import printable, shown
 
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_NODES", "Node", "parse_tree", "read_text"]
 
@@ -189,7 +189,7 @@ class _Builder:
                 raise self._error(event, "a key must be plain text")
             if node.text in container.keys:
                 first = container.keys[node.text].line
-                raise self._error(event, f"the key {printable(node.text)[:60]!r} stands twice (first in line {first})")
+                raise self._error(event, f"the key {shown(node.text, 60)} stands twice (first in line {first})")
             container.keys[node.text] = node
             pending.append(node)
 

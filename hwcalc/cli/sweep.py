@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, OutputError, write
 from hwcalc.errors import KvplanError, UsageError
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
@@ -91,10 +92,10 @@ def _format(format_: str | None, target: str | None, *, json: bool) -> str:
     chosen = (format_ or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else "csv")).strip().lower()
     if not chosen:
         raise UsageError(
-            f"the suffix {suffix[:20]} of --output names no format.", hint="Add: --format csv, jsonl, json or parquet"
+            f"the suffix {brief(suffix, 20)} of --output names no format.", hint="Add: --format csv, jsonl, json or parquet"
         )
     if chosen not in FORMATS:
-        raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+        raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
     if json and chosen != "json":
         raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
     if chosen == "parquet" and target is None:
@@ -156,4 +157,4 @@ def _write(format_: str, target: str | None, blocks: Iterable[RowBlock]) -> None
                 for piece in writers.texts(format_, blocks):
                     file.write(piece.encode("utf-8", "surrogateescape"))
     except OSError as error:
-        raise OutputError(f"{target[:80]} could not be written: {error.strerror or error}.") from error
+        raise OutputError(f"{brief(target, 80)} could not be written: {error.strerror or error}.") from error

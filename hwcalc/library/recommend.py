@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
+from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ def recommend(
     names, makers, kinds = _words(gpu, "gpu"), _words(vendor, "vendor"), _words(category, "category")
     most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
     if instances is not None and not isinstance(instances, str):
-        raise UsageError(f"instances must be a string (got {instances!r:.60}).", hint='Write instances="aws", or "all".')
+        raise UsageError(
+            f"instances must be a string (got {brief(repr(instances), 60)}).", hint='Write instances="aws", or "all".'
+        )
     notes: list[Note] = []
     if instances is None:
         candidates = gpu_candidates(names, vendors=makers, categories=kinds, notes=notes)
@@ -63,7 +66,7 @@ def _words(given: str | Sequence[str], what: str) -> tuple[str, ...]:
     """The words of a string or of several strings; commas separate words."""
     words = (given,) if isinstance(given, str) else given
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
-        raise UsageError(f"{what} must be a string or a list of strings (got {given!r:.60}).")
+        raise UsageError(f"{what} must be a string or a list of strings (got {brief(repr(given), 60)}).")
     found = tuple(part.strip() for text in words for part in text.split(","))
     if not all(found):
         raise UsageError(f"{what} has an empty name in it.", hint=f"Write {what} once for each, or names with commas between.")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
+from hwcalc.text import brief, shown
 from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ UNITS: Final = r"[0-9][0-9_,]*(?:(?:\.[0-9][0-9_,]*)?[ ]?[kKmMgGtT][iI]?[bB]|[ ]
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"{name} must be a string (got {value!r:.60}).", hint=f'Write {name}="...".')
+        raise UsageError(f"{name} must be a string (got {brief(repr(value), 60)}).", hint=f'Write {name}="...".')
     return value
 
 
@@ -58,7 +59,10 @@ def _size(value: Any, name: str) -> int:
     size = parse_bytes(value, name)
     if isinstance(value, str) and value.strip()[-1:].isdigit() and 0 < size < LEAST_BYTES:
         bare = value.strip()[:40]
-        raise UsageError(f"{name} {bare!r} has no unit.", hint=f"Write {bare}GiB or {bare}GB; a bare number is bytes.")
+        raise UsageError(
+            f"{name} {shown(bare, 40)} has no unit.",
+            hint=f"Write {brief(bare, 40)}GiB or {brief(bare, 40)}GB; a bare number is bytes.",
+        )
     return size
 
 
@@ -69,7 +73,7 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for key, item in value.items():
         if not isinstance(key, str) or isinstance(item, (list, tuple, dict, set)) or item is None:
-            raise UsageError(f"{name} must map names to plain values (got {key!r:.60}: {item!r:.60}).")
+            raise UsageError(f"{name} must map names to plain values (got {brief(repr(key), 60)}: {brief(repr(item), 60)}).")
         options[key] = str(item).lower() if isinstance(item, bool) else str(item)
     return options
 

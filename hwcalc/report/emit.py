@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.command import CommandInput
@@ -36,10 +36,9 @@ def _named(model: ModelInfo) -> tuple[str, str | None]:
     """
     if model.source != "local" or model.location in {"", OPEN_FILE}:
         return model.id, model.revision
-    folder, name = os.path.split(model.location)
-    path = (folder or os.curdir) if name in MODEL_FILES else model.location
-    within = path == os.curdir or path.startswith((f"{os.curdir}{os.sep}", f"{os.pardir}{os.sep}"))
-    return (path if within or os.path.isabs(path) or path == os.pardir else os.path.join(os.curdir, path)), None
+    file = Path(model.location)
+    path = file.parent if file.name in MODEL_FILES else file
+    return (str(path) if path.is_absolute() or path.parts[:1] in {(), ("..",)} else f"./{path}"), None
 
 
 def _command_input(plan: Plan) -> CommandInput:
