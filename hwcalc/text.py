@@ -56,7 +56,7 @@ _AT_START: Final = re.compile(
 # A formula begins with one of these signs, behind blanks and quotes, and behind a semicolon where a spreadsheet splits there.
 _SIGNS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212")
 _FORMULA: Final = re.compile(
-    r"((?:^|;)[\s\"'`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
+    r"((?:^|;)[\s\"`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
 )
 _NUMBER: Final = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?")
 _COLOR: Final = re.compile(r"(\x1b\[[\d;]{0,16}m)")

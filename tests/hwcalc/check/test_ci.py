@@ -153,7 +153,7 @@ def test_every_flag_of_the_action_exists() -> None:
 
     assert used <= flags
     assert used >= {"--format", "--baseline", "--max-growth", "--strict", "--offline", "--output"}
-    assert set(re.findall(r'--output=([a-z]+)=', STEP["run"])) <= set(FORMATS)
+    assert set(re.findall(r"--output=([a-z]+)=", STEP["run"])) <= set(FORMATS)
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]
         assert step["shell"] == "bash"
@@ -218,7 +218,16 @@ def test_the_hook_takes_every_name_for_a_file(tmp_path: Path, name: str) -> None
 
 
 # What Python would import from the working folder, or from PYTHONPATH, if it were let.
-LURKING: Final = ("pip.py", "venv.py", "sitecustomize.py", "usercustomize.py", "ensurepip.py", "json.py", "hwcalc/__init__.py", "hwcalc.py")
+LURKING: Final = (
+    "pip.py",
+    "venv.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "ensurepip.py",
+    "json.py",
+    "hwcalc/__init__.py",
+    "hwcalc.py",
+)
 
 
 def test_the_action_imports_nothing_of_the_checkout(tmp_path: Path) -> None:

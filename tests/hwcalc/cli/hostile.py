@@ -29,7 +29,18 @@ RUNNERS: Final = (
     "##[error]x", "##vso[task.setvariable variable=a]b", "##teamcity[buildStatus]", "x ##[group]y", "--- heading", "+++ heading", "~~~ heading",
     "section_start:1:a\r\x1b[0Kx", " ".join(["word"] * 30 + ["::error::x", "--- y"]), "y" * 97 + "::error::" + "y" * 97, "%0A::error::x",
 )  # fmt: skip
-SHELL: Final = ("a b'c\"d", "$(touch pwned)", "`touch pwned`", "a;b|c&d>e", "-x", "--output", "--", "%s%n{0}{x}", "[bold]x[/bold]", "<b>&amp;</b>")
+SHELL: Final = (
+    "a b'c\"d",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "a;b|c&d>e",
+    "-x",
+    "--output",
+    "--",
+    "%s%n{0}{x}",
+    "[bold]x[/bold]",
+    "<b>&amp;</b>",
+)
 SHEET: Final = ("=cmd|' /C calc'!A0", "+1+cmd", "-2+3+cmd", "@SUM(A1)", "\t=1+1", '"=1+1', "\uff1dcmd()", "x;=cmd()")
 LONG: Final = ("n" * 30_000, "many words " * 3_000, "\u05d0" * 5_000, "::" * 5_000, f"hf_{SECRET} " * 400)
 HOSTILE: Final = (*TOKENS, *TERMINAL, *UNICODE, *RUNNERS, *SHELL, *SHEET, *LONG)
