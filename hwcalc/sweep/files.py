@@ -24,7 +24,7 @@ def whole_file(name: str) -> Iterator[IO[bytes]]:
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"--output {brief(name, 80)} is not a regular file.", hint="Name a file, or leave --output out.")
-        temporary = path.parent / f".{brief(path.name, 80)}.{os.urandom(6).hex()}.tmp"
+        temporary = path.parent / f".{path.name[:80]}.{os.urandom(6).hex()}.tmp"
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a file name"

@@ -232,7 +232,7 @@ def _model_dtype(model: ModelSpec, requested: str | None) -> str:
     dtype = find_dtype(requested or "")
     if dtype is None or dtype.name not in FLOATS:
         raise UsageError(
-            f"engine option dtype={brief((requested or ''), 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+            f"engine option dtype={brief(requested or '', 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
     return dtype.name
 

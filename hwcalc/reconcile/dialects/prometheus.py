@@ -10,7 +10,6 @@ from typing import Final
 from hwcalc.reconcile.dialects.vllm_settings import NUMBERS, WORDS, set_word
 from hwcalc.reconcile.dialects.vllm_settings import plan_inputs as stated_inputs
 from hwcalc.reconcile.facts import Facts, number_at
-from hwcalc.text import brief
 
 __all__ = ["NAME", "SOUGHT", "TITLE", "PrometheusParser", "labels", "plan_inputs"]
 
@@ -52,7 +51,7 @@ class PrometheusParser:
             used = number_at(text, text.rfind(" "))
             if used is not None and 0 <= used.value <= 1:
                 rank = labels(text).get("engine")
-                named = f"engine {brief(rank, 6)}" if rank else None
+                named = f"engine {rank[:6]}" if rank else None
                 self.facts.add("usage_share", float(used.value), line=number, text=text, unit="share", rank=named)
 
     def _label(self, name: str, value: str, rank: str | None, number: int, text: str) -> None:
