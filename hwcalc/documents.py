@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from hwcalc.formulas.frozen import fields, is_frozen
 from hwcalc.formulas.shown import Shown
+from hwcalc.masking import without_tokens
+from hwcalc.text import json_for
 
 __all__ = ["SCHEMA_VERSION", "document_of", "dumps", "error_document", "escaped"]
 
@@ -37,8 +39,26 @@ def document_of(value: Any) -> Any:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The text of one JSON document, with a newline at its end. Raises ``ValueError`` for NaN and infinity."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """The text of one JSON document, with a newline at its end. Raises ``ValueError`` for NaN and infinity.
+
+    The values are kept, but for tokens; a terminal or a runner of CI jobs that shows the text finds nothing in it to obey.
+    """
+    text = _dumped(document)
+    if without_tokens(text) != text:
+        text = _dumped(_masked(document))
+    return json_for(text) + "\n"
+
+
+def _dumped(document: Any) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_tokens(value)
+    if isinstance(value, Mapping):
+        return {_masked(key): _masked(item) for key, item in value.items()}
+    return [_masked(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def error_document(*, code: int, type_: str, message: str, hint: str) -> dict[str, Any]:

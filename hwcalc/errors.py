@@ -1,11 +1,14 @@
 """All errors of the program. Each class has an exit code.
 
-A message says what the input was and what is allowed. The hint says what to type next.
+A message says what the input was and what is allowed. The hint says what to type next. Both are cleaned and cut when they are set, so that
+no input in them controls a terminal or fills a log.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
+
+from hwcalc.text import message as safe_message
 
 __all__ = [
     "ConfigError",
@@ -35,9 +38,18 @@ class KvplanError(Exception):
     type: ClassVar[str] = "error"
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = safe_message(message)
         self.hint = hint
+        super().__init__(self.message)
+
+    @property
+    def hint(self) -> str:
+        """The next thing to try; empty if there is nothing."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, text: str) -> None:
+        self._hint = safe_message(text)
 
 
 class UsageError(KvplanError, ValueError):

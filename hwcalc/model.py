@@ -11,6 +11,7 @@ from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.weights import Weights
+from hwcalc.text import message as safe_message
 
 __all__ = [
     "FIDELITY",
@@ -62,10 +63,13 @@ class Definition(Shown, enum.StrEnum):
 
 @frozen
 class Note:
-    """Something a reader should know: a stable code and a sentence."""
+    """Something a reader should know: a stable code and a sentence, which is cleaned and cut as the message of an error is."""
 
     code: str
     message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", safe_message(self.message))
 
 
 FIDELITY: Final = "fidelity"
@@ -226,6 +230,11 @@ class ModelSpec:
             self.worked_out[key] = make()
         found: T = self.worked_out[key]
         return found
+
+    @property
+    def address(self) -> str:
+        """What names the model on a command line of kvplan: the path of a local file, else its id."""
+        return self.location if self.source == "local" and self.location else self.id
 
     def as_built_by(self, engine: str) -> ModelSpec:
         """The model as ``engine`` builds it from this file. This is almost always the model itself."""

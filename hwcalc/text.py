@@ -1,13 +1,79 @@
-"""Make text from outside safe for terminals and messages."""
+"""Make text from outside safe for terminals, runners of CI jobs, messages and command lines.
+
+:func:`printable` and :func:`shown` are for values, :func:`clean` for cells and lines, :func:`message` for a whole message, :func:`lines_for`
+for a whole output. Each can be applied to its own result.
+"""
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from reprlib import Repr
 from typing import Final
 
-__all__ = ["TIMES", "clean", "printable", "quoted", "shown"]
+from hwcalc.masking import without_tokens
+
+__all__ = [
+    "LONGEST_MESSAGE",
+    "LONGEST_WORD",
+    "TIMES",
+    "brief",
+    "clean",
+    "csv_cell",
+    "cut",
+    "json_for",
+    "lines_for",
+    "message",
+    "operand",
+    "printable",
+    "quoted",
+    "shell_word",
+    "shown",
+    "unsafe",
+]
 
 TIMES = "×"  # noqa: RUF001 - a multiplication sign is what is meant
+LONGEST_MESSAGE: Final = 2000
+"""Characters of a message or a hint; the middle of a longer one is left out."""
+LONGEST_WORD: Final = 200
+"""Characters without a blank in a message; the middle of a longer word is left out."""
+_DOTS: Final = "..."
+_TAIL: Final = 4
+"""The part of what is kept that is taken from the end: one in four."""
+_FIRST_MARK: Final = 0x300
+"""The first combining mark, which is also below every letter of a script that is written from right to left."""
+_MOST_MARKS: Final = 2
+"""Combining marks on one letter; more would paint over other lines."""
+
+# Letters that are printable for Python but take no ink.
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U0001d159\U000e0100-\U000e01ef]"
+)
+# What Azure Pipelines, TeamCity and GitHub's older syntax read as a command, wherever it stands in a line.
+_ANYWHERE: Final = re.compile(r"##(?=\w{0,40}\[)")
+# What GitHub Actions reads as a command after blanks, and what Buildkite reads as a heading.
+_AT_START: Final = re.compile(
+    r"^((?:[^\S\n]|\x1b\[[\d;]*m)*+):(?=:)|^((?:\x1b\[[\d;]*m)*+)[-+~^](?=--|\+\+|~~|\^\^)", re.MULTILINE
+)
+# A formula begins with one of these signs, behind blanks and quotes, and behind a semicolon where a spreadsheet splits there.
+_SIGNS: Final = frozenset("=+-@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212")
+_FORMULA: Final = re.compile(
+    r"((?:^|;)[\s\"`\u2018-\u201f\u00ab\u00bb?]*)(?=[=+@\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b\u2212-].)"
+)
+_NUMBER: Final = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:[eE][+-]?\d+)?(?: ?%)?")
+_COLOR: Final = re.compile(r"(\x1b\[[\d;]{0,16}m)")
+
+
+@lru_cache(maxsize=4096)
+def unsafe(letter: str) -> bool:
+    """Whether a character controls a terminal, is invisible, or is written from right to left, which moves what stands around it."""
+    if letter.isascii():
+        return not letter.isprintable()
+    if not letter.isprintable() or _INVISIBLE.match(letter):
+        return True
+    import unicodedata
+
+    return unicodedata.bidirectional(letter) in {"R", "AL", "AN"} or unicodedata.category(letter) == "Me"
 
 
 def printable(text: str) -> str:
@@ -15,9 +81,30 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
+def cut(text: str, longest: int) -> str:
+    """``text`` without its middle if it is longer than ``longest`` characters.
+
+    >>> cut("a name that is too long", 15)
+    'a name th...ong'
+    """
+    if len(text) <= longest:
+        return text
+    kept = longest - len(_DOTS)
+    tail = kept // _TAIL
+    return f"{text[: kept - tail]}{_DOTS}{text[len(text) - tail :]}"
+
+
 def shown(text: str, longest: int = 80) -> str:
-    """``text`` in quotes for a message: cut to ``longest`` characters, with escapes for everything that controls a terminal."""
-    return f"'{printable(text if len(text) <= longest else text[: longest - 3] + '...')}'"
+    """``text`` in quotes for a message: :func:`brief`."""
+    return f"'{brief(text, longest)}'"
+
+
+def brief(text: str, longest: int = 80) -> str:
+    """``text`` for a message: cut to ``longest`` characters, without secrets, with escapes for everything unsafe."""
+    # A secret is found before its end is cut off.
+    start = without_tokens(text[:LONGEST_MESSAGE])
+    short = start if len(start) <= longest and len(text) <= LONGEST_MESSAGE else f"{start[: longest - len(_DOTS)]}{_DOTS}"
+    return clean(printable(short))
 
 
 class _Quoted(Repr):
@@ -26,6 +113,10 @@ class _Quoted(Repr):
     def repr_int(self, x: int, level: int) -> str:
         # Python refuses to write out an integer of more than 4,300 digits.
         return super().repr_int(x, level) if x.bit_length() <= _LONGEST_BITS else f"a whole number of {x.bit_length():,} bits"
+
+    def repr_str(self, x: str, level: int) -> str:
+        # A secret is found before its end is cut off.
+        return super().repr_str(without_tokens(x[:LONGEST_MESSAGE]), level)
 
 
 _LONGEST_BITS: Final = 192
@@ -37,8 +128,6 @@ def quoted(value: object, longest: int = 60) -> str:
     >>> quoted("32 k"), quoted([1, None]), quoted(10**5000)
     ("'32 k'", '[1, None]', 'a whole number of 16,610 bits')
     """
-    if isinstance(value, str) and len(value) <= longest:
-        return repr(value)
     short = _Quoted()
     short.maxstring = short.maxother = short.maxlong = longest
     text = short.repr(value)
@@ -46,13 +135,129 @@ def quoted(value: object, longest: int = 60) -> str:
 
 
 def clean(text: str) -> str:
-    r"""``text`` with ``?`` for every control or formatting character, so that it cannot move the cursor of a terminal.
+    r"""``text`` for one line: ``?`` for every control or formatting character, escapes for letters written from right to left.
 
-    >>> clean("a\x1b[31mb")
-    'a?[31mb'
+    No part of it is a command to a runner wherever it stands, and no token is in it.
+
+    >>> clean("a\x1b[31mb"), clean("##[error]x"), clean("caf\u00e9 \u05d0")
+    ('a?[31mb', '#?[error]x', 'café \\u05d0')
     """
-    if text.isascii() and text.isprintable():
+    if not (text.isascii() and text.isprintable()):
+        text = _harmless(text)
+    if "##" in text:
+        text = _ANYWHERE.sub("#?", text)
+    return without_tokens(text)
+
+
+def _harmless(text: str) -> str:
+    if text.isprintable() and all(letter < chr(_FIRST_MARK) or letter in "…░█" for letter in set(text)):
         return text
     import unicodedata
 
-    return "".join("?" if unicodedata.category(character) in {"Cc", "Cf", "Cs", "Zl", "Zp"} else character for character in text)
+    out: list[str] = []
+    marks = _MOST_MARKS
+    for letter in text:
+        if unicodedata.category(letter) == "Mn" and not unsafe(letter):
+            marks += 1
+            out.append(letter if marks <= _MOST_MARKS else "?")
+            continue
+        odd = unsafe(letter)
+        marks = 0 if letter.isalpha() and not odd else _MOST_MARKS
+        out.append(_replaced(letter) if odd else letter)
+    return "".join(out)
+
+
+def _replaced(letter: str) -> str:
+    """What stands for an unsafe character: a blank for a blank, the escape of a visible letter, a question mark for all others."""
+    if letter.isprintable() and not _INVISIBLE.match(letter):
+        return ascii(letter)[1:-1]
+    return " " if letter.isspace() and letter not in "\n\r\t\v\f\x1c\x1d\x1e\x1f\x85\u2028\u2029" else "?"
+
+
+def message(text: str) -> str:
+    r"""The text of an error or a remark: each line :func:`clean`, long words and the whole cut.
+
+    >>> message("no model a\x00b\nsecond line")
+    'no model a?b\nsecond line'
+    """
+    if len(text) > 8 * LONGEST_MESSAGE:
+        # A secret is found before anything is cut, but nobody searches megabytes.
+        text = cut(text, 8 * LONGEST_MESSAGE)
+    text = "\n".join(clean(line) for line in text.split("\n")) if "\n" in text else clean(text)
+    if len(text) > LONGEST_WORD:
+        text = re.sub(rf"\S{{{LONGEST_WORD + 1},}}", lambda word: cut(word[0], LONGEST_WORD), text)
+    return cut(text, LONGEST_MESSAGE)
+
+
+def lines_for(text: str, *, color: bool = False, commands: bool = False) -> str:
+    """A whole output: no line of it controls a terminal or a runner, whatever stands where lines were wrapped.
+
+    ``color`` keeps the codes of colours, ``commands`` the lines that are meant for a runner.
+    """
+    if not _is_plain(text):
+        text = "\n".join(_colored(line) if color else _harmless(line) for line in text.split("\n"))
+    if "##" in text:
+        text = _ANYWHERE.sub("#?", text)
+    if not commands and any(mark in text for mark in ("::", "---", "+++", "~~~", "^^^")):
+        text = _AT_START.sub(r"\1\2?", text)
+    return without_tokens(text)
+
+
+def json_for(text: str) -> str:
+    """JSON text with escapes in its strings for what a terminal or a runner would obey; the values are the same."""
+    if not _is_plain(text):
+        from unicodedata import category
+
+        odd = [letter for letter in set(text) if letter != "\n" and (unsafe(letter) or category(letter) == "Mn")]
+        text = text.translate({ord(letter): _json_escape(letter) for letter in odd})
+    return _ANYWHERE.sub(r"#\\u0023", text) if "##" in text else text
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.replace("\n", "").isprintable()
+
+
+def _json_escape(letter: str) -> str:
+    units = letter.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[place : place + 2].hex()}" for place in range(0, len(units), 2))
+
+
+def _colored(line: str) -> str:
+    return "".join(part if place % 2 else _harmless(part) for place, part in enumerate(_COLOR.split(line)))
+
+
+def csv_cell(text: str) -> str:
+    """``text`` for a cell of CSV: :func:`clean`, and with an apostrophe before what a spreadsheet would run as a formula. Numbers stay.
+
+    >>> csv_cell("=cmd()"), csv_cell("-1.5"), csv_cell("a;@sum(1)"), csv_cell("-x")
+    ("'=cmd()", '-1.5', "a;'@sum(1)", "'-x")
+    """
+    text = clean(text)
+    if _SIGNS.isdisjoint(text) or _NUMBER.fullmatch(text):
+        return text
+    return _FORMULA.sub(r"\1'", text)
+
+
+def shell_word(text: str) -> str:
+    """``text`` as one word of a POSIX shell.
+
+    >>> shell_word("org/name"), shell_word("my model; $(x)")
+    ('org/name', "'my model; $(x)'")
+    """
+    from shlex import quote
+
+    if all(not unsafe(letter) for letter in text):
+        return quote(text)
+    # bash, zsh, ksh and POSIX since 2024 read escapes in this form.
+    escapes = {"\\": "\\\\", "'": "\\'"}
+    return "$'" + "".join(escapes.get(letter) or (ascii(letter)[1:-1] if unsafe(letter) else letter) for letter in text) + "'"
+
+
+def operand(text: str) -> str:
+    """``text`` as an argument in a command line of kvplan, which is never taken for an option.
+
+    >>> operand("Qwen/Qwen3-8B"), operand("-x.json")
+    ('Qwen/Qwen3-8B', '-- -x.json')
+    """
+    word = shell_word(text)
+    return f"-- {word}" if text.startswith("-") else word

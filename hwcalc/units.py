@@ -8,7 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from hwcalc.errors import UsageError
-from hwcalc.text import quoted
+from hwcalc.text import brief, quoted, shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -38,13 +38,13 @@ _SHARE = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCI
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     match = _NUMBER.fullmatch(text.strip().lower())
     if match is None or match[3] not in factors:
-        raise UsageError(f"{what} is not a number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is not a number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     digits = match[2] or ""
     scaled = int(match[1].replace(",", "").replace("_", "") + digits) * factors[match[3]]
     unit: int = 10 ** len(digits)
     value, rest = divmod(scaled, unit)
     if rest and (whole or factors[match[3]] == 1):
-        raise UsageError(f"{what} is not a whole number: {text[:40]!r}", hint=f"Allowed: {allowed}.")
+        raise UsageError(f"{what} is not a whole number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     return value
 
 
@@ -59,7 +59,7 @@ def _integer_or_text(value: object, what: str, allowed: str) -> int | str:
 
 
 def _given(value: int | str) -> str:
-    return value[:40] if isinstance(value, str) else quoted(value, 40)
+    return brief(value, 40) if isinstance(value, str) else quoted(value, 40)
 
 
 def parse_tokens(value: int | str, what: str = "the number of tokens", *, minimum: int = 1) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 from hwcalc.planner.values import LEAST_BYTES, PART, PERCENT, TYPES, UNITS
+from hwcalc.text import brief, shown
 from hwcalc.units import parse_bytes, parse_share, parse_tokens
 from hwcalc.yaml_tree import Node
 
@@ -86,14 +87,14 @@ def _with_unit(node: Node, key: str, size: int, missing: str, allowed: str) -> i
     value = node.value
     bare = not isinstance(value, str) or not re.fullmatch(UNITS, value)
     if bare and (isinstance(value, str) or 0 < size < LEAST_BYTES):
-        raise UsageError(f"{key} {node.text[:40]!r} has no {missing}", hint=f"Write {allowed}.")
+        raise UsageError(f"{key} {shown(node.text, 40)} has no {missing}", hint=f"Write {allowed}.")
     return size
 
 
 def _number(node: Node, key: str) -> float:
     value = float(_scalar(node, key, (int, float), "a number above 0"))
     if not 0 < value < 1e18:
-        raise UsageError(f"{key} is out of range: {node.text[:40]}", hint="Allowed: a number above 0.")
+        raise UsageError(f"{key} is out of range: {brief(node.text, 40)}", hint="Allowed: a number above 0.")
     return value
 
 
@@ -103,7 +104,9 @@ def _share(node: Node, key: str) -> str:
     share = parse_share(node.value, key)
     written = not isinstance(node.value, str) or re.fullmatch(f"{PERCENT}|{PART}", node.value)
     if not written or not 0 <= share <= 1:
-        raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint="Allowed: a share such as 0.05, or 5%.")
+        raise UsageError(
+            f"{key} is not a share of the whole: {shown(node.text, 40)}", hint="Allowed: a share such as 0.05, or 5%."
+        )
     return str(node.value)
 
 
@@ -118,7 +121,7 @@ def _engine_options(node: Node, key: str) -> dict[str, str]:
         raise UsageError(f"{key} must map names to values", hint="Write engine_options: {block_size: 32}")
     for name, item in node.value.items():
         if not isinstance(item.value, (str, int, float)) or not item.text:
-            raise UsageError(f"the engine option {name[:40]!r} must be text, a number, true or false")
+            raise UsageError(f"the engine option {shown(name, 40)} must be text, a number, true or false")
     return {name: str(item.value).lower() if isinstance(item.value, bool) else item.text for name, item in node.value.items()}
 
 
@@ -129,7 +132,7 @@ def _headroom(node: Node, key: str) -> Headroom:
     if isinstance(value, str) and value.rstrip().endswith("%"):
         share = parse_share(value, key)
         if not re.fullmatch(PERCENT, value):
-            raise UsageError(f"{key} is not a share of the whole: {node.text[:40]!r}", hint=f"Allowed: {allowed}.")
+            raise UsageError(f"{key} is not a share of the whole: {shown(node.text, 40)}", hint=f"Allowed: {allowed}.")
         return Headroom(share=share)
     return Headroom(bytes=_with_unit(node, key, parse_bytes(value, key), "unit, percent or bytes", allowed))
 

@@ -11,7 +11,7 @@ from hwcalc.check.fields import ALIASES, FITTING, HARDWARE, OPTIONS, REQUIREMENT
 from hwcalc.check.tree import parse_tree, read_text
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.text import printable
+from hwcalc.text import brief, printable, shown
 from hwcalc.yaml_tree import Node
 
 __all__ = [
@@ -120,7 +120,7 @@ class _Reader:
             raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
         for key, place in (node.keys or {}).items():
             if key not in known:
-                raise self.error(place, f"{what} has no key {printable(key)[:60]!r}", _suggestion(key, known))
+                raise self.error(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known))
         return {key: value for key, value in node.value.items() if isinstance(value, Node)}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
@@ -131,7 +131,7 @@ class _Reader:
         if version.value != SCHEMA_VERSION or isinstance(version.value, bool):
             raise self.error(
                 version,
-                f"schema_version {printable(version.text)[:20]!r} is not known",
+                f"schema_version {shown(version.text, 20)} is not known",
                 f"Write: schema_version: {SCHEMA_VERSION}",
             )
         defaults = self.keys(top["defaults"], "defaults") if "defaults" in top and top["defaults"].value is not None else {}
@@ -221,7 +221,7 @@ class _Reader:
             if len(name) > _LONGEST_NAME:
                 raise self.error(name_node, f"name is longer than {_LONGEST_NAME} characters")
             if name in named:
-                raise self.error(name_node, f"the name '{name[:60]}' stands twice (first in line {named[name]})")
+                raise self.error(name_node, f"the name '{brief(name, 60)}' stands twice (first in line {named[name]})")
             named[name] = node.line
             return name
         shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")

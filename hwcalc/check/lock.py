@@ -19,7 +19,7 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
-from hwcalc.text import printable
+from hwcalc.text import brief, printable
 
 __all__ = ["SCHEMA_VERSION", "SUFFIX", "lock_of", "read_lock", "write_lock"]
 
@@ -68,9 +68,7 @@ def read_lock(path: str, command: str) -> dict[str, RawModel] | None:
         raise LockError(f"the lock cannot be read: {error.message}", hint=mend) from error
     version = document.get("schema_version")
     if version != SCHEMA_VERSION or isinstance(version, bool):
-        known = (
-            f"schema_version {printable(json.dumps(version))[:20]} of {name} is not known: this kvplan reads {SCHEMA_VERSION}."
-        )
+        known = f"schema_version {brief(json.dumps(version), 20)} of {name} is not known: this kvplan reads {SCHEMA_VERSION}."
         raise LockError(known, hint=mend)
     models = document.get("models")
     if not isinstance(models, dict) or set(document) != {"schema_version", "digest", "models"}:

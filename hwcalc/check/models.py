@@ -16,7 +16,7 @@ from hwcalc.parsers import parse
 from hwcalc.planner.asked import Access
 from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.wanted import Absent, Wanted, split_revision
-from hwcalc.text import printable
+from hwcalc.text import brief, printable
 
 __all__ = ["Models", "key_of"]
 
@@ -78,9 +78,7 @@ class Models:
         if self._locked is not None:
             found = self._locked.get(key_of(model, revision))
             if found is None:
-                raise LockError(
-                    f"the lock does not have {printable(key_of(model, revision))[:120]}.", hint=f"Add it: {self._mend}"
-                )
+                raise LockError(f"the lock does not have {brief(key_of(model, revision), 120)}.", hint=f"Add it: {self._mend}")
             return found
         from hwcalc.sources import resolve
 

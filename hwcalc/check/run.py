@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from hwcalc.library.plan import plan_loaded
 from hwcalc.model import Note
 from hwcalc.planner.asked import Access, read_options
 from hwcalc.planner.values import read_flag
-from hwcalc.text import printable, quoted
+from hwcalc.text import operand, printable, quoted
 
 __all__ = ["CheckOptions", "check", "run_checks"]
 
@@ -101,7 +100,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
 
 
 def _models(file: CheckFile, options: CheckOptions) -> tuple[Models, FileInfo]:
-    mend = f"kvplan check --lock {shlex.quote(file.path)}"
+    mend = f"kvplan check --lock {operand(file.path)}"
     path = lock_of(file.path)
     notes: tuple[Note, ...] = ()
     if options.lock == "write":

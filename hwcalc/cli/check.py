@@ -11,7 +11,7 @@ from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, prog
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.text import printable
+from hwcalc.text import cut, json_for, lines_for, shown
 
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
@@ -55,6 +55,7 @@ OPTIONS = (
     ),
 )
 
+_JSON = ("json", "sarif")
 EXAMPLE = """\
 # Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
 # Every key and what it takes: kvplan schema check-file
@@ -142,7 +143,7 @@ def _format(text: str, option: str) -> str:
 
     chosen = text.strip().lower()
     if chosen not in FORMATS:
-        raise UsageError(f"{option} {printable(text)[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+        raise UsageError(f"{option} {shown(text, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
     return chosen
 
 
@@ -156,14 +157,14 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
         named = bool(sign) and before.strip().lower() in FORMATS
         if sign and not named and before.isalpha():
             raise UsageError(
-                f"--output {printable(before)[:40]}=: there is no such format.",
+                f"--output {cut(before, 40)}=: there is no such format.",
                 hint=f"Allowed: {', '.join(FORMATS)}. For a file of that name: --output ./NAME",
             )
         path, chosen = (after, before.strip().lower()) if named else (text, "")
         if not path or "\0" in path:
-            raise UsageError(f"--output {printable(text)[:40]!r} names no file.", hint="Write: --output sarif=kvplan.sarif")
+            raise UsageError(f"--output {shown(text, 40)} names no file.", hint="Write: --output sarif=kvplan.sarif")
         if path in targets:
-            raise UsageError(f"--output {printable(path)[:80]!r} is given twice.", hint="Give each file once.")
+            raise UsageError(f"--output {shown(path)} is given twice.", hint="Give each file once.")
         targets[path] = chosen
     if sum(not chosen for chosen in targets.values()) > 1:
         raise UsageError("two --output without a format.", hint="Write: --output sarif=kvplan.sarif --output junit=kvplan.xml")
@@ -173,12 +174,19 @@ def _targets(outputs: list[str], view: View) -> dict[str, str]:
 def _answer(document: CheckDocument, view: View, targets: dict[str, str]) -> Answer:
     from hwcalc.report.check import check_report
 
-    shown = True
+    printed = True
     for path, chosen in targets.items():
-        shown = shown and bool(chosen)
-        _write(path, check_report(document, chosen or view.format, quiet=view.quiet))
-    text = check_report(document, view.format, color=view.color, width=view.width, quiet=view.quiet) if shown else ""
-    return Answer(text=text, json=shown and view.format in {"json", "sarif"}, status=document.summary.exit_code)
+        printed = printed and bool(chosen)
+        format_ = chosen or view.format
+        text = check_report(document, format_, quiet=view.quiet)
+        _write(path, json_for(text) if format_ in _JSON else lines_for(text, commands=format_ == "github"))
+    text = check_report(document, view.format, color=view.color, width=view.width, quiet=view.quiet) if printed else ""
+    return Answer(
+        text=text,
+        json=printed and view.format in _JSON,
+        commands=printed and view.format == "github",
+        status=document.summary.exit_code,
+    )
 
 
 def _write(path: str, text: str) -> None:

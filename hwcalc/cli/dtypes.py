@@ -8,6 +8,7 @@ from hwcalc.cli.options import OUTPUT, Option, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.report.records import DTypeInfo
@@ -63,7 +64,7 @@ def dtype_infos(name: str | None) -> list[DTypeInfo]:
     lowered = name.strip().lower()
     chosen = [dtype for dtype in out if lowered == dtype.name or lowered in dtype.aliases]
     if not chosen:
-        raise UsageError(f"dtype {name[:40]!r} is not known.", hint=f"Known: {', '.join(dtype.name for dtype in out)}.")
+        raise UsageError(f"dtype {shown(name, 40)} is not known.", hint=f"Known: {', '.join(dtype.name for dtype in out)}.")
     return chosen
 
 

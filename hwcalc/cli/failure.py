@@ -24,7 +24,7 @@ from hwcalc.cli.output import write
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError, UnwritableFileError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.text import clean
+from hwcalc.text import message as safe_message
 
 __all__ = ["INTERNAL", "USAGE", "Failure", "describe", "is_abort", "report"]
 
@@ -60,11 +60,13 @@ def describe(error: Exception) -> Failure:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "kvplan"
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        return Failure(status=USAGE, type="usage", message=message.replace("\n", " "), hint=f"See: {command} --help")
+        return Failure(
+            status=USAGE, type="usage", message=safe_message(message.replace("\n", " ")), hint=f"See: {command} --help"
+        )
     return Failure(
         status=INTERNAL,
         type="internal",
-        message=f"internal error: {type(error).__name__}: {error}"[:500],
+        message=safe_message(f"internal error: {type(error).__name__}: {error}"[:500].replace("\n", " ")),
         hint="This is a fault in kvplan. Please report it with the output of the same command under KVPLAN_DEBUG=1.",
     )
 
@@ -80,10 +82,6 @@ def report(error: Exception, *, json: bool) -> int:
         document = error_document(code=failure.status, type_=failure.type, message=failure.message, hint=failure.hint)
         write(sys.stdout, dumps(document), json=True)
     else:
-        hint = f"{_lines(failure.hint)}\n" if failure.hint else ""
-        write(sys.stderr, f"kvplan: {_lines(failure.message)}\n{hint}")
+        hint = f"{failure.hint}\n" if failure.hint else ""
+        write(sys.stderr, f"kvplan: {failure.message}\n{hint}")
     return failure.status
-
-
-def _lines(text: str) -> str:
-    return "\n".join(clean(line) for line in text.splitlines())

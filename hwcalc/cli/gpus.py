@@ -10,6 +10,7 @@ from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
@@ -58,7 +59,7 @@ def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
             answer({"schema_version": SCHEMA_VERSION, "gpus": [document_of(info) for info in infos]}), remarks=left_out
         )
     if exact and view.format != "csv":
-        more = () if view.quiet or not also else (f"also with {words!r} in the name: {', '.join(also)}",)
+        more = () if view.quiet or not also else (f"also with {shown(words)} in the name: {', '.join(also)}",)
         return Answer(text=_one(infos[0], view), remarks=(*remarks, *more))
     legend = "" if view.format == "csv" else _LEGEND
     from hwcalc.report.text import plural

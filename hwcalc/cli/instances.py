@@ -10,6 +10,7 @@ from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
+from hwcalc.text import shell_word
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def _one(info: InstanceInfo, view: View) -> str:
         ("fabric", info.fabric or ""),
         ("note", info.note or ""),
         ("source", info.source),
-        ("plan with it", f"kvplan MODEL --instance {info.name}"),
+        ("plan with it", f"kvplan MODEL --instance {shell_word(info.name)}"),
     ]
     return listing(("", ""), [fact for fact in facts if fact[1]], format_=view.format, color=view.color, width=view.width)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hwcalc.cli.options import OUTPUT, PLANNING, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.sources.refresh import Refreshed
@@ -53,7 +54,9 @@ def run(
 
         return answer({"schema_version": SCHEMA_VERSION, "models": [document_of(model) for model in found]})
     if not found:
-        raise ModelNotFoundError(f"no known model has {words[:60]!r} in its id or type.", hint="List all of them: kvplan models")
+        raise ModelNotFoundError(
+            f"no known model has {shown(words, 60)} in its id or type.", hint="List all of them: kvplan models"
+        )
     from hwcalc.report.rows import listing
     from hwcalc.report.text import parameters, plural
 

@@ -11,6 +11,7 @@ from hwcalc.cli.output import FORMATS, View, write
 from hwcalc.errors import HubError, ModelNotFoundError, UsageError
 from hwcalc.model import Note
 from hwcalc.planner.options import PlanOption, options_of
+from hwcalc.text import brief, shown
 
 __all__ = [
     "COMMANDS",
@@ -170,8 +171,10 @@ def _pairs(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not (name and sign and value):
-            raise UsageError(f"--engine-option {pair[:40]!r} has no name or no value.", hint="Write: --engine-option NAME=VALUE")
+            raise UsageError(
+                f"--engine-option {shown(pair, 40)} has no name or no value.", hint="Write: --engine-option NAME=VALUE"
+            )
         if name in out:
-            raise UsageError(f"--engine-option {name[:40]} is given twice.", hint="Give it once.")
+            raise UsageError(f"--engine-option {brief(name, 40)} is given twice.", hint="Give it once.")
         out[name] = value
     return out

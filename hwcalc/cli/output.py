@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import OutputError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.text import json_for, lines_for, shown
 from hwcalc.unfinished import Uncut
 
 __all__ = ["FORMATS", "WIDTH", "Answer", "View", "answer", "discard", "wants_json", "write"]
@@ -31,12 +32,14 @@ _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD
 class Answer:
     """The result of a command: text for standard output, remarks for standard error, and the exit status.
 
-    ``pieces`` are more of the text, where it is too long to hold.
+    ``pieces`` are more of the text, where it is too long to hold. ``commands`` says that lines of the text are meant as commands for a
+    runner of CI jobs.
     """
 
     text: str
     pieces: Iterable[str] = ()
     json: bool = False
+    commands: bool = False
     remarks: tuple[str, ...] = ()
     status: int = 0
 
@@ -68,7 +71,7 @@ class View:
         """The view for these options. Colour and the terminal's width are used only if standard output is a terminal."""
         chosen = (format_ or ("json" if json else "table")).strip().lower()
         if chosen not in formats:
-            raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(formats)}.")
+            raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(formats)}.")
         if json and chosen != "json":
             raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
         terminal = sys.stdout is not None and sys.stdout.isatty()
@@ -94,14 +97,15 @@ def wants_json(arguments: list[str]) -> bool:
     )
 
 
-def write(stream: TextIO | None, text: str, *, json: bool = False) -> None:
+def write(stream: TextIO | None, text: str, *, json: bool = False, commands: bool = False) -> None:
     """Write and flush. A stream that the program's caller closed is ignored.
 
-    Characters that the stream's encoding lacks are written in ASCII: with escapes in JSON, with similar characters in text.
+    No line controls the terminal or, but for ``commands``, a runner of CI jobs, whatever the input was. Characters that the stream's encoding lacks are written in ASCII: with escapes in JSON, with similar characters in text.
     Raises :class:`BrokenPipeError` if the reader is gone, and :class:`OutputError` if writing fails.
     """
     if stream is None:
         return
+    text = json_for(text) if json else lines_for(text, color=stream.isatty(), commands=commands)
     encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)

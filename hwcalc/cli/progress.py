@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from hwcalc.sources.progress import listening
+from hwcalc.text import clean, cut
 from hwcalc.unfinished import Unfinished
 
 __all__ = ["PATIENCE", "shown"]
 
 PATIENCE = 0.5
 """Seconds before the line appears. Most commands finish earlier."""
+_LONGEST = 80
 
 
 class _Line:
@@ -32,7 +34,7 @@ class _Line:
 
     def __call__(self, what: str) -> None:
         with self._lock:
-            first, self._last = not self._last, what
+            first, self._last = not self._last, clean(cut(what, _LONGEST))
             if self._visible:
                 self._draw()
         if first:

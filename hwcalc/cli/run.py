@@ -92,7 +92,7 @@ def _print(result: Any) -> int:
         return result if isinstance(result, int) else 0
     for remark in result.remarks:
         write(sys.stderr, f"kvplan: {remark}\n")
-    write(sys.stdout, result.text, json=result.json)
+    write(sys.stdout, result.text, json=result.json, commands=result.commands)
     with Uncut():
         for piece in result.pieces:
             write(sys.stdout, piece, json=result.json)

@@ -6,6 +6,7 @@ from hwcalc.cli.options import OUTPUT, Option
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
 from hwcalc.report.schema import DOCUMENTS
+from hwcalc.text import shown
 
 __all__ = ["OPTIONS", "run"]
 
@@ -27,5 +28,5 @@ def run(*, document: str, json: bool) -> Answer:
     from hwcalc.report.schema import json_schema
 
     if document not in DOCUMENTS:
-        raise UsageError(f"there is no schema of {document[:40]!r}.", hint=f"Known: {', '.join(DOCUMENTS)}.")
+        raise UsageError(f"there is no schema of {shown(document, 40)}.", hint=f"Known: {', '.join(DOCUMENTS)}.")
     return answer(json_schema(document))

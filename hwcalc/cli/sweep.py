@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, write
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
@@ -103,10 +104,10 @@ def _format(format_: str | None, target: str | None, *, json: bool) -> str:
     chosen = (format_ or ("json" if json else None) or _SUFFIXES.get(suffix) or ("" if suffix else "csv")).strip().lower()
     if not chosen:
         raise UsageError(
-            f"the suffix {suffix[:20]} of --output names no format.", hint="Add: --format csv, jsonl, json or parquet"
+            f"the suffix {brief(suffix, 20)} of --output names no format.", hint="Add: --format csv, jsonl, json or parquet"
         )
     if chosen not in FORMATS:
-        raise UsageError(f"--format {chosen[:40]!r} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
+        raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(FORMATS)}.")
     if json and chosen != "json":
         raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
     if chosen == "parquet" and target is None:
@@ -183,4 +184,5 @@ def _kept(pieces: Iterable[str]) -> Iterator[str]:
         kept.seek(0)
     except OSError as error:
         raise UnwritableFileError(f"the points could not be kept in a temporary file: {error.strerror or error}.") from error
-    return iter(lambda: kept.read(_PIECE), "")
+    # A piece ends with its line: what a runner may read as a command is looked for in each.
+    return iter(lambda: kept.read(_PIECE) + kept.readline(), "")

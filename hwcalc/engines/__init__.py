@@ -7,6 +7,7 @@ from importlib import import_module
 
 from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
+from hwcalc.text import brief, shown
 
 __all__ = ["ENGINES", "find_engine"]
 
@@ -30,11 +31,11 @@ def find_engine(spelling: str) -> tuple[Engine, str | None]:
     name, at, version = spelling.strip().lower().partition("@")
     if name not in ENGINES:
         raise UnknownNameError(
-            f"--engine {name[:40]!r} is not known.", option="engine", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines"
+            f"--engine {shown(name, 40)} is not known.", option="engine", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines"
         )
     if at and not version:
         raise UnknownNameError(
-            f"--engine {spelling.strip()[:40]} names no version.",
+            f"--engine {brief(spelling.strip(), 40)} names no version.",
             option="engine",
             hint=f"Use: --engine {name}, or {name}@VERSION",
         )

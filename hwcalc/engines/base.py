@@ -23,6 +23,7 @@ from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
@@ -64,7 +65,7 @@ class Engine(ABC):
             return self.versions[0] if self.versions else ""
         if not self.versions:
             raise UnknownNameError(
-                f"--engine {self.name}@{requested[:20]}: {self.name} has no versions.",
+                f"--engine {self.name}@{brief(requested, 20)}: {self.name} has no versions.",
                 option="engine",
                 hint=f"Use: --engine {self.name}",
             )
@@ -76,7 +77,7 @@ class Engine(ABC):
             return requested
         known = ", ".join(self.versions)
         raise UnknownNameError(
-            f"--engine {self.name}@{requested[:20]}: no rules for that version.", option="engine", hint=f"Known: {known}."
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.", option="engine", hint=f"Known: {known}."
         )
 
     def check_options(self, options: Mapping[str, str]) -> dict[str, object]:
@@ -86,7 +87,7 @@ class Engine(ABC):
             option = self.options.get(name)
             if option is None:
                 known = ", ".join(self.options) or "none"
-                raise UsageError(f"engine option {name[:40]!r} is not known to {self.name}.", hint=f"Known: {known}.")
+                raise UsageError(f"engine option {shown(name, 40)} is not known to {self.name}.", hint=f"Known: {known}.")
             parsed[name] = option.check(name, value)
         return parsed
 

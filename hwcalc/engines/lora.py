@@ -8,6 +8,7 @@ from typing import Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen
+from hwcalc.text import shown
 
 __all__ = ["Lora", "parse_lora"]
 
@@ -52,10 +53,10 @@ def parse_lora(text: str) -> Lora:
         key, sign, value = (part.strip().lower() for part in item.partition("="))
         if not sign or key not in {"rank", "count", "targets", "dtype"} or key in values:
             reason = "twice" if key in values else "not known"
-            raise UsageError(f"--lora {text[:60]!r}: {(key or item)[:20]!r} is {reason}.", hint=f"Allowed: {_ALLOWED}.")
+            raise UsageError(f"--lora {shown(text, 60)}: {shown((key or item), 20)} is {reason}.", hint=f"Allowed: {_ALLOWED}.")
         values[key] = value
     if "rank" not in values:
-        raise UsageError(f"--lora {text[:60]!r} names no rank.", hint=f"Allowed: {_ALLOWED}.")
+        raise UsageError(f"--lora {shown(text, 60)} names no rank.", hint=f"Allowed: {_ALLOWED}.")
     return Lora(
         rank=_number(text, "rank", values["rank"], _LARGEST_RANK),
         count=_number(text, "count", values.get("count", "1"), _LARGEST_COUNT),
@@ -67,11 +68,11 @@ def parse_lora(text: str) -> Lora:
 def _number(text: str, key: str, value: str, largest: int) -> int:
     number = int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else 0
     if not 1 <= number <= largest:
-        raise UsageError(f"--lora {text[:60]!r}: {key} is out of range: {value[:20]!r}", hint=f"Allowed: {_ALLOWED}.")
+        raise UsageError(f"--lora {shown(text, 60)}: {key} is out of range: {shown(value, 20)}", hint=f"Allowed: {_ALLOWED}.")
     return number
 
 
 def _word(text: str, key: str, value: str, words: Iterable[str]) -> str:
     if value not in words:
-        raise UsageError(f"--lora {text[:60]!r}: {key}={value[:20]!r} is not known.", hint=f"Allowed: {_ALLOWED}.")
+        raise UsageError(f"--lora {shown(text, 60)}: {key}={shown(value, 20)} is not known.", hint=f"Allowed: {_ALLOWED}.")
     return value

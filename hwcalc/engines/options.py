@@ -9,6 +9,7 @@ from hwcalc.errors import UnknownNameError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.frozen import frozen
 from hwcalc.profiles.dtypes import PackedDType, dtype_names, find_dtype, find_packed, packed_names
+from hwcalc.text import brief, shown
 
 __all__ = ["AUTO", "EngineOption", "choice_option", "integer_option", "is_auto", "is_on", "number_option", "parse_kv_dtype"]
 
@@ -38,7 +39,7 @@ def integer_option(minimum: int, maximum: int = 2**40) -> Callable[[str, str], i
     def check(name: str, value: str) -> int:
         number = parse_tokens(value, f"engine option {name}", minimum=minimum)
         if number > maximum:
-            raise UsageError(f"engine option {name} is out of range: {value[:40]}", hint=f"At most {maximum:,}.")
+            raise UsageError(f"engine option {name} is out of range: {brief(value, 40)}", hint=f"At most {maximum:,}.")
         return number
 
     return check
@@ -52,10 +53,10 @@ def number_option(maximum: int) -> Callable[[str, str], float]:
         if not (whole.isascii() and whole.isdecimal() and len(whole) < 10) or (
             part and not (part.isascii() and part.isdecimal())
         ):
-            raise UsageError(f"engine option {name}={value[:40]} is not a number.", hint=f"Allowed: 0 to {maximum:,}.")
+            raise UsageError(f"engine option {name}={brief(value, 40)} is not a number.", hint=f"Allowed: 0 to {maximum:,}.")
         number = float(value[:30])
         if number > maximum:
-            raise UsageError(f"engine option {name} is out of range: {value[:40]}", hint=f"Allowed: 0 to {maximum:,}.")
+            raise UsageError(f"engine option {name} is out of range: {brief(value, 40)}", hint=f"Allowed: 0 to {maximum:,}.")
         return number
 
     return check
@@ -66,7 +67,7 @@ def choice_option(*choices: str) -> Callable[[str, str], str]:
 
     def check(name: str, value: str) -> str:
         if value not in choices:
-            raise UsageError(f"engine option {name}={value[:40]} is not known.", hint=f"Allowed: {', '.join(choices)}.")
+            raise UsageError(f"engine option {name}={brief(value, 40)} is not known.", hint=f"Allowed: {', '.join(choices)}.")
         return value
 
     return check
@@ -91,7 +92,7 @@ def parse_kv_dtype(spelling: str) -> tuple[DType, DType] | PackedDType:
     if len(halves) > 2 or key is None or value is None:
         known = ", ".join((AUTO, *dtype_names(), *packed_names()))
         raise UnknownNameError(
-            f"--dtype {spelling[:40]!r} is not a known dtype.",
+            f"--dtype {shown(spelling, 40)} is not a known dtype.",
             option="dtype",
             hint=f"Known: {known}; K:V for two. See: kvplan dtypes",
         )

@@ -14,6 +14,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, LatentAttention, LayerKind, Role, SparseIndexer
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.dtypes import PackedDType, find_dtype
+from hwcalc.text import brief
 
 __all__ = ["Reference", "known_dtype", "model_dtype"]
 
@@ -103,7 +104,7 @@ class Reference(GeneralEngine):
         latent = any(tensor.role is Role.LATENT for group in opened.model.stack.groups for tensor in group.kind.tensors())
         if latent and Role.KEY in roles and roles[Role.KEY] != roles[Role.VALUE]:
             raise UsageError(
-                f"--dtype {opened.dtypes.kv[:40]} names two dtypes, but a latent is key and value at once.",
+                f"--dtype {brief(opened.dtypes.kv, 40)} names two dtypes, but a latent is key and value at once.",
                 hint=f"Give one: --dtype {roles[Role.KEY].name}",
             )
 

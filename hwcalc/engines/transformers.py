@@ -40,6 +40,7 @@ from hwcalc.formulas import (
     SparseIndexer,
 )
 from hwcalc.model import Definition, Note
+from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
@@ -115,7 +116,7 @@ class Transformers(GeneralEngine):
             if version == numbers[:1] or (len(version) > 1 and numbers <= version[:2] <= newest):
                 return known
         raise UnknownNameError(
-            f"--engine transformers@{requested[:20]}: no rules for that version.",
+            f"--engine transformers@{brief(requested, 20)}: no rules for that version.",
             option="engine",
             hint=f"Known: {self.versions[-1]} to {self.versions[0]}.",
         )
@@ -128,7 +129,7 @@ class Transformers(GeneralEngine):
             parsed = parse_kv_dtype(request.dtype)
             if not isinstance(parsed, tuple) or parsed[0] != parsed[1] or parsed[0].name not in _FLOATS:
                 raise UnknownNameError(
-                    f"transformers keeps its cache in the model's dtype, never in {request.dtype[:40]}.",
+                    f"transformers keeps its cache in the model's dtype, never in {brief(request.dtype, 40)}.",
                     option="dtype",
                     hint="Use --dtype auto, bf16, fp16 or fp32; for fewer bits: --engine-option cache=quantized "
                     "--engine-option quant_backend=quanto|hqq|fp8",

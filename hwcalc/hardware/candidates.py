@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.model import Note
@@ -64,7 +65,7 @@ def instance_candidates(
     clouds = sorted({name.partition("/")[0] for name in known})
     cloud_name = cloud.strip().lower()
     if cloud_name != EVERY and cloud_name not in clouds:
-        raise UsageError(f"--instances {cloud[:40]!r} is no known cloud.", hint=f"Known: {EVERY}, {', '.join(clouds)}.")
+        raise UsageError(f"--instances {shown(cloud, 40)} is no known cloud.", hint=f"Known: {EVERY}, {', '.join(clouds)}.")
     allowed = {load_gpu(name, []).id for name in names}
     candidates = []
     for name in known:
@@ -105,7 +106,9 @@ def _chosen(every: tuple[Candidate, ...], vendors: Sequence[str], categories: Se
         known = {str(getattr(one.gpu, attribute)).lower() for one in every if getattr(one.gpu, attribute)}
         for word in words:
             if word.strip().lower() not in known:
-                raise UsageError(f"--{what} {word[:40]!r}: there is none here.", hint=f"There are: {', '.join(sorted(known))}.")
+                raise UsageError(
+                    f"--{what} {shown(word, 40)}: there is none here.", hint=f"There are: {', '.join(sorted(known))}."
+                )
     makers, kinds = ({word.strip().lower() for word in names} for names in (vendors, categories))
     left = tuple(
         one

@@ -9,6 +9,7 @@ from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
+from hwcalc.text import shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -47,14 +48,13 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 def gpu_named(name: str, what: str = "accelerator") -> Gpu:
     """The profile of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
     from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
-    from hwcalc.text import printable
 
     try:
         with profile_errors():
             return find_gpu(name)
     except UnknownGpuError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
-        raise UsageError(f"{what} {printable(name)[:40]!r} is not known.", hint=f"{perhaps}See: kvplan gpus") from error
+        raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus") from error
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:
@@ -92,7 +92,7 @@ def _whole(instance: Instance) -> Gpu:
             return find_gpu(instance.accelerator)
     except UnknownGpuError as error:
         path, near = printable(str(instance.path)), ", ".join(error.nearest) or "see kvplan gpus"
-        message = f"{path}: accelerator: {error.wanted!r} is not a known accelerator."
+        message = f"{path}: accelerator: {shown(error.wanted)} is not a known accelerator."
         kind = OwnProfileError if instance.user else ConfigError
         raise kind(message, hint=f"Correct the file: {near}.") from error
 
@@ -100,17 +100,15 @@ def _whole(instance: Instance) -> Gpu:
 def instance_named(name: str, what: str = "instance") -> Instance:
     """The instance of this name. Raises :class:`~hwcalc.errors.UsageError` and :class:`~hwcalc.errors.ConfigError`."""
     from hwcalc.profiles.instances import AmbiguousInstanceError, UnknownInstanceError, find_instance
-    from hwcalc.text import printable
 
-    shown = printable(name)[:60]
     try:
         with profile_errors():
             return find_instance(name)
     except UnknownInstanceError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
-        raise UsageError(f"{what} {shown!r} is not known.", hint=f"{perhaps}See: kvplan instances") from error
+        raise UsageError(f"{what} {shown(name, 60)} is not known.", hint=f"{perhaps}See: kvplan instances") from error
     except AmbiguousInstanceError as error:
-        message = f"{what} {shown!r} is the name of {len(error.names)} instances."
+        message = f"{what} {shown(name, 60)} is the name of {len(error.names)} instances."
         raise UsageError(message, hint=f"Write {' or '.join(error.names)}.") from error
 
 

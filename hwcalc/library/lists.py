@@ -9,7 +9,7 @@ from typing import Any
 
 from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.library.load import ModelLike
-from hwcalc.text import quoted
+from hwcalc.text import brief, quoted, shown
 from hwcalc.units import parse_tokens
 
 __all__ = ["MOST_VALUES", "Numbers", "Words", "each_model", "model_names", "numbers", "texts", "words"]
@@ -37,7 +37,7 @@ def words(given: Words, what: str) -> tuple[str, ...]:
     for text in () if given is None else texts(given, what, hint=f"Write: --{what} A,B"):
         parts = [word.strip() for word in text.split(",")]
         if not all(parts):
-            raise UsageError(f"{what} has an empty entry: {text[:40]!r}", hint=f"Write: --{what} A,B")
+            raise UsageError(f"{what} has an empty entry: {shown(text, 40)}", hint=f"Write: --{what} A,B")
         found.update(dict.fromkeys(parts))
     return tuple(found)
 
@@ -69,11 +69,13 @@ def _add_numbers(found: dict[int, None], text: str, what: str) -> None:
         last, colon, step = rest.partition(":")
         start, end = parse_tokens(first, what), parse_tokens(last, what)
         if start > end:
-            raise UsageError(f"{what} {word[:40]!r} ends before it begins.", hint=f"Write: --{what} 1k..128k, or 1k..128k:1k")
+            raise UsageError(f"{what} {shown(word, 40)} ends before it begins.", hint=f"Write: --{what} 1k..128k, or 1k..128k:1k")
         stride = parse_tokens(step, f"the step of {what}") if colon else None
         values = range(start, end + 1, stride) if stride else _doubled(start, end)
         if len(values) + len(found) > MOST_VALUES:
-            raise UsageError(f"{what} {word[:40]!r} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step.")
+            raise UsageError(
+                f"{what} {shown(word, 40)} has too many values.", hint=f"At most {MOST_VALUES:,}. Take a larger step."
+            )
         found.update(dict.fromkeys(values))
 
 
@@ -130,7 +132,7 @@ def _matching(pattern: str) -> list[str]:
     lowered = pattern.lower()
     found = [model_id for model_id in _catalog() if fnmatchcase(model_id.lower(), lowered)]
     if not found:
-        raise ModelNotFoundError(f"no model of the catalog matches {pattern[:60]!r}.", hint="See: kvplan models")
+        raise ModelNotFoundError(f"no model of the catalog matches {shown(pattern, 60)}.", hint="See: kvplan models")
     return found
 
 
@@ -142,20 +144,20 @@ def _lines(name: str) -> list[str]:
             text = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ModelNotFoundError(f"{path[:80]} cannot be read: {reason}.", hint="Write one model on each line.") from error
+        raise ModelNotFoundError(f"{brief(path, 80)} cannot be read: {reason}.", hint="Write one model on each line.") from error
     if len(text) > _LARGEST_FILE:
         raise ModelNotFoundError(
-            f"{path[:80]} is larger than {_LARGEST_FILE // 1024**2} MiB.", hint="Write one model on each line."
+            f"{brief(path, 80)} is larger than {_LARGEST_FILE // 1024**2} MiB.", hint="Write one model on each line."
         )
     # A comment begins at the start of a line or after a blank, because a folder's name may hold # too.
     stripped = (re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in text.splitlines())
     names = list(islice((line for line in stripped if line), MOST_VALUES))
     if not names:
-        raise ModelNotFoundError(f"{path[:80]} names no model.", hint="Write one model on each line.")
+        raise ModelNotFoundError(f"{brief(path)} names no model.", hint="Write one model on each line.")
     if any(len(line) > _LONGEST_NAME for line in names):
         raise ModelNotFoundError(
-            f"{path[:80]} has a line of more than {_LONGEST_NAME:,} characters.", hint="Write one model on each line."
+            f"{brief(path)} has a line of more than {_LONGEST_NAME:,} characters.", hint="Write one model on each line."
         )
     if any(line.startswith("@") for line in names):
-        raise ModelNotFoundError(f"{path[:80]} names a file of models itself.", hint="Write one model on each line.")
+        raise ModelNotFoundError(f"{brief(path, 80)} names a file of models itself.", hint="Write one model on each line.")
     return names

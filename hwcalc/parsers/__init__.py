@@ -17,7 +17,7 @@ from hwcalc.parsers.facts import model_facts
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
-from hwcalc.text import quoted
+from hwcalc.text import quoted, shown
 
 __all__ = ["ASSUMPTIONS", "parse"]
 
@@ -58,7 +58,7 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume="gqa"`` turns the first two into notes.
     """
     if assume is not None and assume not in ASSUMPTIONS:
-        raise UsageError(f"--assume {assume[:40]!r} is not known.", hint=f"Allowed: {', '.join(ASSUMPTIONS)}.")
+        raise UsageError(f"--assume {shown(assume, 40)} is not known.", hint=f"Allowed: {', '.join(ASSUMPTIONS)}.")
     top = Config(raw.config)
     architecture = _architecture(raw.config)
     notes = list(raw.notes)
@@ -189,7 +189,7 @@ def _read(family: Family, config: Config) -> Reading:
 def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureError:
     model_type = raw.config.get("model_type")
     what = f"model_type {quoted(model_type)}" if model_type else "no model_type"
-    with_architecture = f", architecture {architecture[:60]!r}" if architecture else ""
+    with_architecture = f", architecture {shown(architecture, 60)}" if architecture else ""
     return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=ASSUME_HINT)
 
 

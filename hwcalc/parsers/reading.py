@@ -13,6 +13,7 @@ from hwcalc.formulas.hybrid import Layer
 from hwcalc.formulas.kind import LayerKind
 from hwcalc.model import Note
 from hwcalc.parsers.config import Config
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.formulas import ChunkedAttention, SinkAttention, SlidingAttention
@@ -245,7 +246,7 @@ def build_layers(config: Config, types: list[str], readers: Mapping[str, LayerRe
         if reader is None:
             known = ", ".join(sorted(readers))
             raise ConfigError(
-                f"layer {index} is of type {name[:60]!r}, which a {config.model_type} model does not have.",
+                f"layer {index} is of type {shown(name, 60)}, which a {config.model_type} model does not have.",
                 hint=f"Known here: {known}.",
             )
         layers.append(reader(config.layer(index), index))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.class_table import architecture_types
 from hwcalc.parsers.config import Config
+from hwcalc.text import quoted
 
 if TYPE_CHECKING:
     from hwcalc.formulas.weights import Block
@@ -64,7 +65,7 @@ def known_family(model_type: str | None) -> Family:
     """The same, or :class:`~hwcalc.errors.UnknownArchitectureError`."""
     family = find_family(model_type)
     if family is None:
-        raise UnknownArchitectureError(f"No parser knows model_type {str(model_type)[:60]!r}.", hint=ASSUME_HINT)
+        raise UnknownArchitectureError(f"No parser knows model_type {quoted(model_type)}.", hint=ASSUME_HINT)
     return family
 
 

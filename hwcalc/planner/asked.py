@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.planner.options import OPTIONS, options_of
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -92,6 +93,6 @@ def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any]
     known = {row.name: row for row in options_of(command) if command not in row.lists}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise UsageError(f"{command} takes no {unknown[0][:40]!r}.", hint=f"Known: {', '.join(sorted(known))}.")
+        raise UsageError(f"{command} takes no {shown(unknown[0], 40)}.", hint=f"Known: {', '.join(sorted(known))}.")
     asked = read_options(given)
     return {name: value for name, value in given.items() if value is not None and not known[name].reads_model}, asked

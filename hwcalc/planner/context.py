@@ -14,6 +14,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
+from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -131,7 +132,9 @@ def _accelerator(gpu: str | None, gpus: int | None, instance: str | None) -> Not
 
         card, count = load_instance(instance, notes)
         if gpus is not None and gpus > count:
-            raise UsageError(f"{instance[:40]} has {count:,} GPUs, not {gpus:,}.", hint="Leave out --gpus to use all of them.")
+            raise UsageError(
+                f"{brief(instance, 40)} has {count:,} GPUs, not {gpus:,}.", hint="Leave out --gpus to use all of them."
+            )
         return Noted((card, count if gpus is None else gpus), tuple(notes))
     if gpu is None:
         return Noted((None, gpus))

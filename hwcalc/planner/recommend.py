@@ -20,6 +20,7 @@ from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan, Verdict
+from hwcalc.text import operand
 
 if TYPE_CHECKING:
     from hwcalc.hardware.candidates import Candidate
@@ -292,7 +293,7 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
         hint = (
             "Give a weight format: --weights bf16"
             if model.counted is not None
-            else f"Plan one accelerator with a budget: kvplan {model.id} --gpu l4 --kv-memory 8GiB"
+            else f"Plan one accelerator with a budget: kvplan --gpu l4 --kv-memory 8GiB {operand(model.address)}"
         )
         raise UnsupportedError(search.message or f"The memory that {model.id} takes is not known.", hint=hint)
 

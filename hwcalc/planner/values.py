@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
-from hwcalc.text import quoted
+from hwcalc.text import brief, quoted, shown
 from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
@@ -59,7 +59,10 @@ def _size(value: Any, name: str) -> int:
     size = parse_bytes(value, name)
     if isinstance(value, str) and value.strip()[-1:].isdigit() and 0 < size < LEAST_BYTES:
         bare = value.strip()[:40]
-        raise UsageError(f"{name} {bare!r} has no unit.", hint=f"Write {bare}GiB or {bare}GB; a bare number is bytes.")
+        raise UsageError(
+            f"{name} {shown(bare, 40)} has no unit.",
+            hint=f"Write {brief(bare, 40)}GiB or {brief(bare, 40)}GB; a bare number is bytes.",
+        )
     return size
 
 

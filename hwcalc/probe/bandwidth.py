@@ -20,6 +20,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.result import Environment  # the JSON Schema needs the class at run time
+from hwcalc.text import brief
 from hwcalc.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ def _attention(opened: Opened, device: Device, most: int, room: int | None, repe
         if is_out_of_memory(error, device.torch):
             return None, "torch's attention takes more memory than there is: take less with --max-bytes"
         words = str(error).splitlines() or [type(error).__name__]
-        return None, f"torch's attention does not run: {words[0][:120]}"
+        return None, f"torch's attention does not run: {brief(words[0], 120)}"
 
 
 def _steps(layers: Iterable[_AttentionLayer], opened: Opened, dtype: str, device: Device, most: int, repeats: int) -> Timing:

@@ -14,6 +14,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.probe.host import available_bytes, driver_version, resident_bytes, total_bytes
 from hwcalc.probe.result import Environment
 from hwcalc.probe.settings import environment_words
+from hwcalc.text import brief, shown
 from hwcalc.units import GIB
 
 __all__ = ["Counters", "Device", "NoDeviceError", "default_reserve", "is_out_of_memory", "load_torch", "open_device"]
@@ -187,7 +188,7 @@ def load_torch() -> Any:
         # A library that torch needs may be missing: an installed torch is not to be searched for.
         if not isinstance(error, ModuleNotFoundError) or error.name != "torch":
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            message = f"PyTorch is installed and does not start: {lines[0][:200]}."
+            message = f"PyTorch is installed and does not start: {brief(lines[0], 200)}."
             raise NoDeviceError(
                 message, hint="See: python -c 'import torch'. Mend it: pip install --force-reinstall torch"
             ) from error
@@ -203,7 +204,7 @@ def open_device(name: str | None, *, torch: Any = None) -> Device:
     """
     match = None if name is None else _NAME.fullmatch(name.strip().lower())
     if name is not None and match is None:
-        raise UsageError(f"--device {name[:40]!r} is not known.", hint="Allowed: cpu, cuda, cuda:0, mps.")
+        raise UsageError(f"--device {shown(name, 40)} is not known.", hint="Allowed: cpu, cuda, cuda:0, mps.")
     torch = torch or load_torch()
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     word = "cuda" if match is None and cuda else "mps" if match is None and mps else "cpu" if match is None else match[0]

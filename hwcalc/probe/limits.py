@@ -21,6 +21,7 @@ from hwcalc.probe.allocator import predict
 from hwcalc.probe.devices import Device, default_reserve, is_out_of_memory
 from hwcalc.probe.measure import holding
 from hwcalc.probe.settings import AllocatorSettings, environment_settings
+from hwcalc.text import shown
 
 __all__ = ["ALLOCATED", "BEYOND", "OUT_OF_MEMORY", "REFUSED", "WHAT", "MaxResult", "Try", "find_max"]
 
@@ -91,7 +92,7 @@ def find_max(
     :class:`~hwcalc.errors.UsageError` if an argument is out of range, or if the free memory is unknown.
     """
     if what not in WHAT:
-        raise UsageError(f"--find-max {what[:40]!r} is not known.", hint=f"Allowed: {', '.join(WHAT)}.")
+        raise UsageError(f"--find-max {shown(what, 40)} is not known.", hint=f"Allowed: {', '.join(WHAT)}.")
     for name, number, least in (("cap", cap, 1), ("reserve", reserve_bytes, 0), ("available bytes", available_bytes, 0)):
         if number is not None and number < least:
             raise UsageError(f"{name} is {number:,}.", hint=f"Allowed: {least} or more.")

@@ -15,6 +15,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import WINDOW, Change, Small
 from hwcalc.probe.live_search import smaller
+from hwcalc.text import brief, quoted
 
 __all__ = ["AGREES", "DIFFERS", "MOST_WEIGHT_BYTES", "NOT_RUN", "LiveLayer", "LiveResult", "run_live"]
 
@@ -146,7 +147,7 @@ def _check(
         ("cache", cache, ("dynamic", "static")),
     ):
         if given not in known:
-            raise UsageError(f"{name} is {given!r:.40}.", hint=f"Allowed: {', '.join(known)}.")
+            raise UsageError(f"{name} is {quoted(given, 40)}.", hint=f"Allowed: {', '.join(known)}.")
     numbers = {
         "batch": (batch, 64),
         "prompt": (prompt, _MOST_TOKENS),
@@ -197,7 +198,7 @@ def _run(
         except NotRun:
             raise
         except Exception as error:
-            raise NotRun(f"it does not run on {common['device']}: {type(error).__name__}: {str(error)[:160]}") from error
+            raise NotRun(f"it does not run on {common['device']}: {type(error).__name__}: {brief(str(error), 160)}") from error
         result = LiveResult(
             status=AGREES,
             reason="",

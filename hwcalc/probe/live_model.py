@@ -14,6 +14,7 @@ from typing import Any, Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.probe.live_config import clean
+from hwcalc.text import brief, shown
 
 __all__ = [
     "NotRun",
@@ -58,7 +59,7 @@ def library() -> tuple[str, str]:
     except ModuleNotFoundError as error:
         raise NotRun(f"{error.name} is not installed; type: pip install torch transformers") from None
     except (ImportError, OSError) as error:
-        raise NotRun(f"torch or transformers does not start: {str(error).strip().partition(chr(10))[0][:200]}") from None
+        raise NotRun(f"torch or transformers does not start: {brief(str(error).strip().partition(chr(10))[0], 200)}") from None
     return str(torch.__version__), str(transformers.__version__)
 
 
@@ -110,7 +111,7 @@ def full_config(model: ModelSpec) -> dict[str, Any]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if model.model_type not in CONFIG_MAPPING:
-        raise NotRun(f"transformers has no model type {model.model_type!r}, and code of a repository is never run")
+        raise NotRun(f"transformers has no model type {shown(model.model_type)}, and code of a repository is never run")
     with _sealed():
         try:
             config = CONFIG_MAPPING[model.model_type](**clean(model.config))
@@ -119,7 +120,7 @@ def full_config(model: ModelSpec) -> dict[str, Any]:
         except Exception as error:
             raise NotRun(f"transformers does not take this config: {_first(error)}") from error
     if text.model_type not in CONFIG_MAPPING:
-        raise NotRun(f"transformers cannot build {text.model_type!r} by itself")
+        raise NotRun(f"transformers cannot build {shown(text.model_type)} by itself")
     return {**clean(document), "model_type": text.model_type}
 
 
@@ -135,7 +136,7 @@ def own_class(model_type: str, *, encoder_decoder: bool) -> Any:
     pairs: Mapping[str, str] = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     name = pairs.get(model_type) if encoder_decoder else causal.get(model_type) or auto.MODEL_MAPPING_NAMES.get(model_type)
     if not isinstance(name, str):
-        raise NotRun(f"transformers has no class that generates text with {model_type!r}")
+        raise NotRun(f"transformers has no class that generates text with {shown(model_type)}")
     try:
         return getattr(transformers, name)
     except (AttributeError, ImportError) as error:

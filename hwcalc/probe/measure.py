@@ -14,6 +14,7 @@ from hwcalc.probe.allocator import predict
 from hwcalc.probe.devices import Counters, Device, is_out_of_memory
 from hwcalc.probe.result import MEASURED, OUT_OF_MEMORY, REFUSED, Compared, RankResult, TensorResult
 from hwcalc.probe.settings import AllocatorSettings
+from hwcalc.text import brief
 from hwcalc.units import MIB, human_bytes
 
 __all__ = ["holding", "measure", "rebuilt", "scaled"]
@@ -240,7 +241,7 @@ def _allocator(
     """Allocated and reserved bytes by the rules of the caching allocator; ``None``, with a note, if they cannot be predicted."""
     if settings.unmodelled:
         words = ", ".join(settings.unmodelled)
-        message = f"Allocator settings that are not modelled: {words[:200]}. Allocated and reserved bytes are not compared."
+        message = f"Allocator settings that are not modelled: {brief(words, 200)}. Allocated and reserved bytes are not compared."
         notes.append(Note(code="allocator-settings", message=message))
         return None
     if before.reserved:

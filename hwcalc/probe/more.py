@@ -12,6 +12,7 @@ from hwcalc.model import Note
 from hwcalc.probe.bandwidth import BandwidthResult
 from hwcalc.probe.limits import MaxResult
 from hwcalc.probe.live import DIFFERS, NOT_RUN, LiveResult
+from hwcalc.text import shown
 from hwcalc.units import MIB, human_bytes
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class More:
 def check_alone(chosen: MoreOptions) -> None:
     """Raise :class:`~hwcalc.errors.UsageError` if one of several processes is asked for measurements that need a single process."""
     if chosen.search is not None and chosen.search not in SEARCHES:
-        raise UsageError(f"--find-max {chosen.search[:40]!r} is not known.", hint=f"Allowed: {', '.join(SEARCHES)}.")
+        raise UsageError(f"--find-max {shown(chosen.search, 40)} is not known.", hint=f"Allowed: {', '.join(SEARCHES)}.")
     if chosen.any and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError("--live, --find-max and --bandwidth are measured by one process.", hint="Start it without torchrun.")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.request import Request
@@ -60,7 +61,7 @@ def world_of(environment: Mapping[str, str]) -> World | None:
         text = environment.get(name, default) or ""
         if not (text.isascii() and text.isdecimal() and len(text) < 6):
             raise UsageError(
-                f"{name}={text[:20]!r} is not a number.", hint="Start it with torchrun, or unset RANK and WORLD_SIZE."
+                f"{name}={shown(text, 20)} is not a number.", hint="Start it with torchrun, or unset RANK and WORLD_SIZE."
             )
         numbers.append(int(text))
     rank, size, local_rank, local_size = numbers

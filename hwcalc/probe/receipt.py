@@ -25,6 +25,7 @@ from hwcalc.probe.measure import rebuilt
 from hwcalc.probe.more import More
 from hwcalc.probe.result import MEASURED, Compared, Probed
 from hwcalc.probe.settings import parse_settings
+from hwcalc.text import brief, shown
 
 __all__ = ["Receipt", "Verified", "check_path", "make_receipt", "read_receipt", "verify", "write_receipt"]
 
@@ -103,10 +104,10 @@ def check_path(path: str) -> None:
     """Raise :class:`~hwcalc.errors.UnwritableFileError` if a receipt cannot be written there, before anything is measured."""
     folder = os.path.dirname(os.path.abspath(path)) if path and "\0" not in path else None  # noqa: PTH100, PTH120 - pathlib is slow
     if folder is None:
-        raise UsageError(f"--receipt {path[:80]!r} names no file.", hint="Write: --receipt FILE")
+        raise UsageError(f"--receipt {shown(path)} names no file.", hint="Write: --receipt FILE")
     if not os.path.isdir(folder) or os.path.isdir(path):  # noqa: PTH112
         raise UnwritableFileError(
-            f"--receipt {path[:80]!r}: no file can be made there.", hint="Name a file in a folder that exists."
+            f"--receipt {shown(path)}: no file can be made there.", hint="Name a file in a folder that exists."
         )
 
 
@@ -132,13 +133,13 @@ def read_receipt(path: str) -> dict[str, Any]:
             with open(path, encoding="utf-8") as file:  # noqa: PTH123 - as above
                 text = file.read(_LARGEST + 1)
         if len(text) > _LARGEST:
-            raise ConfigError(f"{path[:80]!r} is larger than {_LARGEST:,} characters: no receipt is.")
+            raise ConfigError(f"{shown(path, 80)} is larger than {_LARGEST:,} characters: no receipt is.")
         document = json.loads(text, parse_constant=_no_number)
     except OSError as error:
-        raise ConfigError(f"{path[:80]!r} could not be read: {error.strerror}.") from error
+        raise ConfigError(f"{shown(path, 80)} could not be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{path[:80]!r} is not a receipt: no JSON document.", hint="Make one: kvplan probe MODEL --receipt F"
+            f"{shown(path, 80)} is not a receipt: no JSON document.", hint="Make one: kvplan probe MODEL --receipt F"
         ) from error
     kinds: dict[str, type] = {"model_id": str, "model_config": dict, "arguments": dict, "probe": dict, "kvplan_version": str}
     for name, kind in kinds.items():
@@ -175,7 +176,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
     ranks = _member(document["probe"], "ranks", list)
     for rank in ranks:
         if _member(rank, "outcome", str) != MEASURED:
-            drift.append(f"rank {rank.get('rank')}: nothing was measured ({rank['outcome'][:40]}).")
+            drift.append(f"rank {rank.get('rank')}: nothing was measured ({brief(rank['outcome'], 40)}).")
             continue
         number, stage = _member(rank, "rank", int), _member(rank, "stage", int)
         if not 0 <= stage < opened.request.parallel.pp:
@@ -200,7 +201,7 @@ def _verify(document: Mapping[str, Any], name: str) -> Verified:
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         receipt=name,
-        measured_with=f"kvplan {document['kvplan_version'][:40]}",
+        measured_with=f"kvplan {brief(document['kvplan_version'], 40)}",
         model=raw.id,
         device=str(first.get("device_name", ""))[:80],
         date=str(first.get("date", ""))[:40],

@@ -17,6 +17,7 @@ from hwcalc.probe.measure import measure
 from hwcalc.probe.ranks import Failed, RankError, World, check_world, gathered, stage_of, world_of
 from hwcalc.probe.result import Probed, RankResult
 from hwcalc.probe.settings import environment_settings
+from hwcalc.text import shown
 
 __all__ = ["ProbeOptions", "probe"]
 
@@ -81,7 +82,7 @@ def _rank_device(name: str | None, world: World, torch: Any) -> str | None:
     if word not in {None, "cuda", "cuda:0"}:
         if word is not None and word.startswith("cuda:") and world.local_size > 1:
             raise UsageError(
-                f"--device {word[:40]!r} is one GPU for {world.local_size:,} processes.",
+                f"--device {shown(word, 40)} is one GPU for {world.local_size:,} processes.",
                 hint="Leave out --device; CUDA_VISIBLE_DEVICES chooses among the GPUs.",
             )
         return name

@@ -8,6 +8,7 @@ from hwcalc.errors import UnknownNameError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import ModelSpec, Note
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.quantization.scheme import Scheme
@@ -37,7 +38,7 @@ def format_name(text: str | None) -> str | None:
     known = weight_formats()
     if name not in known:
         raise UnknownNameError(
-            f"--weights {text[:40]!r} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
+            f"--weights {shown(text, 40)} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
         )
     return name
 

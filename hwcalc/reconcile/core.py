@@ -24,6 +24,7 @@ from hwcalc.reconcile.lines import LogLike, Reader, log_name
 from hwcalc.reconcile.result import Input, Reconciliation, Saved
 from hwcalc.reconcile.rows import Row
 from hwcalc.reconcile.unread import Unread, about_memory
+from hwcalc.text import brief
 from hwcalc.units import parse_share
 
 if TYPE_CHECKING:
@@ -301,9 +302,8 @@ def _same_model(facts: Facts, spec: ModelSpec) -> list[Note]:
     last = name.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
     if not last or last == spec.id.rpartition("/")[2].lower() or "snapshots" in name:
         return []
-    from hwcalc.text import printable
 
-    return [Note(code="other-model", message=f"The log is of {printable(name)[:80]}; it is compared with {spec.id}.")]
+    return [Note(code="other-model", message=f"The log is of {brief(name, 80)}; it is compared with {spec.id}.")]
 
 
 def _calibrate(read: _Log, opened: Opened) -> Saved:
@@ -314,7 +314,6 @@ def _calibrate(read: _Log, opened: Opened) -> Saved:
     from hwcalc.engines.calibration import conditions
     from hwcalc.hardware.profiles import keeping
     from hwcalc.profiles.calibration import Measured, Measurement, overheads_kind, save_reading
-    from hwcalc.text import printable
 
     gpu = opened.request.hardware.gpu
     assert gpu is not None
@@ -326,7 +325,7 @@ def _calibrate(read: _Log, opened: Opened) -> Saved:
         )
     tokens, rows = read.dialect.batch_shape(opened)
     version = f" {opened.version}" if opened.version else ""
-    source = f"{read.dialect.engine}{version}, {printable(Path(log_name(read.given)).name)[:80]}"
+    source = f"{read.dialect.engine}{version}, {brief(Path(log_name(read.given)).name, 80)}"
     measured = Measured(device=gpu.name, date=datetime.now(tz=UTC).date().isoformat(), source=source)
     reading = Measurement(
         values=values,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.reconcile.masking import masked
+from hwcalc.masking import masked
 from hwcalc.units import GIB, KIB, MIB
 
 __all__ = ["BINARY", "Fact", "Facts", "PrintedNumber", "byte_range", "number_after", "number_before"]

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.reconcile.masking import masked
+from hwcalc.masking import masked
 from hwcalc.text import printable
 
 __all__ = ["MOST_UNREAD", "Unread", "UnreadLine", "about_memory"]

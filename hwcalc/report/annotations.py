@@ -28,7 +28,7 @@ def _annotation(check: Checked) -> str:
 
 
 def _command(level: str, check: Checked, lines: list[str]) -> str:
-    where = {} if check.file == "-" else {"file": check.file.replace("\\", "/")}
+    where = {} if check.file == "-" else {"file": clean(check.file.replace("\\", "/"))}
     where |= {"line": str(check.line), "col": str(check.column), "title": f"kvplan: {clean(check.name)}"}
     properties = ",".join(f"{key}={_property(value)}" for key, value in where.items())
     return f"::{level} {properties}::{_message(chr(10).join(clean(line) for line in lines if line))}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
 from hwcalc.report.text import plural
-from hwcalc.text import clean
+from hwcalc.text import LONGEST_WORD, clean, cut
 from hwcalc.units import human_bytes
 
 __all__ = [
@@ -87,7 +87,9 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
         word = f"{_WORDS[check.status]:<{_INDENT - 1}} "
         # A failed verdict gets a line of its own below, with the reason.
         head = "" if any(item.name == "fits" for item in what_is_wrong(check)) else headline(check)
-        lines += _wrapped(f"{clean(check.name)}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0)
+        lines += _wrapped(
+            f"{clean(cut(check.name, LONGEST_WORD))}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0
+        )
         for item in what_is_wrong(check):
             lines += _wrapped(clean(in_full(item)), width, " " * _INDENT, 2)
         for line in reason(check).splitlines():
@@ -95,7 +97,7 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
         for note in check.warnings:
             lines += _wrapped(f"warning: {clean(note.message)}", width, " " * _INDENT, 2)
         if check.status != "pass":
-            lines += _wrapped(f"at {clean(place(check))}", width, " " * _INDENT, 2)
+            lines += _wrapped(f"at {clean(cut(place(check), LONGEST_WORD))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
     lines += _definitions(document, "table", width, quiet=quiet).splitlines()

@@ -10,12 +10,16 @@ import re
 from collections.abc import Iterable
 
 from hwcalc.check.result import CheckDocument, Checked
+from hwcalc.masking import without_tokens
 from hwcalc.report.check_text import headline, in_full, place, reason, what_is_wrong
+from hwcalc.text import unsafe
 
 __all__ = ["check_junit"]
 
 # Every character that XML 1.0 does not allow (section 2.2 of the recommendation).
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What a runner of CI jobs that shows the file would read as a command; as a reference it is the same text to a reader of XML.
+_COMMAND = re.compile(r"(?<=#)#(?=\w{0,40}\[)|(?<=\n):(?=\s*:)|(?<=\n)[-+~^]")
 
 
 def check_junit(document: CheckDocument) -> str:
@@ -74,8 +78,14 @@ def _attributes(**values: str | int) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\r", "&#13;")
+    text = _NOT_XML.sub("\ufffd", without_tokens(text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = _COMMAND.sub(_reference, text)
+    return "".join(_reference(letter) if letter != "\n" and unsafe(letter) else letter for letter in text)
+
+
+def _reference(what: re.Match[str] | str) -> str:
+    return f"&#{ord(what if isinstance(what, str) else what[0])};"
 
 
 def _quoted(text: str) -> str:
-    return _escaped(text).replace('"', "&quot;").replace("\n", "&#10;").replace("\t", "&#9;")
+    return _escaped(text).replace('"', "&quot;").replace("\n", "&#10;")

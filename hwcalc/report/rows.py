@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from hwcalc.planner.result import Plan
 from hwcalc.report.markdown import markdown_table
 from hwcalc.report.table import PIPED_WIDTH, rendered
-from hwcalc.text import clean
+from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
 __all__ = ["csv_text", "listing", "plan_csv"]
 
@@ -20,11 +20,11 @@ _PLAN_COLUMNS = (
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values with a header line."""
+    """Comma-separated values with a header line. Text that a spreadsheet would run as a formula stands behind an apostrophe."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return out.getvalue()
 
 
@@ -67,5 +67,5 @@ def listing(
     for index, title in enumerate(header):
         table.add_column(title, justify="right" if index in numbers else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
+        table.add_row(*(Text(clean(cut(cell, LONGEST_MESSAGE))) for cell in row))
     return rendered([table], color=color, width=width)

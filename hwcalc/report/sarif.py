@@ -14,6 +14,7 @@ from urllib.parse import quote
 from hwcalc.check.fields import REQUIREMENTS
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.documents import dumps
+from hwcalc.masking import without_tokens
 from hwcalc.report.check_text import in_full, reason, what_is_wrong
 from hwcalc.text import clean
 
@@ -74,7 +75,7 @@ def _level(item: Judged, *, strict: bool) -> str:
 def _result(check: Checked, rule: str, message: str, *, level: str) -> dict[str, Any]:
     from hashlib import sha256
 
-    uri = _uri(check.file)
+    uri = _uri(without_tokens(check.file))
     return {
         "ruleId": rule,
         "ruleIndex": 0,

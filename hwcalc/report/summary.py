@@ -10,7 +10,7 @@ from hwcalc.library.explain import kind_title, stored
 from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo, Verdict
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.text import both, parameters, plural
-from hwcalc.text import TIMES, clean
+from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
 from hwcalc.units import human_bytes
 
 __all__ = [
@@ -93,7 +93,7 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
         counts[layer.kind] = counts.get(layer.kind, 0) + layer.count
     everything = {number for layer in model.layers for number in layer.layers}
     kinds = ", ".join(f"{count:,} {kind_title(kind)}" for kind, count in counts.items())
-    about = clean(model.model_type)
+    about = clean(cut(model.model_type, LONGEST_WORD))
     if model.parameters.total is not None:
         counted, used = model.parameters.total, model.parameters.active
         active = "" if used is None or used == counted else f", {parameters(used)} active"
@@ -101,7 +101,7 @@ def model_lines(plan: Plan) -> tuple[str, str, str]:
         if model.parameters.mtp:
             about += f" + {parameters(model.parameters.mtp)} for multi-token prediction"
     shape = " · ".join(filter(None, (f"{plural(len(everything), 'layer')}: {kinds}", _dimensions(model.layers))))
-    return clean(model.id), about, shape
+    return clean(cut(model.id, LONGEST_WORD)), about, shape
 
 
 def _dimensions(layers: tuple[LayerInfo, ...]) -> str:
@@ -132,7 +132,7 @@ def request_line(plan: Plan) -> str:
         parts.append(f"state dtype {request.state_dtype}")
     if request.encoder_seq is not None:
         parts.append(plural(request.encoder_seq, "encoder token"))
-    parts += [f"{name}={clean(value)}" for name, value in request.options.items()]
+    parts += [f"{name}={clean(cut(value, LONGEST_WORD))}" for name, value in request.options.items()]
     return " · ".join(parts)
 
 
@@ -140,7 +140,7 @@ def source_line(plan: Plan) -> str:
     """Where the config comes from, and its revision."""
     model = plan.model
     words = _SOURCES.get(model.source, model.source)
-    location = clean(model.location)
+    location = clean(cut(model.location, LONGEST_WORD))
     where = location if words.lower() in location.lower() else f"{words}, {location}" if location else words
     return f"config from {where}" + (f", revision {clean(model.revision)}" if model.revision else "")
 

@@ -15,13 +15,15 @@ from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import read_stream
 from hwcalc.text import printable, shown
 
-__all__ = ["from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
+__all__ = ["MODEL_FILES", "OPEN_FILE", "from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
 
 # The path of a file in the Hugging Face cache contains the id and the commit.
 _SNAPSHOT = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
 
-# A file with one of these names describes the model of its folder. Any other file describes only itself.
-_MODELS = ("config.json", "params.json")
+MODEL_FILES = ("config.json", "params.json")
+"""A file with one of these names describes the model of its folder. Any other file describes only itself."""
+OPEN_FILE = "an open file"
+"""The location of a config from a stream without a name."""
 
 
 def has_path_syntax(text: str) -> bool:
@@ -64,7 +66,7 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
         source="local",
         location=printable(str(file)),
         revision=revision,
-        weights=weights_beside(file, notes) if weights and file.name in _MODELS else None,
+        weights=weights_beside(file, notes) if weights and file.name in MODEL_FILES else None,
         notes=tuple(notes),
     )
 
@@ -88,7 +90,7 @@ def _identity(file: Path) -> tuple[str, str | None]:
     folder = where.parent
     if folder.parent.name == "snapshots" and (match := _SNAPSHOT.fullmatch(folder.parent.parent.name)):
         return (f"{match[1]}/{match[2]}" if match[1] else match[2]), folder.name
-    return (folder.name if where.name in _MODELS and folder.name else where.stem), None
+    return (folder.name if where.name in MODEL_FILES and folder.name else where.stem), None
 
 
 def from_standard_input() -> RawModel:
@@ -111,7 +113,7 @@ def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
     name = getattr(stream, "name", None)
     if not isinstance(name, str) or name.startswith("<"):
         config = read_stream(stream, "the open file")
-        return RawModel(id=_own_name(config), config=config, source="local", location="an open file")
+        return RawModel(id=_own_name(config), config=config, source="local", location=OPEN_FILE)
     config = read_stream(stream, printable(name))
     model_id, revision = _identity(Path(name))
     return RawModel(id=printable(model_id), config=config, source="local", location=printable(name), revision=revision)

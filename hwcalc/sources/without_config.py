@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
-from hwcalc.text import printable, shown
+from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
     from hwcalc.sources.repository import Repository
@@ -40,7 +40,7 @@ def without_config(repository: Repository) -> bytes | None:
         many = "several configs, each" if len(inner) > 1 else "its config"
         raise ModelNotFoundError(
             f"{what} has {many} in a folder: {listed}.",
-            hint=f"Choose one and plan it as a folder: hf download {repository.asked} {printable(inner[0])[:80]}/config.json --local-dir .",
+            hint=f"Choose one and plan it as a folder: {_download(repository.asked, f'{inner[0]}/config.json')}",
         )
     gguf = [name for name in names if name.lower().endswith(".gguf")]
     if gguf:
@@ -55,6 +55,13 @@ def without_config(repository: Repository) -> bytes | None:
         f"{what} {content}: nothing in it describes a model.",
         hint="Check the id; any model's folder or config.json will do as well.",
     )
+
+
+def _download(asked: str, name: str) -> str:
+    """The command that downloads one file, whose name the Hub gave."""
+    if name.startswith("-"):
+        return f"hf download --local-dir . {asked} {operand(name)}"
+    return f"hf download {asked} {operand(name)} --local-dir ."
 
 
 def _base_of_adapter(repository: Repository) -> str:

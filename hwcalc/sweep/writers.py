@@ -12,7 +12,9 @@ import numpy as np
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.errors import UsageError
+from hwcalc.masking import without_tokens
 from hwcalc.sweep.blocks import COLUMNS, NUMBERS, Column, RowBlock, Value
+from hwcalc.text import csv_cell, json_for
 
 __all__ = ["TEXT_FORMATS", "parquet_ready", "texts", "write_parquet"]
 
@@ -92,12 +94,12 @@ def _cells(name: str, column: Any, cell: Callable[[Value], str]) -> Iterable[Any
 
 
 def _csv_cell(value: Value) -> str:
-    text = "" if value is None else str(value)
+    text = csv_cell(value) if isinstance(value, str) else "" if value is None else str(value)
     return '"' + text.replace('"', '""') + '"' if any(sign in text for sign in ',"\r\n') else text
 
 
 def _json_cell(value: Value) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return json_for(json.dumps(without_tokens(value) if isinstance(value, str) else value, ensure_ascii=False))
 
 
 def parquet_ready() -> None:

@@ -35,7 +35,8 @@ def serve(planned: CommandInput) -> list[str]:
     Raises :class:`~hwcalc.errors.UnsupportedError` for an option for which the planned release has no flag.
     """
     version = planned.version or NEWEST
-    words = ["vllm", "serve", planned.model, *flag_words("seq", version, str(planned.seq))]
+    named_like_a_flag = planned.model.startswith("-")
+    words = ["vllm", "serve", *([] if named_like_a_flag else [planned.model]), *flag_words("seq", version, str(planned.seq))]
     if planned.revision is not None:
         words += flag_words("revision", version, planned.revision)
     if planned.kv_dtype_named:
@@ -60,7 +61,8 @@ def serve(planned: CommandInput) -> list[str]:
         words += _option(name, value, version)
     for required in planned.requires:
         words += required.flag.split()
-    return words
+    # What stands behind "--" is no flag for any of vLLM's parsers.
+    return [*words, "--", planned.model] if named_like_a_flag else words
 
 
 def _kv_dtype(kv_dtype: str, version: str) -> list[str]:

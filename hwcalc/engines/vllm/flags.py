@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from hwcalc.engines.vllm.versions import since
 from hwcalc.errors import UnsupportedError
 from hwcalc.profiles.engines import Version, planned_version
+from hwcalc.text import brief
 
 __all__ = ["FLAGS", "Flag", "flag_words", "switch_words"]
 
@@ -95,7 +96,7 @@ def flag_words(name: str, version: str, value: str | None = None) -> list[str]:
         return [flag.name]
     if flag.values and not (flag.any_value and _reached(flag.any_value, release)):
         _check_value(name, version, value)
-    return [flag.name, value]
+    return [f"{flag.name}={value}"] if value.startswith("-") else [flag.name, value]
 
 
 def switch_words(name: str, version: str, *, on: bool) -> list[str]:
@@ -114,7 +115,7 @@ def _check_value(name: str, version: str, value: str) -> None:
         return
     known = ", ".join(word for word, each in flag.values.items() if _reached(each, release))
     newer = "" if first is None else f"--engine vllm@{first} or newer, or "
-    raise UnsupportedError(f"vLLM {version} does not take {flag.name} {value[:40]}.", hint=f"Use: {newer}one of {known}.")
+    raise UnsupportedError(f"vLLM {version} does not take {flag.name} {brief(value, 40)}.", hint=f"Use: {newer}one of {known}.")
 
 
 def _option(name: str) -> str:

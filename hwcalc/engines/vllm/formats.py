@@ -27,6 +27,7 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
+from hwcalc.text import shown
 
 __all__ = [
     "COMPRESSED_ROW",
@@ -103,7 +104,7 @@ def read_kv_dtype(spelling: str) -> str:
             f"--dtype {kv_dtype} is for AMD GPUs only, and not counted here.", hint=f"Known: {', '.join(KV_DTYPES)}."
         )
     raise UnknownNameError(
-        f"--dtype {spelling[:40]!r} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}."
+        f"--dtype {shown(spelling, 40)} is no --kv-cache-dtype of vLLM.", option="dtype", hint=f"Known: {', '.join(KV_DTYPES)}."
     )
 
 

@@ -29,6 +29,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.profiles.engines import planned_version
+from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
 __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
@@ -231,7 +232,7 @@ def _model_dtype(model: ModelSpec, requested: str | None) -> str:
     dtype = find_dtype(requested or "")
     if dtype is None or dtype.name not in FLOATS:
         raise UsageError(
-            f"engine option dtype={(requested or '')[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+            f"engine option dtype={brief(requested or '', 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
     return dtype.name
 
@@ -286,7 +287,7 @@ def _dtype_option(options: Mapping[str, str], name: str, default: str) -> str:
     dtype = find_dtype(str(value))
     if dtype is None or dtype.name not in FLOATS:
         raise UsageError(
-            f"engine option {name}={str(value)[:40]} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
+            f"engine option {name}={brief(str(value), 40)} is not known.", hint="Allowed: auto, bfloat16, float16, float32."
         )
     return dtype.name
 

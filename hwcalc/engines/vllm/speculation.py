@@ -7,6 +7,7 @@ from typing import Final
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
+from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
 __all__ = ["DRAFTED", "Speculation", "draft_named", "model_and_tokens", "read_speculation"]
@@ -59,10 +60,10 @@ def read_speculation(value: str | None, draft: ModelSpec | None, option_draft: M
         name, tokens = model_and_tokens(rest)
         if option_draft is None:
             raise UsageError(
-                f"engine option speculative={value[:60]}: {name[:60]} was not loaded.", hint="Give the draft's model."
+                f"engine option speculative={brief(value, 60)}: {brief(name, 60)} was not loaded.", hint="Give the draft's model."
             )
         return Speculation(method=method, tokens=tokens, model=option_draft)
     raise UsageError(
-        f"engine option speculative={value[:60]} is not known.",
+        f"engine option speculative={brief(value, 60)} is not known.",
         hint="Allowed: ngram:N, mtp:N, eagle:MODEL[:N], dflash:MODEL[:N], draft:MODEL[:N].",
     )

@@ -11,6 +11,7 @@ from typing import Final
 
 from hwcalc.errors import UnknownNameError
 from hwcalc.profiles.engines import Version, planned_version
+from hwcalc.text import brief
 
 __all__ = ["NEWEST", "RELEASES", "VERSIONS", "nearest_release", "resolve", "since"]
 
@@ -47,7 +48,7 @@ def resolve(requested: str) -> str:
     found = _UNRELEASED.fullmatch(requested)
     released = found[1] if found and found[1].rpartition(".")[0] in VERSIONS else None
     raise UnknownNameError(
-        f"--engine vllm@{requested[:20]}: no rules for that version.",
+        f"--engine vllm@{brief(requested, 20)}: no rules for that version.",
         option="engine",
         hint=f"{f'Use: --engine vllm@{released}. ' if released else ''}Known: {VERSIONS[-1]} to {VERSIONS[0]}.",
     )

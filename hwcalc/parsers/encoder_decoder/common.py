@@ -18,6 +18,7 @@ from hwcalc.model import Note
 from hwcalc.parsers.classes import architecture, form
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import AttentionDims, Reading
+from hwcalc.text import brief
 
 __all__ = ["COMMON", "EncoderDecoder", "Keys", "encoder_layers"]
 
@@ -136,7 +137,7 @@ class EncoderDecoder:
         return Reading(
             layers=((NoCache(),),) * self.keys.number_of_layers(config),
             config=config,
-            notes=(Note(code="encoder-only", message=f"{name[:60]} is an encoder alone: it keeps nothing between steps."),),
+            notes=(Note(code="encoder-only", message=f"{brief(name, 60)} is an encoder alone: it keeps nothing between steps."),),
         )
 
 

@@ -21,6 +21,7 @@ from hwcalc.parsers.encoder_decoder.sound import wav2vec2
 from hwcalc.parsers.reading import Readers, Reading, dims_of
 from hwcalc.parsers.registry import find_family
 from hwcalc.parsers.towers.build import needed
+from hwcalc.text import quoted
 
 _TYPES: Final = ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder")
 _DEEPEST: Final = 4
@@ -38,7 +39,7 @@ def _read(config: Config) -> Reading:
     family = find_family(decoder.model_type)
     if family is None or decoder.model_type in _TYPES or (isinstance(family, EncoderDecoder) and family.part):
         raise UnknownArchitectureError(
-            f"No parser knows the decoder of this {config.model_type} model: {str(decoder.model_type)[:60]!r}.",
+            f"No parser knows the decoder of this {config.model_type} model: {quoted(decoder.model_type)}.",
             hint="Plan the decoder by itself, or see: kvplan models",
         )
     alone = family.decode(decoder) if isinstance(family, EncoderDecoder) else family.read(_as_decoder(decoder))

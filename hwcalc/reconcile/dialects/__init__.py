@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.reconcile.dialects import prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
@@ -96,4 +97,4 @@ def find_dialect(name: str) -> Dialect:
         if dialect.name == name.strip().lower():
             return dialect
     known = ", ".join(dialect.name for dialect in DIALECTS)
-    raise UsageError(f"--dialect {name[:40]!r} is not known.", hint=f"Known: {known}.")
+    raise UsageError(f"--dialect {shown(name, 40)} is not known.", hint=f"Known: {known}.")

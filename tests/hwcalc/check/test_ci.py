@@ -7,6 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
+import sysconfig
+import venv
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,10 +35,7 @@ def act(folder: Path, **inputs: str) -> tuple[subprocess.CompletedProcess[str], 
         variable: values[re.fullmatch(r"\$\{\{ inputs\.([a-z-]+) \}\}", text)[1]]  # type: ignore[index]
         for variable, text in STEP["env"].items()
     }
-    program = folder / "temp" / "kvplan" / "bin" / "kvplan"
-    program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m hwcalc "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
+    installed(folder / "temp" / "kvplan")
     files = {name: folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for path in files.values():
         path.write_text("before\n", encoding="utf-8")
@@ -48,13 +47,20 @@ def act(folder: Path, **inputs: str) -> tuple[subprocess.CompletedProcess[str], 
             **environment,
             **{k: str(v) for k, v in files.items()},
             "RUNNER_TEMP": str(folder / "temp"),
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": str(folder),
         },
         capture_output=True,
         text=True,
         check=False,
     )
     return done, {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+
+
+def installed(folder: Path) -> None:
+    """An environment with kvplan, as the action's first step makes it: its Python finds the packages by itself."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "kvplan.pth").write_text(f"{REPOSITORY}\n{sysconfig.get_path('purelib')}\n", encoding="utf-8")
 
 
 def parts(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
@@ -128,12 +134,13 @@ def test_a_baseline_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_check_file_gives_the_runner_no_commands(tmp_path: Path) -> None:
-    """A name that wraps to ``::error ...`` at the start of a line stays text; its own annotation is escaped."""
+    """A name that wraps to ``::error ...`` at the start of a line is no command there; its own annotation is escaped."""
     check_file(tmp_path, {**CHECK, "name": f"{90 * 'x'} ::error file=a::b", "max_cache": 1})
     done, _ = act(tmp_path)
     text, commands = parts(done)
 
-    assert any(line.strip().startswith("::error file=a::b") for line in text.splitlines())
+    assert any(line.strip().startswith("?:error file=a::b") for line in text.splitlines())
+    assert not any(line.strip().startswith("::") for line in text.splitlines())
     assert [line.partition(" ")[0] for line in commands.splitlines()] == ["::error", "::notice"]
     assert "file=a::" not in commands
 
@@ -146,7 +153,7 @@ def test_every_flag_of_the_action_exists() -> None:
 
     assert used <= flags
     assert used >= {"--format", "--baseline", "--max-growth", "--strict", "--offline", "--output"}
-    assert set(re.findall(r'--output "([a-z]+)=', STEP["run"])) <= set(FORMATS)
+    assert set(re.findall(r"--output=([a-z]+)=", STEP["run"])) <= set(FORMATS)
     for step in ACTION["runs"]["steps"]:
         assert "${{" not in step["run"]
         assert step["shell"] == "bash"
@@ -190,6 +197,72 @@ def test_the_hook_runs(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert done.stdout.endswith("2 checks: 1 holds, 1 fails\n")
+
+
+@pytest.mark.parametrize("name", ["--output=kvplan.yaml", "-q.kvplan.yaml", "--lock.kvplan.yaml"])
+def test_the_hook_takes_every_name_for_a_file(tmp_path: Path, name: str) -> None:
+    """pre-commit puts the names behind the entry and its args as they are: a name like an option is a file all the same."""
+    check_file(tmp_path, CHECK, name=name)
+    words = [*shlex.split(HOOK["entry"]), *HOOK.get("args", []), name]
+    done = subprocess.run(
+        [sys.executable, "-m", "hwcalc", *words[1:]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout.endswith("1 check: 1 holds\n"), done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, "tiny"])
+
+
+# What Python would import from the working folder, or from PYTHONPATH, if it were let.
+LURKING: Final = (
+    "pip.py",
+    "venv.py",
+    "sitecustomize.py",
+    "usercustomize.py",
+    "ensurepip.py",
+    "json.py",
+    "hwcalc/__init__.py",
+    "hwcalc.py",
+)
+
+
+def test_the_action_imports_nothing_of_the_checkout(tmp_path: Path) -> None:
+    """Neither while it installs nor while it checks, whatever PYTHONPATH says."""
+    check_file(tmp_path, CHECK)
+    for name in LURKING:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("open('run', 'a').write(__name__)\nraise SystemExit(0)\n", encoding="utf-8")
+    install = ACTION["runs"]["steps"][0]["run"]
+    environment = {"KVPLAN_PYTHON": sys.executable, "KVPLAN_SOURCE": "./nothing-here", "RUNNER_TEMP": str(tmp_path / "first")}
+    done = subprocess.run(
+        ["/bin/bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", install],
+        cwd=tmp_path,
+        env={**os.environ, **environment, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    checked, _ = act(tmp_path)
+
+    assert "nothing-here" in done.stderr
+    assert (tmp_path / "first" / "kvplan" / "bin" / "python").exists()
+    assert checked.returncode == 0, checked.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_inputs_of_the_action_are_values(tmp_path: Path) -> None:
+    """An input with blanks, or one that begins with a dash, is never an option of its own."""
+    check_file(tmp_path, CHECK)
+    for format_ in ("table --output x", "--output=x", "-ox"):
+        done, _ = act(tmp_path, format=format_)
+        assert done.returncode == 2, format_
+        assert "is not known" in done.stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_pre_commit_takes_the_manifest() -> None:

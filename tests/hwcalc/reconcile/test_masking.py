@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc.documents import dumps
+from hwcalc.masking import masked
 from hwcalc.reconcile import reconcile
-from hwcalc.reconcile.masking import masked
 from hwcalc.report.reconcile import reconcile_csv, reconcile_text
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.test_any_log import SMALL

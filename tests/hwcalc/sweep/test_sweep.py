@@ -27,6 +27,7 @@ from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.grid import Grid, count
 from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.writers import texts, write_parquet
+from hwcalc.text import csv_cell
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
@@ -319,7 +320,7 @@ def test_formats_agree(mixed: Grid, tmp_path: Path) -> None:
     assert len(lines) == 36
     assert list(lines[0]) == list(COLUMNS)
     assert document["points"] == lines == stored
-    assert table == [{name: "" if value is None else str(value) for name, value in row.items()} for row in lines]
+    assert table == [{name: "" if value is None else csv_cell(str(value)) for name, value in row.items()} for row in lines]
     assert lines[0]["model"] == 'a,"b" %d %s 100%'
     assert {row["warning"] for row in lines if row["model"] == LLAMA} == {None, "beyond-maximum"}
     jsonschema.validate(document, json_schema("sweep"))
