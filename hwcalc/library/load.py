@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from hwcalc.errors import ConfigError
 from hwcalc.model import ModelSpec, RawModel
-from hwcalc.parsers import parse
+from hwcalc.parsers import MAX_NAME, parse
 from hwcalc.planner.asked import Access, read_options
 
 __all__ = ["ModelLike", "load", "load_model"]
@@ -45,8 +45,11 @@ def load(
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, Mapping):
+        from hwcalc.sources.document import check_document
+
+        check_document(model, "the config")
         name = model.get("_name_or_path")
-        raw = RawModel(id=name if isinstance(name, str) and name else "config", config=model, source="python")
+        raw = RawModel(id=name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config", config=model, source="python")
         return parse(raw, assume=assume)
     from hwcalc.sources import resolve, resolve_stream
 

@@ -18,7 +18,7 @@ from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
 
-__all__ = ["ASSUMPTIONS", "parse"]
+__all__ = ["ASSUMPTIONS", "MAX_NAME", "parse"]
 
 ASSUMPTIONS = ("gqa",)
 """What ``--assume`` takes: ``gqa`` reads any config as plain grouped-query attention on every layer."""
@@ -35,6 +35,12 @@ _NESTED = (
     "decoder_config",
 )
 _MAX_NESTING = 4
+
+MAX_NAME = 200
+"""Most characters of a model type or an architecture; published ones have up to 60."""
+
+_NAMED, _SHOWN = 8, 80
+"""How many keys a message names, and with how many characters each."""
 
 _DTYPES = {
     "float32": "fp32",
@@ -60,6 +66,9 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         raise UsageError(f"--assume {assume[:40]!r} is not known.", hint=f"Allowed: {', '.join(ASSUMPTIONS)}.")
     top = Config(raw.config)
     architecture = _architecture(raw.config)
+    for key, name in (("model_type", top.model_type), ("architectures", architecture)):
+        if name is not None and len(name) > MAX_NAME:
+            raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
     notes = list(raw.notes)
     found = _find(top, architecture)
     if found is not None:
@@ -123,11 +132,12 @@ def _parameters(counted: Weights | None, notes: Sequence[Note]) -> Parameters | 
 
 def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
     """A note about keys that nobody has read, or an error unless something is to be assumed."""
-    named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
+    named = ", ".join(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..." for key in unread[:_NAMED])
+    named += ", ..." if len(unread) > _NAMED else ""
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
     )
-    message = " ".join((message, *config.contradictions()))
+    message = " ".join((message, *config.contradictions()[:_NAMED]))
     if assume is None:
         hint = "A number without them would be a guess. To go on all the same, with every number marked as assumed: --assume gqa."
         raise UnreadKeysError(message, keys=tuple(unread), hint=hint)
@@ -288,11 +298,16 @@ def _storage(language: Config, top: Config, dtype: str | None) -> dict[str, Any]
     waiting: list[tuple[str, Any]] = [("quantization_config", _quantization(language, top) or {})]
     while waiting:
         path, value = waiting.pop()
-        if isinstance(value, Mapping):
+        # What lies deeper counts as one value: each path repeats all keys on its way.
+        if isinstance(value, Mapping) and len(path) <= _LONGEST_PATH:
             waiting += ((f"{path}.{key}", item) for key, item in value.items())
         else:
             out[path] = value
     return out
+
+
+_LONGEST_PATH = 200
+"""Characters of a dotted path in the quantisation; published ones have about 100."""
 
 
 def _stack(layers: tuple[Layer, ...]) -> Stack:
