@@ -294,7 +294,7 @@ class Config:
                 if not (isinstance(key, str) and key.isdecimal() and len(key) < 8 and isinstance(values, Mapping)):
                     raise self.error("per_layer_config", key, "an object of layer numbers, each with an object of keys")
                 # Laid over the document, not copied: a thousand layers of a large document are still one document.
-                child = Config(ChainMap({}, values, self.raw), self.model_type, self.where)  # type: ignore[arg-type]
+                child = Config(ChainMap(values, self.raw), self.model_type, self.where)  # type: ignore[arg-type]
                 child.read, child.defaulted = self.read, self.defaulted
                 self._layers[int(key)] = child
         return self._layers.get(index, self)
