@@ -17,10 +17,12 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Part
 
-__all__ = ["MOST_NAMES", "Names", "read_names"]
+__all__ = ["MOST_COMPARED", "MOST_NAMES", "Names", "read_names"]
 
 MOST_NAMES: Final = 200_000
 """The most names that one config may have; published ones have up to 700."""
+MOST_COMPARED: Final = 10_000
+"""The most patterns that tell layers apart, times the layers: each is compared with every module of every layer. Published: 400."""
 _MOST_PATTERNS: Final = 4_096
 """The most globs and regular expressions, counted after each choice between words is written out; published: up to 300."""
 _LONGEST_PATTERNS: Final = 200_000

@@ -31,7 +31,7 @@ from hwcalc.formulas.formats import (
 )
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.quantization.names import MOST_NAMES, Names, read_names
+from hwcalc.quantization.names import MOST_COMPARED, MOST_NAMES, Names, read_names
 
 __all__ = ["FORMATS", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
 
@@ -119,8 +119,14 @@ class Scheme:
         modules = [(weight.path.removesuffix(".weight"), block.part) for block in blocks for weight in block.weights]
         return tuple(dict.fromkeys(name for rule in self.rules[:1] for name in rule.never.strangers(modules)))
 
-    def placed(self, *, layers: int, text_only: bool) -> Scheme:
-        """The scheme of a model with this many layers, whose config says it for the text alone or for the whole model."""
+    def placed(self, *, layers: int, text_only: bool) -> Scheme | None:
+        """The scheme of a model with this many layers, whose config says it for the text alone or for the whole model.
+
+        ``None`` if too many of its patterns would have to be compared with the name of each layer.
+        """
+        patterns = {pattern for rule in self.rules for names in (rule.only, rule.never) if names for pattern in names.by_number}
+        if len(patterns) * layers > MOST_COMPARED:
+            return None
         rules = tuple(
             replace(
                 rule,
