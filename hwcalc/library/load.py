@@ -8,7 +8,8 @@ from typing import IO, Any
 
 from hwcalc.errors import ConfigError
 from hwcalc.model import ModelSpec, RawModel
-from hwcalc.parsers import MAX_NAME, parse
+from hwcalc.parsers import parse
+from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.planner.asked import Access, read_options
 
 __all__ = ["ModelLike", "load", "load_model"]

@@ -14,11 +14,12 @@ from hwcalc.parsers.attention_words import read_attention_words
 from hwcalc.parsers.class_table import defaults_version
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.facts import model_facts
+from hwcalc.parsers.limits import MAX_NAME, check_size
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
 
-__all__ = ["ASSUMPTIONS", "MAX_NAME", "parse"]
+__all__ = ["ASSUMPTIONS", "parse"]
 
 ASSUMPTIONS = ("gqa",)
 """What ``--assume`` takes: ``gqa`` reads any config as plain grouped-query attention on every layer."""
@@ -35,9 +36,6 @@ _NESTED = (
     "decoder_config",
 )
 _MAX_NESTING = 4
-
-MAX_NAME = 200
-"""Most characters of a model type or an architecture; published ones have up to 60."""
 
 _NAMED, _SHOWN = 8, 80
 """How many keys a message names, and with how many characters each."""
@@ -108,7 +106,9 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
     spec = _spec(raw, top, config, reading, counted, architecture, notes, assumed)
-    return _with_variants(spec, variants) if variants else spec
+    spec = _with_variants(spec, variants) if variants else spec
+    check_size((spec, *spec.variants.values()))
+    return spec
 
 
 def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
