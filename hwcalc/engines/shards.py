@@ -9,6 +9,7 @@ since the fullest rank has to fit.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from functools import cached_property
 from typing import ClassVar, Final
 
 from hwcalc.engines.request import ALONE, Parallel
@@ -82,7 +83,6 @@ class Rank:
         self.tp = parallel.tp
         self.shards = parallel.tp * parallel.dp
         self.ep = parallel.ep
-        self.attention = [dims for group in model.stack.groups if "num_key_value_heads" in (dims := group.kind.dims())]
         self.mamba = next((group.kind for group in model.stack.groups if isinstance(group.kind, Mamba2)), None)
 
     def cut(self, block: Block, weight: Weight) -> Weight:
@@ -146,16 +146,26 @@ class Rank:
 
     def _attention_rows(self, name: str, rows: int) -> int:
         """Rows of a key, value or fused projection on a rank: query heads are divided, and there is at least one key and value head."""
-        for dims in self.attention:
+        local = self._local_rows.get((name in _FUSED, rows))
+        return -(-rows // self.tp) if local is None else local
+
+    @cached_property
+    def _local_rows(self) -> dict[tuple[bool, int], int]:
+        """The rows on a rank, for each number of rows that a fused projection (``True``) or one of keys or values has in some layer."""
+        local_rows: dict[tuple[bool, int], int] = {}
+        for group in self.model.stack.groups:
+            dims = group.kind.dims()
+            if "num_key_value_heads" not in dims:
+                continue
             heads, groups, head, value = (
                 dims[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim")
             )
             local_groups = self.key_value_heads(groups)
-            if name in _KEYS_AND_VALUES and rows in {groups * head, groups * value}:
-                return local_groups * (rows // groups)
-            if name in _FUSED and rows == heads * head + groups * (head + value):
-                return -(-heads // self.tp) * head + local_groups * (head + value)
-        return -(-rows // self.tp)
+            for width in (head, value):
+                local_rows.setdefault((False, groups * width), local_groups * width)
+            fused = heads * head + groups * (head + value)
+            local_rows.setdefault((True, fused), -(-heads // self.tp) * head + local_groups * (head + value))
+        return local_rows
 
     def _mamba_rows(self, mamba: Mamba2, rows: int) -> int:
         """Rows of a Mamba-2 projection on a rank. A group of B and C that cannot be divided is repeated on every rank."""

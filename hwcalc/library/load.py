@@ -10,6 +10,7 @@ from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
+from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.sources.progress import tell
@@ -56,8 +57,13 @@ def load(
     if isinstance(model, ModelSpec):
         return model
     if isinstance(model, Mapping):
+        from hwcalc.sources.document import check_document
+
+        check_document(model, "the config")
         name = model.get("_name_or_path")
-        raw = RawModel(id=name if isinstance(name, str) and name else "config", config=model, source="python")
+        raw = RawModel(
+            id=name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config", config=model, source="python"
+        )
         return parse(raw, assume=assume)
     from hwcalc.sources import resolve, resolve_stream
 

@@ -14,6 +14,7 @@ from hwcalc.parsers.attention_words import read_attention_words
 from hwcalc.parsers.class_table import defaults_version
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.facts import model_facts
+from hwcalc.parsers.limits import MAX_NAME, check_size
 from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
 from hwcalc.parsers.whole import whole_weights
@@ -36,6 +37,9 @@ _NESTED = (
     "decoder_config",
 )
 _MAX_NESTING = 4
+
+_NAMED, _SHOWN = 8, 80
+"""How many keys a message names, and with how many characters each."""
 
 _DTYPES = {
     "float32": "fp32",
@@ -61,6 +65,9 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         raise UsageError(f"--assume {shown(assume, 40)} is not known.", hint=f"Allowed: {', '.join(ASSUMPTIONS)}.")
     top = Config(raw.config)
     architecture = _architecture(raw.config)
+    for key, name in (("model_type", top.model_type), ("architectures", architecture)):
+        if name is not None and len(name) > MAX_NAME:
+            raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
     notes = list(raw.notes)
     found = _find(top, architecture)
     if found is not None:
@@ -104,7 +111,9 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
         from hwcalc.quantization.stored import with_whole_weights
 
         spec = with_whole_weights(spec)
-    return _with_variants(spec, variants) if variants else spec
+    spec = _with_variants(spec, variants) if variants else spec
+    check_size((spec, *spec.variants.values()))
+    return spec
 
 
 def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
@@ -128,11 +137,12 @@ def _parameters(counted: Weights | None, notes: Sequence[Note]) -> Parameters | 
 
 def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
     """A note about keys that nobody has read, or an error unless something is to be assumed."""
-    named = ", ".join(unread[:8]) + (", ..." if len(unread) > 8 else "")
+    named = ", ".join(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..." for key in unread[:_NAMED])
+    named += ", ..." if len(unread) > _NAMED else ""
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
     )
-    message = " ".join((message, *config.contradictions()))
+    message = " ".join((message, *config.contradictions()[:_NAMED]))
     if assume is None:
         hint = "A number without them would be a guess. To go on all the same, with every number marked as assumed: --assume gqa."
         raise UnreadKeysError(message, keys=tuple(unread), hint=hint)
@@ -293,11 +303,16 @@ def _storage(language: Config, top: Config, dtype: str | None) -> dict[str, Any]
     waiting: list[tuple[str, Any]] = [("quantization_config", _quantization(language, top) or {})]
     while waiting:
         path, value = waiting.pop()
-        if isinstance(value, Mapping):
+        # What lies deeper counts as one value: each path repeats all keys on its way.
+        if isinstance(value, Mapping) and len(path) <= _LONGEST_PATH:
             waiting += ((f"{path}.{key}", item) for key, item in value.items())
         else:
             out[path] = value
     return out
+
+
+_LONGEST_PATH = 200
+"""Characters of a dotted path in the quantisation; published ones have about 100."""
 
 
 def _stack(layers: tuple[Layer, ...]) -> Stack:

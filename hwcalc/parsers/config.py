@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,10 +17,14 @@ from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
 from hwcalc.text import quoted
 
-__all__ = ["MAX_LAYERS", "Config"]
+__all__ = ["MAX_ITEMS", "MAX_LAYERS", "Config"]
 
-MAX_LAYERS: Final = 10_000
-"""More layers than any model has; a larger count is a damaged config."""
+MAX_LAYERS: Final = 1_000
+"""Most layers of a model. The deepest published decoders have 126, copies of their own layers included a few hundred; DeepNet
+(arXiv:2203.00555) was trained with 1,000."""
+
+MAX_ITEMS: Final = 10 * MAX_LAYERS
+"""Most items of a list that is read: lists per layer may go on behind the last layer."""
 
 _MISSING: Final = object()
 
@@ -204,15 +209,15 @@ class Config:
             raise self.error(key, value, "a number")
         return float(value)
 
-    def sequence(self, key: str, *, length: int | None = None) -> list[Any] | None:
-        """A list, or ``None`` where it is absent or null; ``length`` is how many items it must have."""
+    def sequence(self, key: str, *, length: int | None = None, most: int = MAX_ITEMS) -> list[Any] | None:
+        """A list of at most ``most`` items, or ``None`` where it is absent or null; ``length`` is how many items it must have."""
         value = self.get(key)
         if value is None:
             return None
         if not isinstance(value, (list, tuple)):
             raise self.error(key, value, "a list")
-        if len(value) > 10 * MAX_LAYERS:
-            raise self.error(key, f"{len(value):,} items long", f"a list of at most {10 * MAX_LAYERS:,}")
+        if len(value) > most:
+            raise self.error(key, f"{len(value):,} items long", f"a list of at most {most:,}")
         if length is not None and len(value) != length:
             raise self.error(key, f"{len(value)} items long", f"a list of {length} items, one for each layer")
         return list(value)
@@ -283,11 +288,16 @@ class Config:
         if not isinstance(overrides, Mapping) or not overrides:
             return self
         if self._layers is None:
+            if len(overrides) > MAX_LAYERS:
+                raise self.error(
+                    "per_layer_config", f"{len(overrides):,} layers long", f"an object of at most {MAX_LAYERS:,} layers"
+                )
             self._layers = {}
             for key, values in overrides.items():
                 if not (isinstance(key, str) and key.isdecimal() and len(key) < 8 and isinstance(values, Mapping)):
                     raise self.error("per_layer_config", key, "an object of layer numbers, each with an object of keys")
-                child = Config({**self.raw, **values}, self.model_type, self.where)
+                # Laid over the document, not copied: a thousand layers of a large document are still one document.
+                child = Config(ChainMap(values, self.raw), self.model_type, self.where)  # type: ignore[arg-type]
                 child.read, child.defaulted = self.read, self.defaulted
                 self._layers[int(key)] = child
         return self._layers.get(index, self)
@@ -324,8 +334,8 @@ class Config:
             )
         ]
         for child in self.children:
-            found += [key for key in child.unread() if key not in found]
-        return found
+            found += child.unread()
+        return list(dict.fromkeys(found))
 
     def _facts_named(self, name: str) -> dict[str, Any]:
         """The facts that other models call by this name and this one by another, with the value that counts."""
@@ -356,7 +366,7 @@ class Config:
             if name not in self.read
             for key, value in self._contradicted(name).items()
         ]
-        return own + [sentence for child in self.children for sentence in child.contradictions() if sentence not in own]
+        return list(dict.fromkeys((*own, *(sentence for child in self.children for sentence in child.contradictions()))))
 
     def bearing(self) -> dict[str, Any]:
         """The keys of the file that were read, with their values, by dotted path, here and in nested configs."""

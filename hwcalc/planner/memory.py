@@ -119,7 +119,8 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
     if scheme is None:
         return Noted(_estimate(model.counted, None, unquantized))
     notes = []
-    unknown_names = scheme.strangers(model.counted.blocks)
+    blocks = model.counted.blocks
+    unknown_names = model.once(("strangers", weight_format), lambda: scheme.strangers(blocks))
     if unknown_names:
         message = (
             f"The config's quantization leaves {', '.join(name[:60] for name in unknown_names[:3])}"

@@ -1,8 +1,8 @@
 """Read the names by which a quantiser selects modules: literal names, endings, globs, or regular expressions after ``re:``.
 
 A name with a layer number is valid for that layer alone, and a table finds it. All other names are compared with every name that
-a module may have in its checkpoint. Only a subset of regular expressions is supported: they have no nested repetition and compile
-to patterns that match in linear time.
+a module may have in its checkpoint, once for each model. Only a subset of regular expressions is supported: they have no nested
+repetition and compile to patterns that match in linear time. Names that are refused make the whole quantisation unknown.
 """
 
 from __future__ import annotations
@@ -10,18 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.weights import Part
 
-__all__ = ["MOST_NAMES", "Names", "read_names"]
+__all__ = ["MOST_COMPARED", "MOST_NAMES", "Names", "read_names"]
 
 MOST_NAMES: Final = 200_000
-"""The most names that one config may have. Of globs and regular expressions it may have a few thousand."""
+"""The most names that one config may have; published ones have up to 700."""
+MOST_COMPARED: Final = 10_000
+"""The most patterns that tell layers apart, times the layers: each is compared with every module of every layer. Published: 400."""
 _MOST_PATTERNS: Final = 4_096
+"""The most globs and regular expressions, counted after each choice between words is written out; published: up to 300."""
+_LONGEST_PATTERNS: Final = 200_000
+"""The most characters of all these patterns together. To compile so many takes a second; published ones have up to 20,000."""
 _MOST_GENERAL: Final = 256
 _MOST_BY_NUMBER: Final = 128
 _MOST_FORMS: Final = 64
@@ -67,13 +72,33 @@ class Names:
         >>> sorted(names.layers("mlp.up_proj", Part.LANGUAGE, range(6)))
         [1, 3, 4]
         """
-        if not numbers:
-            return frozenset()
-        module = _renamed(module)
-        first = _spellings(module, part, numbers[0], self.depth)
-        if self.literal and any(not self.literal.isdisjoint(_windows(name)) for name in first):
+        key = (module, part, tuple(numbers))
+        if key not in self._found:
+            self._found[key] = self._look_up(_renamed(module), part, numbers) if numbers else frozenset()
+        return self._found[key]
+
+    @cached_property
+    def _found(self) -> dict[tuple[str, Part, tuple[int, ...]], frozenset[int]]:
+        """What was looked up already: a plan asks for the same modules at each step of its solvers."""
+        return {}
+
+    @cached_property
+    def _general(self) -> dict[tuple[str, Part, int, int], bool]:
+        """Whether a general pattern matches. It can tell two numbers apart only by how many digits they have."""
+        return {}
+
+    def _is_general(self, module: str, part: Part, number: int) -> bool:
+        key = (module, part, len(str(number)), len(str(self.depth + number)))
+        if key not in self._general:
+            names = _spellings(module, part, number, self.depth)
+            self._general[key] = any(pattern.match(name) for pattern in self.general for name in names)
+        return self._general[key]
+
+    def _look_up(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
+        first = _spellings(module, part, numbers[0], self.depth) if self.literal else ()
+        if any(not self.literal.isdisjoint(_windows(name)) for name in first):
             return frozenset(numbers)
-        if any(pattern.match(name) for pattern in self.general for name in first):
+        if self.general and self._is_general(module, part, numbers[0]):
             return frozenset(numbers)
         inner = _inner(module)
         parts = inner.split(".")
@@ -122,12 +147,11 @@ def read_names(names: Iterable[str]) -> Names | None:
     patterns: dict[tuple[Part, int], dict[Pattern, None]] = {}
     general: dict[Pattern, None] = {}
     by_number: dict[Pattern, None] = {}
-    wild = 0
+    forms = characters = 0
     for count, name in enumerate(names):
         regex = name.startswith("re:")
         is_literal = not regex and not any(sign in name for sign in "*?[")
-        wild += not is_literal
-        if count >= MOST_NAMES or wild > _MOST_PATTERNS or len(name) > _LONGEST:
+        if count >= MOST_NAMES or len(name) > _LONGEST:
             return None
         text = _renamed(name[3:].strip() if regex else name)
         match = (_LAYER_IN_REGEX.match if regex else _LAYER.search)(text)
@@ -138,16 +162,18 @@ def read_names(names: Iterable[str]) -> Names | None:
                 texts.setdefault(key, set()).add(_EXPERT.sub(r"\1experts", rest))
                 continue
             compiled = (_regex if regex or not rest else _glob)(rest)
-            if None in compiled:
-                return None
-            patterns.setdefault(key, {}).update(dict.fromkeys(filter(None, compiled)))
+            kept = patterns.setdefault(key, {})
         elif is_literal:
             literal[_EXPERT.sub(r"\1experts", text)] = None
+            continue
         else:
             compiled = (_regex if regex else _glob)(text)
-            if None in compiled:
-                return None
-            (by_number if re.search(r"[0-9?[]|\\d(?!\+)", text) else general).update(dict.fromkeys(filter(None, compiled)))
+            kept = by_number if re.search(r"[0-9?[]|\\d(?!\+)", text) else general
+        known = [pattern for pattern in compiled if pattern is not None]
+        forms, characters = forms + len(known), characters + sum(len(pattern.pattern) for pattern in known)
+        if len(known) < len(compiled) or forms > _MOST_PATTERNS or characters > _LONGEST_PATTERNS:
+            return None
+        kept.update(dict.fromkeys(known))
     if len(general) > _MOST_GENERAL or len(by_number) > _MOST_BY_NUMBER:
         return None
     numbered = {key: (frozenset(texts.get(key, ())), tuple(patterns.get(key, ()))) for key in (*texts, *patterns)}

@@ -6,7 +6,10 @@ part of the config is not understood, the whole scheme is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from hwcalc.formulas.formats import (
@@ -28,7 +31,7 @@ from hwcalc.formulas.formats import (
 )
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
-from hwcalc.quantization.names import MOST_NAMES, Names, read_names
+from hwcalc.quantization.names import MOST_COMPARED, MOST_NAMES, Names, read_names
 
 __all__ = ["FORMATS", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
 
@@ -40,6 +43,8 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _TEXT: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _NAMED_ROLES: Final = (*_QUANTISED_ROLES, WeightRole.HEAD)
+_MOST_FORMATS: Final = 64
+"""The most changes of the format from one group to the next; published configs have up to two groups."""
 # With static activations, a scale of the inputs lies beside that of the weights. ModelOpt always keeps one for fp8.
 _STATIC_FP8: Final = replace(FP8, tensor_bytes=8)
 _FP8_EXPERTS: Final = (None, "fp8", "float8_e4m3fn")
@@ -85,25 +90,43 @@ class Scheme:
 
     def formats(self, block: Block, weight: Weight, unquantised: WeightFormat) -> list[tuple[int, WeightFormat]]:
         """The formats of a tensor, each with its number of layers. If the block has no layer numbers, they count from 0."""
-        left: Sequence[int] = range(block.count) if block.layers is None else block.layers
-        counted = []
+        layers: Sequence[int] = range(block.count) if block.layers is None else block.layers
+        key = (weight.path, weight.role, len(weight.shape), block.part, layers)
+        if key not in self._formats:
+            self._formats[key] = self._counted(weight, block.part, layers)
+        return [(count, form or unquantised) for count, form in self._formats[key]]
+
+    @cached_property
+    def _formats(self) -> dict[Hashable, list[tuple[int, WeightFormat | None]]]:
+        """The answers so far: a plan asks for the same tensors, cut in different ways, at each step of its solvers."""
+        return {}
+
+    def _counted(self, weight: Weight, part: Part, layers: Sequence[int]) -> list[tuple[int, WeightFormat | None]]:
+        left = layers
+        counted: list[tuple[int, WeightFormat | None]] = []
         for rule in self.rules:
-            taken = rule.taken(weight, block.part, left)
+            taken = rule.taken(weight, part, left)
             rest = [number for number in left if number not in taken] if taken else left
             if taken:
                 counted.append((len(left) - len(rest), rule.format))
             left = rest
             if not left:
                 return counted
-        return [*counted, (len(left), unquantised)]
+        return [*counted, (len(left), None)]
 
     def strangers(self, blocks: Iterable[Block]) -> tuple[str, ...]:
         """Names that the config leaves unquantised and that no module of the model has."""
         modules = [(weight.path.removesuffix(".weight"), block.part) for block in blocks for weight in block.weights]
         return tuple(dict.fromkeys(name for rule in self.rules[:1] for name in rule.never.strangers(modules)))
 
-    def placed(self, *, layers: int, text_only: bool) -> Scheme:
-        """The scheme of a model with this many layers, whose config says it for the text alone or for the whole model."""
+    def placed(self, *, layers: int, text_only: bool) -> Scheme | None:
+        """The scheme of a model with this many layers, whose config says it for the text alone or for the whole model.
+
+        ``None`` if too many of its patterns would have to be compared with the name of each layer.
+        """
+        patterns = {pattern for rule in self.rules for names in (rule.only, rule.never) if names for pattern in names.by_number}
+        if len(patterns) * layers > MOST_COMPARED:
+            return None
         rules = tuple(
             replace(
                 rule,
@@ -267,11 +290,10 @@ def _grouped(config: Mapping[str, Any], never: Names, expert_dtype: Any) -> Sche
     groups = config.get("config_groups")
     rules: list[Rule] = []
     if isinstance(groups, Mapping) and groups:
-        for group in groups.values():
-            group_rules = _group(group, str(config.get("format") or ""))
-            if group_rules is None:
-                return None
-            rules += (replace(rule, never=never) for rule in group_rules)
+        group_rules = _groups(groups.values(), str(config.get("format") or ""))
+        if group_rules is None:
+            return None
+        rules += (replace(rule, never=never) for rule in group_rules)
     elif algorithm in _ALGORITHMS:
         rules.append(Rule(format=_ALGORITHMS[algorithm], never=never))
     elif algorithm == "MIXED_PRECISION":
@@ -309,12 +331,36 @@ def _by_module(listed: Any) -> list[Rule] | None:
     return [Rule(format=form, roles=_NAMED_ROLES, only=names) for form, names in rules]
 
 
-def _group(group: Any, outer: str) -> list[Rule] | None:
+def _groups(groups: Iterable[Any], outer: str) -> list[Rule] | None:
+    """The rules of all groups. Groups of one format in a row are one rule, so that each module is looked up once."""
+    read = [_group(group, outer) for group in groups]
+    if not all(read):
+        return None
+    rules: list[Rule] = []
+    runs = [(form, [targets for _, targets in run]) for form, run in groupby(filter(None, read), key=itemgetter(0))]
+    if len(runs) > _MOST_FORMATS:
+        return None
+    for form, several in runs:
+        targets = [target for each in several for target in each]
+        named = [target for target in targets if target != "Linear"]
+        # A capitalised name is a class of modules. Only "Linear" is supported, not "Embedding" and others.
+        if len(targets) > MOST_NAMES or any(name[:1].isupper() and "." not in name for name in named):
+            return None
+        only = read_names(named)
+        if only is None:
+            return None
+        rules += [Rule(format=form)] if not all(several) or len(named) < len(targets) else []
+        rules += [Rule(format=form, roles=_NAMED_ROLES, only=only)] if named else []
+    return rules
+
+
+def _group(group: Any, outer: str) -> tuple[WeightFormat, Sequence[str]] | None:
+    """The format of a group and its targets; no targets stand for all linear layers."""
     if not isinstance(group, Mapping):
         return None
     weights = group.get("weights")
     targets = group.get("targets", ["Linear"])
-    if not isinstance(weights, Mapping) or not isinstance(targets, (list, tuple)) or len(targets) > MOST_NAMES:
+    if not isinstance(weights, Mapping) or not isinstance(targets, (list, tuple)):
         return None
     form = _tensor_format(weights, str(group.get("format") or outer))
     inputs = group.get("input_activations")
@@ -322,15 +368,7 @@ def _group(group: Any, outer: str) -> list[Rule] | None:
         form = _STATIC_FP8
     if form is None or not all(isinstance(target, str) for target in targets):
         return None
-    named = [target for target in targets if target != "Linear"]
-    rules = [Rule(format=form)] if len(named) < len(targets) or not named else []
-    # A capitalised name is a class of modules. Only "Linear" is supported, not "Embedding" and others.
-    if any(name[:1].isupper() and "." not in name for name in named):
-        return None
-    only = read_names(named)
-    if only is None:
-        return None
-    return [*rules, Rule(format=form, roles=_NAMED_ROLES, only=only)] if named else rules
+    return form, targets
 
 
 def _tensor_format(weights: Mapping[str, Any], outer: str) -> WeightFormat | None:

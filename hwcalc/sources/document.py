@@ -10,13 +10,23 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
 from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
 from hwcalc.text import printable
 
-__all__ = ["LARGEST_DOCUMENT", "MAX_DEPTH", "check_document", "parse_document", "read_document", "read_stream"]
+__all__ = [
+    "LARGEST_DOCUMENT",
+    "MAX_DEPTH",
+    "MAX_DIGITS",
+    "MAX_VALUES",
+    "check_document",
+    "parse_document",
+    "read_document",
+    "read_stream",
+]
 
 LARGEST_DOCUMENT: Final = 16 * 1024**2
 """Most bytes of a document. The largest published config is under one MiB (quantised models that list every module)."""
@@ -24,6 +34,15 @@ LARGEST_DOCUMENT: Final = 16 * 1024**2
 MAX_DEPTH: Final = 100
 """Most levels of nesting. Real configs have up to six."""
 
+MAX_VALUES: Final = 1_000_000
+"""Most values of a document, keys and the commas and brackets inside strings included. Published configs have up to 1,300 values; one
+that listed each expert of the largest models by name would have some 100,000. Each value takes Python 8 to 250 bytes."""
+
+MAX_DIGITS: Final = 4_300
+"""Most digits of a whole number: Python reads no more from a text."""
+
+_MAX_BITS: Final = int(MAX_DIGITS * 3.3219)
+"""Bits of the largest number with so many digits."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 
@@ -86,6 +105,9 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
     if len(data) > LARGEST_DOCUMENT:
         raise ConfigError(f"{name} is larger than {LARGEST_DOCUMENT // 1024**2} MiB: that is no config.", hint=_WRONG_KIND)
     text = _decode(data, name)
+    # Counted before the document is read: a million empty lists are three megabytes of text and seventy in memory.
+    if sum(data.count(sign) for sign in (b",", b":", b"[", b"{")) > MAX_VALUES:
+        raise _too_many(name)
     if not text.strip():
         raise ConfigError(f"{name} is empty.", hint=_WRONG_KIND)
     try:
@@ -97,7 +119,7 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
     except RecursionError as error:
         raise _too_deep(name) from error
     except ValueError as error:
-        raise ConfigError(f"{name} holds a number with too many digits.", hint=_WRONG_KIND) from error
+        raise _too_long(name) from error
     if not isinstance(document, dict):
         kind = {list: "a list", str: "a string", bool: "true or false", type(None): "null"}.get(type(document), "a number")
         raise ConfigError(f"{name} must be a JSON object, but is {kind}.", hint=_WRONG_KIND)
@@ -107,11 +129,31 @@ def parse_document(data: bytes, name: str) -> dict[str, Any]:
 
 
 def check_document(document: object, name: str) -> None:
-    """Raise :class:`ConfigError` for a document that is nested too deeply or contains half of a UTF-16 pair."""
-    if _deeper_than(document, MAX_DEPTH):
-        raise _too_deep(name)
-    if not _encodable(document):
-        raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
+    """Raise :class:`ConfigError` for a document that is too deep or too large, or that contains half of a UTF-16 pair.
+
+    The document may come from Python: it may hold one list many times, or itself, and whole numbers of any length.
+    """
+    level: list[Any] = [document]
+    left = MAX_VALUES
+    for _ in range(MAX_DEPTH):
+        left -= sum(len(item) * (1 + isinstance(item, Mapping)) for item in level)
+        if left < 0:
+            raise _too_many(name)
+        inner: list[Any] = [value for item in level for value in _values(item)]
+        for value in inner:
+            if isinstance(value, str):
+                if not _encodable(value):
+                    raise ConfigError(f"{name} holds half of a UTF-16 pair (\\ud8..), which is no character.", hint=_WRONG_KIND)
+            elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
+                raise _too_long(name)
+        level = [value for value in inner if isinstance(value, (Mapping, list, tuple))]
+        if not level:
+            return
+    raise _too_deep(name)
+
+
+def _values(container: Any) -> Iterable[Any]:
+    return (*container.keys(), *container.values()) if isinstance(container, Mapping) else container
 
 
 def _decode(data: bytes, name: str) -> str:
@@ -134,24 +176,21 @@ def _hint(text: str) -> str:
     return _WRONG_KIND
 
 
+def _too_many(name: str) -> ConfigError:
+    return ConfigError(f"{name} has more than {MAX_VALUES:,} values: that is no config.", hint=_WRONG_KIND)
+
+
+def _too_long(name: str) -> ConfigError:
+    return ConfigError(f"{name} holds a number with too many digits: more than {MAX_DIGITS:,}.", hint=_WRONG_KIND)
+
+
 def _too_deep(name: str) -> ConfigError:
     return ConfigError(f"{name} is nested more than {MAX_DEPTH} levels deep: that is no config.", hint=_WRONG_KIND)
 
 
-def _deeper_than(document: object, depth: int) -> bool:
-    """Whether containers are nested more than ``depth`` levels deep: a dict in a list in a dict has 3 levels."""
-    level: list[Any] = [document]
-    for _ in range(depth):
-        inner = [value for item in level for value in (item.values() if isinstance(item, dict) else item)]
-        level = [value for value in inner if isinstance(value, (dict, list))]
-        if not level:
-            return False
-    return True
-
-
-def _encodable(document: object) -> bool:
+def _encodable(text: str) -> bool:
     try:
-        json.dumps(document, ensure_ascii=False).encode("utf-8")
+        return text.isascii() or bool(text.encode("utf-8"))
     except UnicodeEncodeError:
         return False
     return True

@@ -116,9 +116,7 @@ class Vllm(Engine):
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         """The blocks of all requests, on all tensor-parallel ranks together."""
-        groups, request_bytes = opened.stack.groups, of_vllm(opened).request_bytes
-        number = next(number for number, group in enumerate(groups) if group.kind is kind or group.kind == kind)
-        return tuple(_stored(opened, cache, spec, blocks) for cache, spec, blocks in request_bytes.kinds if cache.kind == number)
+        return tuple(_stored(opened, cache, spec, blocks) for cache, spec, blocks in of_vllm(opened).kind_caches[kind])
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """What requests take beside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""

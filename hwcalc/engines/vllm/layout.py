@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -275,7 +276,11 @@ def _pages(caches: Sequence[LayerCache], groups: Sequence[BlockGroup], stage: in
 
 def _slots(pages: Sequence[Sequence[int]]) -> dict[int, int]:
     """How many pages of each size the groups have at most."""
-    return {page: max(own.count(page) for own in pages) for own in pages for page in own}
+    most: dict[int, int] = {}
+    for own in map(Counter, pages):
+        for page, count in own.items():
+            most[page] = max(count, most.get(page, 0))
+    return most
 
 
 def _tuple_bytes(pages: Sequence[Sequence[int]]) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.vllm.layout import PoolLayout, RequestBytes, plan_layout
+from hwcalc.engines.vllm.layout import LayerCache, PoolLayout, RequestBytes, plan_layout
 from hwcalc.engines.vllm.settings import VllmSettings, read_settings
+from hwcalc.engines.vllm.specs import LayerSpec
+from hwcalc.formulas import LayerKind
 
 __all__ = ["VllmOpened", "of_vllm"]
 
@@ -44,6 +46,15 @@ class VllmOpened(Opened):
     def request_bytes(self) -> RequestBytes:
         """What one request takes on one rank of every stage, all stages together."""
         return self.layout.request_bytes(self.tokens)
+
+    @cached_property
+    def kind_caches(self) -> dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]]:
+        """The caches of one layer of each kind, with their blocks."""
+        kinds = [group.kind for group in self.stack.groups]
+        caches: dict[LayerKind, list[tuple[LayerCache, LayerSpec, int]]] = {kind: [] for kind in kinds}
+        for cache, spec, blocks in self.request_bytes.kinds:
+            caches[kinds[cache.kind]].append((cache, spec, blocks))
+        return caches
 
 
 def of_vllm(opened: Opened) -> VllmOpened:

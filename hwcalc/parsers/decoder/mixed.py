@@ -9,7 +9,7 @@ from hwcalc.formulas import Layer
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, experts, linear, rms_norm
 from hwcalc.parsers.blocks import Weighed
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.decoder.build import Decoder, alike, mlp_blocks
 from hwcalc.parsers.reading import AttentionDims, Reading, attention_dims, dims_of, equal_dims
 
@@ -61,7 +61,7 @@ def _hrm_layers(config: Config) -> Reading:
     passes = 1
     if config.maybe_integer("num_layers_per_stack") is None:
         cycles = config.integer("H_cycles", maximum=1000) * (config.integer("L_cycles", maximum=1000) + 1)
-        passes = config.checked_integer("H_cycles x (L_cycles + 1)", cycles, maximum=10_000)
+        passes = config.checked_integer("H_cycles x (L_cycles + 1)", cycles, maximum=MAX_LAYERS)
     kept = replace(dims, num_key_value_heads=dims.num_attention_heads).full()
     return Reading(layers=((kept,) * passes,) * count, config=config)
 

@@ -33,7 +33,7 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Weight, WeightRole, gated_mlp, layer_norm, linear, parameter
 from hwcalc.formulas.weights_state import lightning_attention, matrix_lstm, rg_lru, rwkv4
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.reading import (
     AttentionDims,
     Readers,
@@ -181,7 +181,7 @@ def _xlstm(config: Config) -> Reading:
         "return_last_states",
     )  # fmt: skip
     dtype = state_dtype(config, ("inference_state_dtype",))
-    layers = ((kind,),) * config.checked_integer("num_hidden_layers", count, maximum=10_000)
+    layers = ((kind,),) * config.checked_integer("num_hidden_layers", count, maximum=MAX_LAYERS)
     return Reading(layers=layers, config=config, state_dtype=dtype)
 
 

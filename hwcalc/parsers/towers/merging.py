@@ -9,7 +9,7 @@ from typing import Final
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import gated_mlp, layer_norm, linear
 from hwcalc.parsers.blocks import Weighed, norm
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.towers.build import (
     GATED,
     Encoder,
@@ -37,7 +37,7 @@ def _deepstack(config: Config, path: str, width: int) -> Weighed:
     """The same, and once more for each layer whose output goes straight to the language model."""
     weights, tap = _mlp_merger(config, path, width), f"{path}.deepstack_merger_list"
     merged = width * config.integer("spatial_merge_size") ** 2
-    for _ in config.sequence("deepstack_visual_indexes") or ():
+    for _ in config.sequence("deepstack_visual_indexes", most=MAX_LAYERS) or ():
         sizes = (merged, merged, config.integer("out_hidden_size"))
         weights += layer_norm(f"{tap}.norm", merged) + mlp_chain(tap, sizes, ("linear_fc1", "linear_fc2"))
     return weights

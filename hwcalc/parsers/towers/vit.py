@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, WeightRole, embedding, layer_norm, linear, parameter, plain_mlp, rms_norm
 from hwcalc.parsers.blocks import Weighed
-from hwcalc.parsers.config import Config
+from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.parsers.towers.build import (
     GATED,
     LLAMA,
@@ -65,7 +65,7 @@ def _window_merger(config: Config, path: str, width: int) -> Weighed:
 def _docling_connector(config: Config, path: str, width: int) -> Weighed:
     """Granite Docling's two routes from patches to tokens, a coarse and a fine one."""
     base, out, factor = f"{path}.connector", config.integer("out_hidden_size"), config.integer("scale_factor")
-    taps = config.sequence("deepstack_visual_indexes")
+    taps = config.sequence("deepstack_visual_indexes", most=MAX_LAYERS)
     weights = layer_norm(f"{base}.ln_in", width)
     routes = {"coarse": factor} | ({"fine": factor // 2} if config.flag("use_fine_route") else {})
     for route, scale in routes.items():
