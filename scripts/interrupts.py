@@ -182,13 +182,22 @@ def ending(status: int, output: bytes, errors: bytes, usual: Usual, number: sign
     return FIRST if ours else START
 
 
+def is_told(output: bytes, status: int) -> bool:
+    """Whether the output is the document of an interrupted command, which answers so where JSON was asked for."""
+    try:
+        document = json.loads(output)
+    except ValueError:
+        return False
+    return isinstance(document, dict) and document.get("error", {}).get("code") == status
+
+
 def said(case: Case, usual: Usual, number: signal.Signals, end: str, output: bytes, errors: bytes) -> str:
     """What is wrong with status, output and errors; nothing if all is well."""
     if end == BAD:
         return "it ended in another way"
     if end in {ENDED, INTERRUPTED} and TRACEBACK.search(errors):
         return "a traceback"
-    if output in (b"", usual.output):
+    if output in (b"", usual.output) or (end == INTERRUPTED and is_told(output, 128 + number)):
         return ""
     # kill -9 may come between two pieces of one document.
     streams = (case.streams and output.endswith(b"\n")) or number is signal.SIGKILL

@@ -12,6 +12,7 @@ from hwcalc.errors import KvplanError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.sweep.curves import CURVES, ON_CURVES
 from hwcalc.sweep.grid import Grid
+from hwcalc.text import quoted
 
 __all__ = ["MAX_TIME", "estimated_seconds", "in_words", "parse_time"]
 
@@ -37,9 +38,10 @@ def parse_time(text: str | float, option: str) -> float:
     >>> parse_time("1.5h", "max-time"), parse_time(90, "max-time")
     (5400.0, 90.0)
     """
-    match = None if isinstance(text, bool) else _TIME.fullmatch(str(text).strip().lower())
+    number = isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) <= _LONGEST_SECONDS
+    match = _TIME.fullmatch(str(text).strip().lower()) if number or isinstance(text, str) else None
     if match is None or match[2] not in _UNITS or not 0 < (seconds := float(match[1]) * _UNITS[match[2]]) <= _LONGEST_SECONDS:
-        raise UsageError(f"{option} is no length of time: {str(text)[:40]!r}", hint="Allowed: 90s, 10m, 2h or 1d, up to 366d.")
+        raise UsageError(f"{option} is no length of time: {quoted(text, 40)}", hint="Allowed: 90s, 10m, 2h or 1d, up to 366d.")
     return seconds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,14 +73,16 @@ def _packed(data: bytes) -> str | dict[str, str]:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def _unpacked(data: str | Mapping[str, Any]) -> bytes:
-    """Text; base64; or a text that is repeated, so that a large file is small in the corpus.
+def _unpacked(data: str | Sequence[Any] | Mapping[str, Any]) -> bytes:
+    """Text; base64; a text that is repeated, so that a large file is small in the corpus; or several of these.
 
     >>> _unpacked({"before": "[", "each": '"{n}"', "join": ", ", "times": 3, "after": "]"})
     b'["0", "1", "2"]'
     """
     if isinstance(data, str):
         return data.encode()
+    if not isinstance(data, Mapping):
+        return b"".join(map(_unpacked, data))
     if "base64" in data:
         return base64.b64decode(data["base64"])
     parts = (data["each"].replace("{n}", str(number)) for number in range(int(data["times"])))

@@ -244,8 +244,8 @@ def test_a_reader_that_has_stopped(times: int) -> None:
     assert (time.monotonic() - began > GRACE_SECONDS) == (times == 1)
 
 
-def test_a_document_of_points_is_whole_or_absent(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep to standard output is one document. A sweep that does not end prints none."""
+def test_a_document_of_points_is_whole_or_an_error(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep to standard output is one document. That of a sweep that does not end says so."""
     texts = writers.texts
 
     def broken(*given: Any) -> Iterator[str]:
@@ -254,7 +254,15 @@ def test_a_document_of_points_is_whole_or_absent(capsys: Capture, monkeypatch: p
 
     assert json.loads(run(capsys, "sweep", QWEN, "--seq", "1k,2k", "--json")[1])["points"]
     monkeypatch.setattr(writers, "texts", broken)
-    assert run(capsys, "sweep", QWEN, "--seq", "1k", "--json") == (130, "", "")
+    status, out, err = run(capsys, "sweep", QWEN, "--seq", "1k", "--json")
+
+    assert (status, err) == (130, "")
+    assert json.loads(out)["error"] == {
+        "code": 130,
+        "type": "interrupted",
+        "message": "the command was interrupted.",
+        "hint": "Nothing was written.",
+    }
 
 
 def test_what_killed_processes_left_is_deleted_a_day_later(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_no_such_device_is_status_5(capsys: Capture, monkeypatch: pytest.MonkeyP
         (*SMALL, "--max-bytes", "-5"),
         (*SMALL, "--max-bytes", "1"),
         (*SMALL, "--reserve", "much"),
-        (*SMALL, "--receipt", "/nowhere/r.json"),
+        (*SMALL, "--receipt", ""),
     ],
     ids=str,
 )
@@ -134,6 +134,14 @@ def test_wrong_usage_is_status_2(capsys: Capture, words: tuple[str, ...]) -> Non
 
     assert (status, out) == (2, "")
     assert err.startswith("kvplan: ")
+
+
+def test_a_receipt_that_cannot_be_written_is_status_74(capsys: Capture) -> None:
+    """It is refused before anything is measured."""
+    status, out, err = run(capsys, "probe", *SMALL, "--receipt", "/nowhere/r.json")
+
+    assert (status, out) == (74, "")
+    assert "no file can be made there" in err
 
 
 def test_a_receipt_and_its_verification(capsys: Capture, tmp_path: Path) -> None:
