@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import ClassVar, Self, TypeVar
 
@@ -35,6 +36,11 @@ class LayerKind:
     """Smallest allowed values of fields; 1 for every field that is not listed."""
     _divided: ClassVar[tuple[str, ...]] = ()
     """Fields that tensor parallelism divides. All other fields are the same on every rank."""
+
+    def __init_subclass__(cls) -> None:
+        # Solvers ask for the same tensors thousands of times.
+        if "tensors" in cls.__dict__:
+            cls.tensors = lru_cache(maxsize=1024)(cls.__dict__["tensors"])  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -299,7 +299,10 @@ class Opened:
         if parallel.tp == parallel.dp == 1:
             return self.kind_tensors
         rules, replica = self.engine.weight_rules(), self.replica
-        sharded = {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups}
+        sharded = self.model.once(
+            (self.engine.name, "shards", parallel.tp),
+            lambda: {group.kind: rules.shard(self.model, group.kind, parallel.tp) for group in self.stack.groups},
+        )
         return {kind: self.engine.tensors(shard, replica) for kind, shard in sharded.items()}
 
     @cached_property

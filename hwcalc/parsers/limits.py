@@ -10,8 +10,9 @@ from hwcalc.model import ModelSpec
 
 __all__ = ["MAX_KINDS", "MAX_NAME", "MAX_TENSORS", "check_size"]
 
-MAX_KINDS: Final = 256
-"""Most different kinds of layers. Published models have up to 30, where a search chose the heads of each layer (OpenELM)."""
+MAX_KINDS: Final = 128
+"""Most different kinds of layers, as far as their caches go. Published models have up to 30, where each layer has its own number of
+heads (OpenELM), and most have one or two."""
 
 MAX_TENSORS: Final = 4_000
 """Most different tensors of weights; equal ones of several layers count once. Published models have up to 150."""
