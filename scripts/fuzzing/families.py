@@ -253,7 +253,7 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "config": 52, "arguments": 10, "check": 6, "profile": 6, "log": 6, "header": 12, "weights": 8,
+    "config": 48, "arguments": 9, "check": 8, "profile": 6, "log": 7, "header": 13, "weights": 9,
 }  # fmt: skip
 """How many of a hundred cases belong to each family."""
 

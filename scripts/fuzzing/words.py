@@ -95,7 +95,7 @@ _LINES: Final = (
 
 def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, ...]:
     """A command that plans one model, mostly as people type it."""
-    if chance.random() < 0.5:
+    if chance.random() < 0.65:
         return (model, *chance.choice(_LINES))
     words = [model]
     command = chance.choices(("plan", "explain", "diff", "compare", "sweep", "recommend"), (66, 12, 5, 5, 6, 0.1))[0]

@@ -132,7 +132,8 @@ def checkpoint_kv_dtype(quantization: Mapping[str, Any] | None) -> str | None:
         if isinstance(scheme, Mapping):
             if scheme.get("type") != "float":
                 return None
-            return {8: "fp8_e4m3" if scheme.get("dynamic") is False else None, 4: "nvfp4"}.get(scheme.get("num_bits", 0))
+            bits = scheme.get("num_bits")
+            return "nvfp4" if bits == 4 else "fp8_e4m3" if bits == 8 and scheme.get("dynamic") is False else None
         return {"fp8": "fp8_e4m3", "nvfp4": "nvfp4"}.get(str(scheme).lower())
     return "fp8" if method == "compressed-tensors" else None
 
