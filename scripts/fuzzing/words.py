@@ -96,7 +96,9 @@ _LINES: Final = (
 def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, ...]:
     """A command that plans one model, mostly as people type it."""
     if chance.random() < 0.65:
-        return (model, *chance.choice(_LINES))
+        line = chance.choice(_LINES)
+        # A table takes three times as long as a document, and most of what is looked for comes before either.
+        return (model, *line) if chance.random() < 0.3 or {"--json", "--format", "--emit"} & {*line} else (model, *line, "--json")
     words = [model]
     command = chance.choices(("plan", "explain", "diff", "compare", "sweep", "recommend"), (66, 12, 5, 5, 6, 0.1))[0]
     if command != "plan":
@@ -114,7 +116,7 @@ def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, 
         if chance.random() < share and not (command == "recommend" and name in {"gpu", "tp", "pp"}):
             value = chance.choice(_VALUES[name])
             words += [f"--{name}", value.split(",")[0].split("..")[0]]
-    if chance.random() < 0.3:
+    if chance.random() < 0.6:
         words.append("--json")
     return tuple(words)
 
