@@ -50,7 +50,9 @@ def load(
 
         check_document(model, "the config")
         name = model.get("_name_or_path")
-        raw = RawModel(id=name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config", config=model, source="python")
+        raw = RawModel(
+            id=name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config", config=model, source="python"
+        )
         return parse(raw, assume=assume)
     from hwcalc.sources import resolve, resolve_stream
 

@@ -288,7 +288,9 @@ class Config:
             return self
         if self._layers is None:
             if len(overrides) > MAX_LAYERS:
-                raise self.error("per_layer_config", f"{len(overrides):,} layers long", f"an object of at most {MAX_LAYERS:,} layers")
+                raise self.error(
+                    "per_layer_config", f"{len(overrides):,} layers long", f"an object of at most {MAX_LAYERS:,} layers"
+                )
             self._layers = {}
             for key, values in overrides.items():
                 if not (isinstance(key, str) and key.isdecimal() and len(key) < 8 and isinstance(values, Mapping)):
