@@ -14,7 +14,7 @@ MAX_KINDS: Final = 128
 """Most different kinds of layers, as far as their caches go. Published models have up to 30, where each layer has its own number of
 heads (OpenELM), and most have one or two."""
 
-MAX_TENSORS: Final = 4_000
+MAX_TENSORS: Final = 2_500
 """Most different tensors of weights; equal ones of several layers count once. Published models have up to 150."""
 
 MAX_NAME: Final = 200

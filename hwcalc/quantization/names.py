@@ -94,6 +94,18 @@ class Names:
             self._general[key] = any(pattern.match(name) for pattern in self.general for name in names)
         return self._general[key]
 
+    @cached_property
+    def _numbered(self) -> dict[tuple[str, Part, int], bool]:
+        """Whether a pattern that tells layers apart matches."""
+        return {}
+
+    def _is_numbered(self, module: str, part: Part, number: int) -> bool:
+        key = (module, part, number)
+        if key not in self._numbered:
+            names = _spellings(module, part, number, self.depth)
+            self._numbered[key] = any(pattern.match(name) for pattern in self.by_number for name in names)
+        return self._numbered[key]
+
     def _look_up(self, module: str, part: Part, numbers: Sequence[int]) -> frozenset[int]:
         first = _spellings(module, part, numbers[0], self.depth) if self.literal else ()
         if any(not self.literal.isdisjoint(_windows(name)) for name in first):
@@ -104,10 +116,8 @@ class Names:
         parts = inner.split(".")
         heads = {".".join(parts[:i]) for i in range(len(parts) + 1)}
         matches = {number for number in numbers if self._has(part, number, inner, heads)}
-        for number in numbers if self.by_number else ():
-            names = _spellings(module, part, number, self.depth)
-            if number not in matches and any(pattern.match(name) for pattern in self.by_number for name in names):
-                matches.add(number)
+        if self.by_number:
+            matches.update(number for number in numbers if number not in matches and self._is_numbered(module, part, number))
         return frozenset(matches)
 
     def strangers(self, modules: Iterable[tuple[str, Part]]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ FORMATS: Final[Mapping[str, WeightFormat]] = {
 _QUANTISED_ROLES: Final = (WeightRole.LINEAR, WeightRole.EXPERT)
 _TEXT: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _NAMED_ROLES: Final = (*_QUANTISED_ROLES, WeightRole.HEAD)
-_MOST_FORMATS: Final = 64
+_MOST_FORMATS: Final = 16
 """The most changes of the format from one group to the next; published configs have up to two groups."""
 # With static activations, a scale of the inputs lies beside that of the weights. ModelOpt always keeps one for fp8.
 _STATIC_FP8: Final = replace(FP8, tensor_bytes=8)
@@ -67,7 +67,7 @@ class Rule:
             return frozenset()
         module = weight.path.removesuffix(".weight")
         included = frozenset(layers) if self.only is None else self.only.layers(module, part, layers)
-        return included - self.never.layers(module, part, layers)
+        return included and included - self.never.layers(module, part, layers)
 
     @property
     def names_layers(self) -> bool:
@@ -124,6 +124,8 @@ class Scheme:
 
         ``None`` if too many of its patterns would have to be compared with the name of each layer.
         """
+        # One object for all rules that share it, so that they share what was looked up.
+        never = {id(rule.never): replace(rule.never, depth=layers) for rule in self.rules}
         patterns = {pattern for rule in self.rules for names in (rule.only, rule.never) if names for pattern in names.by_number}
         if len(patterns) * layers > MOST_COMPARED:
             return None
@@ -131,7 +133,7 @@ class Scheme:
             replace(
                 rule,
                 only=None if rule.only is None else replace(rule.only, depth=layers),
-                never=replace(rule.never, depth=layers),
+                never=never[id(rule.never)],
                 text_only=text_only,
             )
             for rule in self.rules
