@@ -10,6 +10,8 @@ without a traceback, a control character, a line that a CI runner takes for a co
 processes, one after the other; what looks like a fault runs again in a process of its own and counts only if it does the same there.
 The same seed makes the same inputs. A fault is kept in DIR as one JSON file; mended, it belongs into tests/corpus, which the tests run.
 
+Ctrl-C ends it with what was found so far.
+
 exit status: 0 no fault; 1 a fault; 2 wrong usage
 """
 
@@ -88,7 +90,10 @@ def main() -> int:
     done: Counter[str] = Counter()
     suspects: list[tuple[int, str]] = []
     most = {"seconds": (0.0, 0), "memory": (0, 0)}
-    _run(options, started, done, suspects, most)
+    try:
+        _run(options, started, done, suspects, most)
+    except KeyboardInterrupt:
+        print("interrupted: what was found so far", file=sys.stderr)
     faults, passing = _confirmed(options, suspects)
     seconds = time.monotonic() - started
     _print_table(options, done, most, seconds)
@@ -156,7 +161,8 @@ def _run(
         if time.monotonic() - said > 10:
             said = time.monotonic()
             rate = sum(done.values()) / (said - started)
-            text = f"{sum(done.values()):,} of {options.inputs:,} inputs, {rate:,.0f} a second, {len(suspects):,} suspected"
+            last_one = f", the last {suspects[-1][0]} of {suspects[-1][1]}" if suspects else ""
+            text = f"{sum(done.values()):,} of {options.inputs:,} inputs, {rate:,.0f} a second, {len(suspects):,} suspected{last_one}"
             print(text, file=sys.stderr, flush=True)
 
 
@@ -181,7 +187,7 @@ def _listen(worker: Worker, done: Counter[str], suspects: list[tuple[int, str]],
 
 def _work(pipe: Connection, options: argparse.Namespace, first: int, end: int) -> None:
     """Run inputs in this process, and report."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     families = _families(options)
     counted: Counter[str] = Counter()

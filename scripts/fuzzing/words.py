@@ -95,12 +95,12 @@ _LINES: Final = (
 
 def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, ...]:
     """A command that plans one model, mostly as people type it."""
-    if chance.random() < 0.65:
+    if chance.random() < 0.75:
         line = chance.choice(_LINES)
         # A table takes three times as long as a document, and most of what is looked for comes before either.
         return (model, *line) if chance.random() < 0.3 or {"--json", "--format", "--emit"} & {*line} else (model, *line, "--json")
     words = [model]
-    command = chance.choices(("plan", "explain", "diff", "compare", "sweep", "recommend"), (66, 12, 5, 5, 6, 0.1))[0]
+    command = chance.choices(("plan", "explain", "diff", "compare", "sweep", "recommend"), (75, 12, 2, 2, 3, 0.1))[0]
     if command != "plan":
         words = [command, model, *([chance.choice(MODELS[:6])] if command in {"diff", "compare"} else [])]
     for name, share in {
