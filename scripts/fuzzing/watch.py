@@ -114,9 +114,9 @@ def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory
         found.append(f"more than {memory_bytes // 1000**2} MB of memory")
     if "Traceback (most recent" in outcome.err:
         found.append("a traceback")
-    words = set(case.words)
     wants = _format(case.words)
-    if outcome.status in STATUSES and wants == "json" and words.isdisjoint({"-o", "--output"}) and not _is_json(outcome.out):
+    to_a_file = any(word.partition("=")[0] in {"-o", "--output"} for word in case.words)
+    if outcome.status in STATUSES and wants == "json" and not to_a_file and not _is_json(outcome.out):
         found.append("standard output is not one JSON document")
     for name, text in (("output", outcome.out), ("error", outcome.err)):
         if _TOLD in text:
