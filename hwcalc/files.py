@@ -24,7 +24,7 @@ SUFFIX: Final = ".kvplan.tmp"
 """The end of a temporary file's name."""
 _STALE: Final = 24 * 3600
 """Seconds after which nobody writes to a temporary file any more."""
-_SPECIAL: Final = ("/dev/", "/proc/")
+_DESCRIPTORS: Final = ("/dev/fd/", "/dev/std", "/proc/")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -64,7 +64,7 @@ def whole_file(name: str, option: str) -> Iterator[IO[bytes]]:
 
 def _is_special(name: str) -> bool:
     """Whether a file cannot be replaced by another: a device, a pipe, or a descriptor such as /dev/stdout, whatever is behind it."""
-    if os.path.abspath(name).startswith(_SPECIAL):
+    if os.path.abspath(name).startswith(_DESCRIPTORS):
         return True
     with suppress(OSError):
         mode = os.stat(name).st_mode
@@ -88,6 +88,7 @@ def _replaced(path: str) -> Iterator[IO[bytes]]:
         handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with os.fdopen(handle, "wb") as file:
+                _keep_mode(path, temporary)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -96,6 +97,12 @@ def _replaced(path: str) -> Iterator[IO[bytes]]:
             delete()
             raise
     _delete_stale(folder or ".")
+
+
+def _keep_mode(path: str, temporary: str) -> None:
+    """Who may read the old file may read the new one, and nobody else."""
+    with suppress(OSError):
+        os.chmod(temporary, stat.S_IMODE(os.stat(path).st_mode))
 
 
 def _delete_stale(folder: str) -> None:

@@ -49,6 +49,7 @@ def _tokens() -> re.Pattern[str]:
           | gsk_ [A-Za-z0-9]{16,}+ | nvapi- [\w-]{16,}+ | npm_ [A-Za-z0-9]{16,}+ | pypi- [\w-]{16,}+
           | eyJ [\w-]{10,}+ (?: \.[\w-]*+ ){0,4}
         ) (?:\.\.\.)?
+        | hf_ [A-Za-z0-9]{20,}+ (?:\.\.\.)?
         | (?<=[Bb]earer[ ]) [\w.~+/=-]{8,}+ | (?<=BEARER[ ]) [\w.~+/=-]{8,}+
         | (?<=://) [^\s/@]{1,300}@
         | (?<![\w.+-]) [\w.+-]{1,64}:[^\s:/@]{3,300}@ (?=[\w-]{1,64}[.:])
@@ -66,12 +67,12 @@ def without_tokens(text: str) -> str:
     >>> without_tokens("org/sk-learn-7b, hf_transfer, vllm@0.10.1")
     'org/sk-learn-7b, hf_transfer, vllm@0.10.1'
     """
-    if any(mark in text for mark in _MARKS):
-        text = _tokens().sub(lambda found: f"{found['name'] or ''}{_STARS}", text)
     for variable in _TOKEN_VARIABLES:
         token = os.environ.get(variable, "")
         if len(token) >= _LEAST_TOKEN and token in text:
             text = text.replace(token, _STARS)
+    if any(mark in text for mark in _MARKS):
+        text = _tokens().sub(lambda found: f"{found['name'] or ''}{_STARS}", text)
     return text
 
 

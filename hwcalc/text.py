@@ -38,6 +38,8 @@ LONGEST_MESSAGE: Final = 2000
 LONGEST_WORD: Final = 200
 """Characters without a blank in a message; the middle of a longer word is left out."""
 _DOTS: Final = "..."
+_LONGEST_BITS: Final = 192
+"""Bits of a whole number that is written out."""
 _TAIL: Final = 4
 """The part of what is kept that is taken from the end: one in four."""
 _FIRST_MARK: Final = 0x300
@@ -119,9 +121,6 @@ class _Quoted(Repr):
         return super().repr_str(without_tokens(x[:LONGEST_MESSAGE]), level)
 
 
-_LONGEST_BITS: Final = 192
-
-
 def quoted(value: object, longest: int = 60) -> str:
     """Any value for a message, as Python writes it, in at most ``longest`` characters.
 
@@ -131,7 +130,7 @@ def quoted(value: object, longest: int = 60) -> str:
     short = _Quoted()
     short.maxstring = short.maxother = short.maxlong = longest
     text = short.repr(value)
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return text if len(text) <= longest else f"{text[: longest - len(_DOTS)]}{_DOTS}"
 
 
 def clean(text: str) -> str:
@@ -181,7 +180,7 @@ def message(text: str) -> str:
     'no model a?b\nsecond line'
     """
     if len(text) > 8 * LONGEST_MESSAGE:
-        # A secret is found before anything is cut, but nobody searches megabytes.
+        # Nobody searches megabytes. What this cuts in half is cut out below: it stands far from both ends.
         text = cut(text, 8 * LONGEST_MESSAGE)
     text = "\n".join(clean(line) for line in text.split("\n")) if "\n" in text else clean(text)
     if len(text) > LONGEST_WORD:

@@ -17,7 +17,7 @@ from hwcalc.text import printable
 __all__ = ["LARGEST_FILE", "MAX_DEPTH", "MAX_DIRECTIVES", "MAX_NODES", "Node", "TreeError", "plain_value", "read_tree"]
 
 LARGEST_FILE: Final = 1024**2
-"""Bytes of a file. A thousand checks take a tenth of this."""
+"""Bytes of a file, and characters of a text. A thousand checks take a tenth of this."""
 MAX_DEPTH: Final = 12
 """Levels of nesting. A check file has up to four. The scanner's time grows with their square, and it stops here."""
 MAX_NODES: Final = 100_000

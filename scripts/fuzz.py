@@ -42,7 +42,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from hwcalc.formulas.frozen import frozen  # noqa: E402 - after the path is known
-from scripts.fuzzing.case import Case, case_document, read_case  # noqa: E402
+from scripts.fuzzing.case import Case, case_document, read_case, write_files  # noqa: E402
 from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of  # noqa: E402
 from scripts.fuzzing.watch import MEMORY_BYTES, SECONDS, Outcome, complaints, environment, run_case  # noqa: E402
 
@@ -56,6 +56,7 @@ ADDRESS_SPACE_BYTES: Final = 6 * 1024**3
 """What a worker may ask for at all, so that one bad input does not end the machine."""
 IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - only folders with random names are made there
 """Where Linux keeps files that never go to a disk."""
+MOST_TRIED: Final = 300
 SHOWN: Final = 30
 
 
@@ -94,17 +95,22 @@ def main() -> int:
     suspects: list[tuple[int, str]] = []
     most = {"seconds": (0.0, 0), "memory": (0, 0)}
     try:
-        _run(options, started, done, suspects, most)
+        # Here, not in the workers, which may be killed.
+        with tempfile.TemporaryDirectory(prefix="kvplan-fuzz-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as scratch:
+            options.scratch = Path(scratch)
+            _run(options, started, done, suspects, most)
     except KeyboardInterrupt:
         print("interrupted: what was found so far", file=sys.stderr)
-    faults, passing = _confirmed(options, suspects)
+    faults, passing, untried = _confirmed(options, suspects)
     seconds = time.monotonic() - started
     _print_table(options, done, most, seconds)
-    print(f"suspected: {len(suspects):,}; of these not again in a process of their own: {passing:,}")
+    print(
+        f"suspected: {len(suspects):,}; of these not again in a process of their own: {passing:,}; not tried again: {untried:,}"
+    )
     for (complaint, where), numbers in _grouped(faults).items():
         print(f"FAULT {complaint}: {where}: {len(numbers):,} inputs, such as {numbers[0].file or numbers[0].number}")
-    print("no fault" if not faults else f"{len(faults):,} faults")
-    return 1 if faults else 0
+    print("no fault" if not faults and not untried else f"{len(faults):,} faults")
+    return 1 if faults or untried else 0
 
 
 def _options() -> argparse.Namespace:
@@ -197,7 +203,7 @@ def _work(pipe: Connection, options: argparse.Namespace, first: int, end: int) -
     most: dict[str, Any] = {"seconds": (0.0, 0), "memory": (0, 0)}
     # What is imported and read by now stays: nobody need search it for garbage.
     gc.freeze()
-    with tempfile.TemporaryDirectory(prefix="kvplan-fuzz-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as scratch:
+    with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         for number in range(first, end):
             folder = Path(scratch) / "case"
             pipe.send(("at", number))
@@ -216,14 +222,17 @@ def _work(pipe: Connection, options: argparse.Namespace, first: int, end: int) -
     pipe.close()
 
 
-def _confirmed(options: argparse.Namespace, suspects: Sequence[tuple[int, str]]) -> tuple[list[Fault], int]:
-    """The suspects that do it again in a process of their own, and how many do not. At most 2,000 are tried, some of every kind."""
+def _confirmed(options: argparse.Namespace, suspects: Sequence[tuple[int, str]]) -> tuple[list[Fault], int, int]:
+    """The suspects that do it again in a process of their own, how many do not, and how many were not tried.
+
+    Of each complaint, :data:`MOST_TRIED` are.
+    """
     faults = []
     tried: Counter[str] = Counter()
     passing = 0
     for number, complaint in suspects:
         tried[complaint] += 1
-        if tried[complaint] > 300:
+        if tried[complaint] > MOST_TRIED:
             continue
         case = case_of(options.seed, number, _families(options))
         found, outcome = run_alone(case)
@@ -238,7 +247,7 @@ def _confirmed(options: argparse.Namespace, suspects: Sequence[tuple[int, str]])
             document = {"fault": f"{found[0]}: {where}", "seed": options.seed, "number": number, **case_document(case)}
             path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         faults.append(Fault(number=number, complaint=found[0], where=where, file=str(path)))
-    return faults, passing
+    return faults, passing, sum(max(0, count - MOST_TRIED) for count in tried.values())
 
 
 def _grouped(faults: Sequence[Fault]) -> dict[tuple[str, str], list[Fault]]:
@@ -253,9 +262,7 @@ def run_alone(case: Case) -> tuple[list[str], Outcome]:
     with tempfile.TemporaryDirectory(prefix="kvplan-fuzz-") as scratch:
         folder = Path(scratch) / "case"
         folder.mkdir()
-        for name, data in case.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+        write_files(case, folder)
         report = Path(scratch) / "report"
         words = [word.encode("utf-8", "surrogateescape" if _escaped(word) else "surrogatepass") for word in case.words]
         command: list[str | bytes] = [sys.executable, "-c", _CHILD, str(report), *words]

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from hwcalc.check.errors import LockError
+from hwcalc.check.errors import CheckUsageError, LockError
 from hwcalc.check.result import Judged
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
@@ -18,9 +18,12 @@ from hwcalc.sources.local import has_path_syntax
 from hwcalc.sources.wanted import Absent, Wanted, split_revision
 from hwcalc.text import brief, printable
 
-__all__ = ["Models", "key_of"]
+__all__ = ["MOST_KINDS", "Models", "key_of"]
 
 T = TypeVar("T")
+
+MOST_KINDS: Final = 10_000
+"""Kinds of layers that all checks of a file plan. Each takes a quarter of a millisecond; most models have one or two."""
 
 _MOST_KEYS: Final = 6
 _LONGEST_VALUE: Final = 60
@@ -45,6 +48,7 @@ class Models:
         self._mend = mend
         self._access = access
         self._kept: dict[tuple[str, ...], Any] = {}
+        self._kinds = 0
 
     def raw(self, model: str, revision: str | None) -> RawModel:
         """The description of a model. If there is a lock, only the lock is asked."""
@@ -61,6 +65,15 @@ class Models:
             return None
         key = key_of(model, revision)
         return self._once(("changed", key, assume or ""), lambda: self._compare(model, revision, assume))
+
+    def plan(self, spec: ModelSpec) -> None:
+        """Count a plan. Raises :class:`~hwcalc.check.errors.CheckUsageError` if the checks of this file take too long in all."""
+        self._kinds += len(spec.stack.groups)
+        if self._kinds > MOST_KINDS:
+            raise CheckUsageError(
+                f"the checks up to here plan more than {MOST_KINDS:,} kinds of layers.",
+                hint="Split them into several check files.",
+            )
 
     def _once(self, key: tuple[str, ...], make: Callable[[], T]) -> T:
         if key not in self._kept:

@@ -209,6 +209,7 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
 def _judged(check: Check, file: str, models: Models, options: CheckOptions) -> tuple[dict[str, Any], Subject]:
     revision, assume = check.options.get("revision"), check.options.get("assume")
     spec = models.spec(check.model, revision, assume)
+    models.plan(spec)
     keywords = {key: value for key, value in check.options.items() if key not in {"revision", "assume"}}
     if "draft" in keywords:
         keywords["draft"] = models.spec(keywords["draft"], None, None)

@@ -22,6 +22,8 @@ OPTIONS = (
     *PLANNING[1:],
 )
 _LONGEST = 60
+_MOST_KEYS = 200
+"""Keys that a table lists. Two published configs of one type differ in up to a hundred."""
 
 
 def run(*, models: list[str] | None, **options: Any) -> Answer:
@@ -82,7 +84,10 @@ def _answer(difference: Difference, seq: int, view: View) -> Answer:
         width=view.width,
     )
     changed = [(change.key, _value(change.in_a, change.a), _value(change.in_b, change.b)) for change in difference.keys]
-    keys = listing(("key", "A", "B"), changed, format_=view.format, color=view.color, width=view.width) if changed else ""
+    few, more = changed[:_MOST_KEYS], len(changed) - _MOST_KEYS
+    keys = listing(("key", "A", "B"), few, format_=view.format, color=view.color, width=view.width) if changed else ""
+    if more > 0:
+        keys += f"\n{more:,} more keys differ. All of them: --format csv, or --json\n"
     head = f"A  {clean(difference.a)}\nB  {clean(difference.b)}\n\n"
     same = "" if changed else "No key that bears on memory differs.\n"
     pairs = ((difference.a, difference.definition_a), (difference.b, difference.definition_b))

@@ -100,7 +100,8 @@ def wants_json(arguments: list[str]) -> bool:
 def write(stream: TextIO | None, text: str, *, json: bool = False, commands: bool = False) -> None:
     """Write and flush. A stream that the program's caller closed is ignored.
 
-    No line controls the terminal or, but for ``commands``, a runner of CI jobs, whatever the input was. Characters that the stream's encoding lacks are written in ASCII: with escapes in JSON, with similar characters in text.
+    No line controls the terminal or, but for ``commands``, a runner of CI jobs, whatever the input was. Characters that the stream's
+    encoding lacks are written in ASCII: with escapes in JSON, with similar characters in text.
     Raises :class:`BrokenPipeError` if the reader is gone, and :class:`OutputError` if writing fails.
     """
     if stream is None:

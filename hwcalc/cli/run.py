@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
@@ -36,7 +36,7 @@ def run(arguments: Sequence[str] | None) -> int:
 def _run(words: list[str]) -> int:
     try:
         try:
-            return _print(_interruptible(words) if wants_json(words) else _answer(words))
+            return _interruptible(words) if wants_json(words) else _print(_answer(words))
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001 - every error becomes a message and a status here
@@ -55,18 +55,20 @@ def _run(words: list[str]) -> int:
         return INTERRUPTED
 
 
-def _interruptible(words: list[str]) -> Any:
-    """The answer of a command that is asked for JSON: a signal that comes before it makes a document of an error."""
-    try:
-        with Unfinished(lambda status: os.write(1, dumps(_interrupted(status)).encode())):
-            return _answer(words)
-    except KeyboardInterrupt:
-        # Where signals are the caller's.
-        return Answer(text=dumps(_interrupted(INTERRUPTED)), json=True, status=INTERRUPTED)
+def _interruptible(words: list[str]) -> int:
+    """Write the answer of a command that is asked for JSON: a signal that comes before it makes a document of an error."""
+    with ExitStack() as unwritten:
+        unwritten.enter_context(Unfinished(lambda status: os.write(1, dumps(_interrupted(status)).encode())))
+        try:
+            result = _answer(words)
+        except KeyboardInterrupt:
+            # Where signals are the caller's.
+            result = Answer(text=dumps(_interrupted(INTERRUPTED)), json=True, status=INTERRUPTED)
+        return _print(result, before=unwritten.close)
 
 
 def _interrupted(status: int) -> Mapping[str, Any]:
-    return error_document(code=status, type_="interrupted", message="the command was interrupted.", hint="Nothing was written.")
+    return error_document(code=status, type_="interrupted", message="the command was interrupted.", hint="")
 
 
 def _answer(words: list[str]) -> Any:
@@ -86,14 +88,18 @@ def _answer(words: list[str]) -> Any:
         raise OutputError(f"the output could not be written: {error.strerror}.") from error
 
 
-def _print(result: Any) -> int:
-    """Write an answer and return the status. For help and version, Typer has written the text and returns a status or ``None``."""
+def _print(result: Any, *, before: Callable[[], object] = lambda: None) -> int:
+    """Write an answer and return the status. For help and version, Typer has written the text and returns a status or ``None``.
+
+    ``before`` is called when the text is next: from then on a signal waits for its end.
+    """
     if not isinstance(result, Answer):
         return result if isinstance(result, int) else 0
     for remark in result.remarks:
         write(sys.stderr, f"kvplan: {remark}\n")
-    write(sys.stdout, result.text, json=result.json, commands=result.commands)
     with Uncut():
+        before()
+        write(sys.stdout, result.text, json=result.json, commands=result.commands)
         for piece in result.pieces:
             write(sys.stdout, piece, json=result.json)
     return result.status

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["format_name", "named_in_the_id", "planned_scheme", "weight_formats"]
 
-"""Unquantised formats."""
-
 _SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose model ids are the names that publishers chose."""

@@ -7,17 +7,19 @@ from typing import Final
 from hwcalc.formulas.formats import BF16, FLOATS
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Part, WeightRole, Weights
-from hwcalc.model import PARTIAL_WEIGHTS, ModelSpec, Note, WeightFacts
+from hwcalc.model import PARTIAL_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.quantization.planned import planned_scheme
 
-__all__ = ["LEAST_PERCENT", "most_parameters", "needed_parameters", "with_whole_weights"]
+__all__ = ["LEAST_PERCENT", "LEAST_PERCENT_RECONSTRUCTED", "most_parameters", "needed_parameters", "with_whole_weights"]
 
-LEAST_PERCENT: Final = 90
+LEAST_PERCENT: Final = 98
 """Files with less than this share of the parameters that every copy of a model has are not the whole model.
 
-Of the models with a published count, the lowest share is 94.75 % where the config was reconstructed, and 98.65 % where it is a copy
-of the published file (facebook/opt-125m). The smallest of ten equal files that is missing takes 10 %.
+Of the models with a published count whose config is a copy of the published file, the lowest share is 98.65 % (facebook/opt-125m).
 """
+
+LEAST_PERCENT_RECONSTRUCTED: Final = 90
+"""The same where the config is not such a copy. The lowest share is 94.75 %; the smallest of ten equal files that is missing takes 10 %."""
 
 _NUMBER_BITS: Final = {
     **dict.fromkeys(("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
@@ -29,6 +31,8 @@ _NUMBER_BITS: Final = {
     "F4": 4,
 }
 """Bits of the dtypes of which each element is one parameter. An integer may hold several, and an exponent (F8_E8M0) is a scale."""
+
+_UNNAMED_BITS: Final = 4
 
 _SCALES: Final = frozenset({"F8_E8M0", "BOOL"})
 
@@ -45,7 +49,8 @@ def with_whole_weights(model: ModelSpec) -> ModelSpec:
         return _unchecked(model, files)
     needed = needed_parameters(model.counted)
     stored = most_parameters(model, files)
-    if 100 * stored >= LEAST_PERCENT * needed:
+    least = LEAST_PERCENT if model.definition(Definition.EXACT) is Definition.EXACT else LEAST_PERCENT_RECONSTRUCTED
+    if 100 * stored >= least * needed:
         return model
     counted_bytes = _counted_bytes(model, model.counted)
     larger = counted_bytes is not None and counted_bytes <= files.total_bytes
@@ -77,7 +82,8 @@ def most_parameters(model: ModelSpec, files: WeightFacts) -> int:
     """The most parameters that files with these dtypes can hold.
 
     An element of a floating dtype is one. An integer holds as many as its bits allow by the narrowest format of the model's
-    quantisation, eight of 4 bits in an I32, and if that is not known, one a bit.
+    quantisation, eight of 4 bits in an I32. If that is not known it holds one a bit, and one in 4 bits if the config names none: so
+    files were packed before configs said so.
     """
     numbers = packed = 0
     for dtype, size in files.bytes_by_dtype.items():
@@ -91,7 +97,9 @@ def most_parameters(model: ModelSpec, files: WeightFacts) -> int:
 
 def _narrowest_bits(model: ModelSpec) -> int:
     scheme, known = planned_scheme(model, None)
-    return min((rule.format.bits for rule in scheme.rules), default=1) if known and scheme is not None else 1
+    if scheme is None:
+        return _UNNAMED_BITS if known else 1
+    return min((rule.format.bits for rule in scheme.rules), default=1)
 
 
 def _counted_bytes(model: ModelSpec, counted: Weights) -> int | None:

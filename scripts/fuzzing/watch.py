@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from hwcalc.cli import main
+from hwcalc.files import SUFFIX
 from hwcalc.formulas.frozen import frozen
 from scripts.fuzzing.case import CONFIG_HOME, Case, write_files
 from scripts.fuzzing.mutate import SECRET
@@ -33,6 +35,10 @@ _CONTROL: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
 _COMMAND: Final = re.compile(r"^\s*::|##\[|##vso\[|##teamcity\[", re.MULTILINE)
+_FORMULA: Final = frozenset("=+-@")
+_NUMBER: Final = re.compile(r"[+-]?[\d.,]+(?:e[+-]?\d+)?%?")
+OWN_TOKEN: Final = "the-token-of-the-environment-0123456789"
+"""It has no shape that tells it; the other secret, which stands in the inputs, is told by its shape alone."""
 _TOLD: Final = SECRET[:26]
 """So much of the secret is recognisable as one, even if a message was cut."""
 _LARGEST_OUTPUT: Final = 50 * 1000**2
@@ -48,7 +54,7 @@ class Outcome:
     seconds: float
     memory_bytes: int
     left: tuple[str, ...] = ()
-    """Files that were not there before."""
+    """Temporary files of kvplan."""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -59,7 +65,7 @@ def environment(folder: Path) -> dict[str, str]:
     return kept | {
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"),
-        "HF_TOKEN": SECRET,
+        "HF_TOKEN": OWN_TOKEN,
         "XDG_CACHE_HOME": str(folder / "cache"),
         "XDG_CONFIG_HOME": str(folder / CONFIG_HOME),
         "HOME": str(folder),
@@ -80,7 +86,7 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
     os.chdir(folder)
     try:
         with _streams(case.stdin) as (out, err):
-            _resetpeak_bytes()
+            _reset_peak()
             start = time.process_time()
             status: int | None = None
             try:
@@ -94,7 +100,8 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
             seconds = time.process_time() - start
             memory = peak_bytes()
         said = [stream.getvalue()[:_LARGEST_OUTPUT].decode("utf-8", "surrogatepass") for stream in (out, err)]
-        return Outcome(status=status, out=said[0], err=said[1], seconds=seconds, memory_bytes=memory)
+        left = tuple(str(path) for path in folder.rglob(f"*{SUFFIX}"))
+        return Outcome(status=status, out=said[0], err=said[1], seconds=seconds, memory_bytes=memory, left=left)
     finally:
         os.chdir(before)
 
@@ -118,8 +125,12 @@ def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory
     to_a_file = any(word.partition("=")[0] in {"-o", "--output"} for word in case.words)
     if outcome.status in STATUSES and wants == "json" and not to_a_file and not _is_json(outcome.out):
         found.append("standard output is not one JSON document")
+    if wants == "csv" and _has_formula(outcome.out):
+        found.append("a formula in CSV")
+    if outcome.left:
+        found.append("a temporary file is left")
     for name, text in (("output", outcome.out), ("error", outcome.err)):
-        if _TOLD in text:
+        if _TOLD in text or OWN_TOKEN in text:
             found.append(f"the secret on standard {name}")
         if _CONTROL.search(text) and not (name == "output" and wants in {"json", "jsonl", "parquet", "sarif"}):
             found.append(f"a control character on standard {name}")
@@ -130,16 +141,23 @@ def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory
 
 def _format(words: tuple[str, ...]) -> str:
     """The format that a command line asks for; nothing if it is not plain to see."""
-    if "--" in words or not {"--help", "--version", "--emit", "--example"}.isdisjoint(words):
+    options = words[: words.index("--")] if "--" in words else words
+    if not {"--help", "--version", "--example"}.isdisjoint(options):
         return ""
-    if "--json" in words:
+    if "--json" in options:
         return "json"
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(options, (*options[1:], ""), strict=True):
         if word == "--format":
             return following.strip().lower()
         if word.startswith("--format="):
             return word.partition("=")[2].strip().lower()
     return ""
+
+
+def _has_formula(text: str) -> bool:
+    """Whether a cell of CSV is what a spreadsheet would run."""
+    cells = (cell.strip() for row in csv.reader(io.StringIO(text)) for cell in row)
+    return any(cell[:1] in _FORMULA and not _NUMBER.fullmatch(cell) for cell in cells if len(cell) > 1)
 
 
 def _is_json(text: str) -> bool:
@@ -176,7 +194,7 @@ def _forget() -> None:
                     clear()
 
 
-def _resetpeak_bytes() -> None:
+def _reset_peak() -> None:
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

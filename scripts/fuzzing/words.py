@@ -89,7 +89,7 @@ _SAFE_PATHS: Final = frozenset({"output", "receipt"})
 
 _LINES: Final = (
     (), ("--json",), ("--seq", "4k"), ("--seq", "32k", "--batch", "8", "--dtype", "fp8"), ("--engine", "vllm"), ("--format", "csv"),
-    ("--format", "markdown"), ("--quiet",), ("--assume", "gqa"), ("--emit",),
+    ("--format", "markdown"), ("--quiet",), ("--assume", "gqa"), ("--emit", "vllm", "--engine", "vllm"),
 )  # fmt: skip
 
 

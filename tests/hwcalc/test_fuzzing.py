@@ -14,7 +14,7 @@ from scripts.fuzz import run_alone
 from scripts.fuzzing.case import Case, case_document, case_from, read_case
 from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of
 from scripts.fuzzing.mutate import SECRET
-from scripts.fuzzing.watch import MEMORY_BYTES, SECONDS, Outcome, complaints, run_case
+from scripts.fuzzing.watch import MEMORY_BYTES, OWN_TOKEN, SECONDS, Outcome, complaints, run_case
 from tests.paths import ROOT
 
 CORPUS = sorted((ROOT / "tests" / "corpus").glob("*.json"))
@@ -60,6 +60,8 @@ def test_a_share_of_the_inputs(tmp_path: Path) -> None:
         (replace(_GOOD, out="a\x1b[2Jb\n"), "a control character on standard output"),
         (replace(_GOOD, err="a\u202eb\n"), "a control character on standard error"),
         (replace(_GOOD, out="x\n  ::error::y\n"), "a line that a runner reads as a command on standard output"),
+        (replace(_GOOD, left=(".x.kvplan.tmp",)), "a temporary file is left"),
+        (replace(_GOOD, err=f"token {OWN_TOKEN}\n"), "the secret on standard error"),
         (replace(_GOOD, err="x ##vso[y]\n"), "a line that a runner reads as a command on standard error"),
     ],
 )  # fmt: skip
@@ -75,6 +77,14 @@ def test_what_is_kept_is_not_complained_of() -> None:
     assert complaints(_CASE, _GOOD) == []
     assert complaints(asked, _GOOD) == ["standard output is not one JSON document"]
     assert complaints(asked, replace(_GOOD, out="{}\n")) == []
+
+
+def test_csv_is_looked_at_as_a_spreadsheet_does() -> None:
+    """Numbers may have signs; other cells that begin with one are formulas."""
+    asked = replace(_CASE, words=("config.json", "--format=csv"))
+
+    assert complaints(asked, replace(_GOOD, out="a,b\n-1.5,'=x\n")) == []
+    assert complaints(asked, replace(_GOOD, out='a,b\n1,"=x(1)"\n')) == ["a formula in CSV"]
 
 
 def test_a_corpus_case_knows_its_answer() -> None:

@@ -15,6 +15,7 @@ import jsonschema
 import junitparser
 import pytest
 
+from hwcalc.check import models
 from hwcalc.check.lock import write_lock
 from hwcalc.model import RawModel
 from hwcalc.report.check import FORMATS
@@ -244,6 +245,20 @@ def test_a_lock_needs_no_network(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert (check["status"], check["source"], check["revision"]) == ("pass", "hub", "0" * 40)
     assert python(*words, "--no-lock", env=environment).returncode == 4
+
+
+def test_checks_of_many_kinds_of_layers_are_bounded(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of a file plan so many kinds of layers in all; those behind them are errors that say so."""
+    monkeypatch.setattr(models, "MOST_KINDS", 5)
+    checks = [{"name": str(seq), "model": "google/gemma-3-27b-it", "seq": seq, "max_cache": "1TiB"} for seq in (64, 128, 256)]
+    file = tmp_path / "kvplan.json"
+    file.write_text(json.dumps({"schema_version": 1, "checks": checks}), encoding="utf-8")
+    status, out, _ = run(capsys, "check", str(file), "--offline", "--json")
+    errors = [check["error"] for check in json.loads(out)["checks"]]
+
+    assert status == 2
+    assert errors[:2] == [None, None]
+    assert errors[2]["message"] == "the checks up to here plan more than 5 kinds of layers."
 
 
 def test_fifty_checks_from_a_lock_take_less_than_a_second_of_processor_time(tmp_path: Path) -> None:

@@ -340,3 +340,12 @@ def test_cleaning_takes_no_time(text: str) -> None:
     for clean_up in (message, lines_for, clean, csv_cell, shown):
         clean_up(text)
     assert time.process_time() - start < 3
+
+
+def test_a_token_without_a_space_before_it_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that holds another, as text does that was put together twice."""
+    inner = "hf_" + "aB3" * 11
+    monkeypatch.setenv("HF_TOKEN", inner)
+
+    assert without_tokens(f"schema_version{inner}") == "schema_version***"
+    assert without_tokens(f"schema_versionhf_{'xY' * 12}{inner}Zz") == "schema_version******Zz"

@@ -63,6 +63,22 @@ def test_python_has_loaded_all_that_runs_before_it() -> None:
     assert set(json.loads(done.stdout.replace("'", '"'))) <= {"hwcalc", "hwcalc.checkout", "hwcalc.cli", "hwcalc.cli.interrupt"}
 
 
+@pytest.mark.parametrize("place", ["run._answer = kill_first(run._answer)", "run.write = kill_first(run.write)"])
+def test_a_document_is_an_answer_or_an_error(place: str) -> None:
+    """A signal before the document is written, while remarks are, makes a document of an error; one that comes later waits."""
+    text = (
+        "import sys\nfrom hwcalc.cli import output, run\n"
+        "def kill_first(function):\n    def killed(*given, **named):\n        kill()\n        return function(*given, **named)\n"
+        "    return killed\n"
+        "run._answer = lambda words: output.Answer(text='{}\\n', json=True, remarks=('a remark',))\n"
+        f"{place}\n" + MAIN
+    )
+    done = program("SIGINT", text, QWEN, "--json")
+
+    assert done.returncode == 130
+    assert json.loads(done.stdout)["error"]["type"] == "interrupted"
+
+
 def test_where_an_exception_would_be_swallowed() -> None:
     """Python prints and forgets what a destructor raises; libraries catch everything."""
     text = (
@@ -261,7 +277,7 @@ def test_a_document_of_points_is_whole_or_an_error(capsys: Capture, monkeypatch:
         "code": 130,
         "type": "interrupted",
         "message": "the command was interrupted.",
-        "hint": "Nothing was written.",
+        "hint": "",
     }
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from hwcalc.cli.output import wants_json
 from hwcalc.errors import LogError, UnwritableFileError, UsageError
-from hwcalc.files import whole_file
+from hwcalc.files import whole_file, write_file
 from hwcalc.reconcile import reconcile
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.reconcile.test_any_log import SMALL
 
 QWEN = "Qwen/Qwen3-8B"
 CHECKS = "schema_version: 1\nchecks: [{model: Qwen/Qwen3-8B, seq: 8, max_cache: 1GiB}]\n"
+SHARED = Path("/dev/shm")  # noqa: S108 - folders with random names are made there
 PLACES = ("/dev/full", "/nosuch/folder/f", "/dev", "file/below")
 
 
@@ -68,6 +72,31 @@ def _write(target: Path, error: BaseException) -> None:
     with whole_file(str(target), "--output") as file:
         file.write(b"new")
         raise error
+
+
+def test_the_new_file_is_read_by_whom_the_old_one_was(tmp_path: Path) -> None:
+    """A file that its owner alone may read stays so."""
+    file = tmp_path / "points.csv"
+    file.touch(mode=0o600)
+    file.chmod(0o600)
+
+    write_file(str(file), b"new", "--output")
+
+    assert (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) == (b"new", 0o600)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no file system below /dev here")
+def test_a_file_below_dev_is_replaced_like_any_other() -> None:
+    """Descriptors and devices are written directly; what lies there otherwise is whole or absent."""
+    with tempfile.TemporaryDirectory(dir=SHARED) as folder:
+        file = Path(folder) / "points.csv"
+        file.write_bytes(b"old")
+        with suppress(KeyboardInterrupt), whole_file(str(file), "--output") as stream:
+            stream.write(b"half")
+            stream.flush()
+            raise KeyboardInterrupt
+
+        assert [path.read_bytes() for path in Path(folder).iterdir()] == [b"old"]
 
 
 def test_what_fails_leaves_the_old_file(tmp_path: Path) -> None:

@@ -136,6 +136,31 @@ def test_standard_input_is_one_model(capsys: pytest.CaptureFixture[str]) -> None
     assert "standard input can be only one of the two" in capsys.readouterr().err
 
 
+def test_a_table_does_not_list_thousands_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says how many are left out; a document and CSV have all."""
+    config = {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "hidden_size": 64,
+        "max_position_embeddings": 64,
+    }
+    for name in ("a", "b"):
+        modules = {f"{name}{number}": number for number in range(300)}
+        named = config | {"quantization_config": {"quant_method": "gptq", "bits": 4, "dynamic": modules}}
+        (tmp_path / f"{name}.json").write_text(json.dumps(named))
+    words = ["diff", str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    texts = []
+    for more in ([], ["--format", "csv"], ["--json"]):
+        assert main([*words, *more]) == 0
+        texts.append(capsys.readouterr().out)
+    table, cells, document = texts
+
+    assert "400 more keys differ. All of them: --format csv, or --json\n" in table
+    assert len(json.loads(document)["keys"]) == 600
+    assert sum(line.startswith("key,") for line in cells.splitlines()) == 600
+
+
 def test_csv_is_one_table_of_plain_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As many columns in each row, and digits alone."""
     assert main(["diff", *files(tmp_path, num_key_value_heads=2, head_dim=64), "--format", "csv", "--seq", "1000"]) == 0

@@ -52,6 +52,9 @@ def is_partial(model: ModelSpec) -> bool:
         ({"BF16": 2 * 622_329_856}, True),  # the embedding alone
         ({"BF16": 2 * PARAMETERS * 3 // 4}, True),  # three of four shards
         ({"F8_E8M0": PARAMETERS}, True),
+        ({"I64": PARAMETERS // 8}, True),  # one bit a parameter, which no format has that a config leaves out
+        ({"NEW_TYPE": PARAMETERS // 8}, True),
+        ({"BF16": 2 * PARAMETERS * 9 // 10}, True),
         ({"BF16": 2 * PARAMETERS}, False),
         ({"BF16": 2 * (PARAMETERS - 622_329_856)}, False),  # without its head, as embedding models are published
         ({"F8_E4M3": PARAMETERS}, False),
@@ -146,7 +149,8 @@ def test_no_published_model_is_called_partial() -> None:
         if model.quantization is None and model.counted is not None and entry.data.get("stored_elements") is None:
             compared += 1
             assert not model.warnings, model_id
-            assert 100 * count > (LEAST_PERCENT + 5) * needed_parameters(model.counted), model_id
+            # Half a percent above the least: no count is near it by chance.
+            assert 200 * count > (2 * LEAST_PERCENT + 1) * needed_parameters(model.counted), model_id
     assert compared > 100
 
 
