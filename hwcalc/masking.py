@@ -23,12 +23,16 @@ _PARTS: Final = (
     "token", "secret", "passw", "passphrase", "pwd", "credential", "signature", "sig=", "key", "bearer", "basic", "authorization", "cookie",
 )  # fmt: skip
 """A text without any of these has no such name. Most lines have none, and this is found fast."""
-# What stands before a token of a well-known service. A name such as hf_transfer or sk-learn is none.
+# What a token of a well-known service begins with. A name such as hf_transfer or sk-learn is none.
+_SERVICES: Final = (
+    "hf_", "api_org_", "sk-", "sk_live_", "rk_live_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "AKIA", "ASIA",
+    "AIza", "gsk_", "nvapi-", "npm_", "pypi-", "eyJ",
+)  # fmt: skip
 _MARKS: Final = (
-    "hf_", "api_org_", "sk-", "k_live_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "AIza",
-    "gsk_", "nvapi-", "npm_", "pypi-", "eyJ", "earer ", "EARER ", "@", "token=", "signature=", "secret=", "password=", "credential=", "key=", "sig=",
+    *_SERVICES, "earer ", "EARER ", "@", "token=", "signature=", "secret=", "password=", "credential=", "key=", "sig=",
     "Token=", "Signature=", "Secret=", "Password=", "Credential=", "Key=",
 )  # fmt: skip
+"""A text without any of these has nothing to hide but the token that is set."""
 _TOKEN_VARIABLES: Final = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _LEAST_TOKEN: Final = 8
 
@@ -111,9 +115,7 @@ def _opened() -> re.Pattern[str]:
 @cache
 def _shaped() -> re.Pattern[str]:
     """What tokens look like, more widely than in other output, and what stands before the host in an address."""
-    return re.compile(
-        r"\b(?:hf_|sk-|sk_live_|ghp_|gho_|ghs_|github_pat_|glpat-|xox[abp]-|AKIA|ASIA|AIza|gsk_|nvapi-|eyJ)[\w.-]{8,}|(?<=://)[^\s/@]+@"
-    )
+    return re.compile(rf"\b(?:{'|'.join(map(re.escape, _SERVICES))})[\w.-]{{8,}}|(?<=://)[^\s/@]+@")
 
 
 def masked(text: str) -> str:
