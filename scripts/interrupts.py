@@ -298,8 +298,16 @@ def interrupt(given: argparse.Namespace) -> Iterator[Run]:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run all and give back the exit status."""
+    heed_signals()
     runs = list(interrupt(arguments(words)))
     return 1 if any(run.wrong for run in runs) else 0
+
+
+def heed_signals() -> None:
+    """Ignore no signal that the commands are to get: under ``nohup``, or behind a shell, they would ignore it too."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def leave(number: int, frame: object) -> NoReturn:

@@ -39,6 +39,12 @@ sys.meta_path.insert(0, Finder())
 MAIN = "import sys\nfrom hwcalc.cli import main\nsys.exit(main())\n"
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _heeded() -> None:
+    """Who starts the tests may ignore signals, and so would the commands."""
+    interrupts.heed_signals()
+
+
 def program(name: str, text: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run a program that has ``kill()``, which sends it the signal of that name."""
     return python("-c", KILL.format(name) + text, *words)
