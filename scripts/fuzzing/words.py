@@ -133,8 +133,8 @@ def any_words(chance: random.Random) -> tuple[str, ...]:
             count = chance.choice((0, 1, 1, 1, 2, 3)) if option.kind == "list" else chance.choice((0, 1, 1, 1, 1, 1, 2))
             values = _VALUES.get(option.name, MODELS)
             words += [_value(option, values, chance, 0.12) for _ in range(count)]
-        elif option.name == "refresh":
-            continue  # the Hub is not there
+        elif option.name in {"refresh", "all"}:
+            continue  # the Hub is not there, and a sweep of all models takes as long as it says
         elif chance.random() < 2.2 / len(options):
             flag = chance.choice(option.flags)
             if option.kind == "flag":
