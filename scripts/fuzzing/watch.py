@@ -146,7 +146,7 @@ def _format(words: tuple[str, ...]) -> str:
         return ""
     if "--json" in options:
         return "json"
-    for word, following in zip(options, (*options[1:], ""), strict=True):
+    for word, following in zip(options, (*options[1:], ""), strict=False):
         if word == "--format":
             return following.strip().lower()
         if word.startswith("--format="):

@@ -79,6 +79,12 @@ def test_what_is_kept_is_not_complained_of() -> None:
     assert complaints(asked, replace(_GOOD, out="{}\n")) == []
 
 
+@pytest.mark.parametrize("words", [(), ("--", "schema", "nosuch/model", "--json")])
+def test_no_option_asks_for_no_format(words: tuple[str, ...]) -> None:
+    """What follows ``--`` is no option."""
+    assert complaints(replace(_CASE, words=words), _GOOD) == []
+
+
 def test_csv_is_looked_at_as_a_spreadsheet_does() -> None:
     """Numbers may have signs; other cells that begin with one are formulas."""
     asked = replace(_CASE, words=("config.json", "--format=csv"))

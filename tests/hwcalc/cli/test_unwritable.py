@@ -6,6 +6,7 @@ import json
 import stat
 import tempfile
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,20 @@ from tests.hwcalc.reconcile.test_any_log import SMALL
 QWEN = "Qwen/Qwen3-8B"
 CHECKS = "schema_version: 1\nchecks: [{model: Qwen/Qwen3-8B, seq: 8, max_cache: 1GiB}]\n"
 SHARED = Path("/dev/shm")  # noqa: S108 - folders with random names are made there
-PLACES = ("/dev/full", "/nosuch/folder/f", "/dev", "file/below")
+FULL = "/dev/full"
+NO_FOLDER = "/nosuch/folder/f"
+"""``check`` alone makes a folder that is not there."""
+PLACES = (FULL, "/dev", "file/below")
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("command", ["sweep", "check", "check beside", "receipt", "lock"])
+@pytest.mark.parametrize(
+    ("command", "place"),
+    [
+        *product(("sweep", "check", "check beside", "receipt"), PLACES),
+        *product(("sweep", "receipt"), [NO_FOLDER]),
+        ("lock", "its own place"),
+    ],
+)
 def test_a_file_that_cannot_be_written(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
 ) -> None:
@@ -42,12 +52,8 @@ def test_a_file_that_cannot_be_written(
         "receipt": ["probe", QWEN, "--seq", "8", "--device", "cpu", "--max-bytes", "1MiB", "--receipt", place],
         "lock": ["check", str(checks), "--lock"],
     }[command]
-    if command == "receipt" and place == "/dev/full":
-        pytest.skip("the probe itself comes first, and needs torch")
-    if command == "check" and place == "/nosuch/folder/f":
-        pytest.skip("a folder that is not there is made")
-    if command == "check beside" and place == "/nosuch/folder/f":
-        pytest.skip("as above")
+    if command == "receipt" and place == FULL:
+        pytest.importorskip("torch")  # the probe itself comes first
     status, out, err = run(capsys, *words)
     assert (status, out) == (74, "")
     assert err.startswith("kvplan: --")
@@ -55,6 +61,19 @@ def test_a_file_that_cannot_be_written(
         told, out, _ = run(capsys, *words, "--json")
         assert told == json.loads(out)["error"]["code"] == 74
     assert {entry.name for entry in tmp_path.iterdir()} <= {"file", "c.yaml", "c.yaml.lock"}
+
+
+@pytest.mark.parametrize("prefix", ["", "json="])
+def test_check_makes_the_folder_of_its_output(capsys: Capture, tmp_path: Path, prefix: str) -> None:
+    """A gate writes into the folder of a job's results, which nobody has made yet."""
+    checks = tmp_path / "c.yaml"
+    checks.write_text(CHECKS, encoding="utf-8")
+    target = tmp_path / "results" / "kvplan" / "f"
+
+    status, _, _ = run(capsys, "check", str(checks), "--output", f"{prefix}{target}")
+
+    assert status in {0, 1}
+    assert target.stat().st_size > 0
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -13,16 +13,9 @@ from hwcalc import KvplanError, check, compare, explain, load_model, plan, recom
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS
 from hwcalc.units import MOST_TOKENS, parse_bytes, parse_share, parse_tokens
+from tests.tiny_configs import TINY_LLAMA
 
-CONFIG: Final = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "vocab_size": 100,
-    "max_position_embeddings": 1000,
-}
+CONFIG: Final = TINY_LLAMA | {"max_position_embeddings": 1000}
 
 
 class _Broken:

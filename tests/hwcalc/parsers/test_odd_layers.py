@@ -13,15 +13,8 @@ import hwcalc.parsers
 from hwcalc import KvplanError, load_model, plan
 from hwcalc.errors import ConfigError
 from hwcalc.parsers.registry import known_families
+from tests.tiny_configs import TINY_LLAMA
 
-LLAMA: Final = {
-    "model_type": "llama",
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "vocab_size": 100,
-}
 MAMBA: Final = {
     "model_type": "mamba",
     "num_hidden_layers": 2,
@@ -42,7 +35,7 @@ def _note(config: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("config", "kept"),
     [
-        ({"model_type": "kimi_k3", "text_config": LLAMA}, "full_attention"),
+        ({"model_type": "kimi_k3", "text_config": TINY_LLAMA}, "full_attention"),
         ({"model_type": "kimi_k3", "text_config": MAMBA}, "mamba1"),
         ({"model_type": "hy_v4", "use_mla": False}, "full_attention"),
         ({"model_type": "axk2", "use_mla": False}, "full_attention"),
@@ -64,7 +57,7 @@ def test_zamba_with_any_layers(model_type: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("model_type", sorted(known_families()))
-@pytest.mark.parametrize("inner", [LLAMA, MAMBA], ids=["llama", "mamba"])
+@pytest.mark.parametrize("inner", [TINY_LLAMA, MAMBA], ids=["llama", "mamba"])
 def test_every_type_around_another_model(model_type: str, inner: dict[str, Any]) -> None:
     """A language model of another kind under any of the keys is read or refused."""
     for key in ("text_config", "decoder", "llm_config"):
