@@ -17,7 +17,7 @@ from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
 from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
 from hwcalc.text import quoted
 
-__all__ = ["MAX_ITEMS", "MAX_LAYERS", "Config"]
+__all__ = ["MAX_ITEMS", "MAX_LAYERS", "MTP_COUNTS", "Config"]
 
 MAX_LAYERS: Final = 1_000
 """Most layers of a model. The deepest published decoders have 126, copies of their own layers included a few hundred; DeepNet
@@ -25,6 +25,9 @@ MAX_LAYERS: Final = 1_000
 
 MAX_ITEMS: Final = 10 * MAX_LAYERS
 """Most items of a list that is read: lists per layer may go on behind the last layer."""
+
+MTP_COUNTS: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
+"""Keys that count layers for multi-token prediction. They are bounded as layers are, wherever they are read."""
 
 _MISSING: Final = object()
 
@@ -165,6 +168,8 @@ class Config:
 
     def checked_integer(self, key: str, value: Any, *, minimum: int = 1, maximum: int = MAX_DIMENSION) -> int:
         """``value`` as a whole number in range; an integral float (``4.0``) counts."""
+        if key in MTP_COUNTS:
+            maximum = min(maximum, MAX_LAYERS)
         if isinstance(value, float) and value.is_integer() and abs(value) <= maximum:
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= maximum:

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.model import ModelFacts
+from hwcalc.parsers.config import MTP_COUNTS
 from hwcalc.text import quoted
 
 __all__ = ["model_facts"]
 
-_MTP_MODULES: Final = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", "num_mtp_layers")
 _MOST_MTP_MODULES: Final = 64
 _QUANTIZATION: Final = "quantization_config"
 _TEXT: Final = ("text_config", "llm_config")
@@ -52,7 +52,7 @@ def _first(levels: tuple[Mapping[str, Any], ...], key: str) -> int | None:
 
 
 def _mtp_modules(levels: tuple[Mapping[str, Any], ...]) -> int | None:
-    counts = (_number(level, key) for level in levels for key in _MTP_MODULES)
+    counts = (_number(level, key) for level in levels for key in MTP_COUNTS)
     return next((count for count in counts if count is not None and count <= _MOST_MTP_MODULES), None)
 
 

@@ -174,6 +174,16 @@ def test_a_bound_says_what_was_given_and_what_is_allowed(change: dict[Any, Any],
     assert len(raised.value.message) < 300
 
 
+def test_layers_for_multi_token_prediction_are_bounded_as_layers_are() -> None:
+    """A count that no model has leaves the weights unknown, and says so; their layers would be laid out one by one."""
+    config = dict(load_model("deepseek-ai/DeepSeek-V3").config)
+    deepest, beyond = (load_model({**config, "num_nextn_predict_layers": count}) for count in (MAX_LAYERS, MAX_LAYERS + 1))
+
+    assert deepest.counted is not None
+    assert beyond.counted is None
+    assert "num_nextn_predict_layers is 1001, but must be a whole number from 0 to 1,000" in str(beyond.notes)
+
+
 def test_layers_must_have_something_in_common() -> None:
     """As many kinds of layers as allowed are planned; one more is an error that says both numbers. The same of tensors."""
     assert plan(_open_elm(MAX_KINDS), seq=1000).cache.total_bytes > 0

@@ -16,7 +16,7 @@ from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, embedding, gated_mlp, linear, rms_norm
 from hwcalc.formulas.weights_state import convolution, gated_delta_net
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
-from hwcalc.parsers.config import MAX_LAYERS, Config
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.reading import LayerReader, Readers, Reading, attention_dims, build_layers, every, full_layer, kind_in
 from hwcalc.parsers.states import FULL, LINEAR, Interleaved, spelled_layer_types, state_dtype
 
@@ -106,11 +106,11 @@ def _weights(config: Config, top: Config, reading: Reading) -> list[Block]:
 def _prediction_steps(config: Config) -> int:
     """The number of layers that predict further tokens. Checkpoints of Qwen3-Next have one, which their files do not mention."""
     if config.model_type == "qwen3_next":
-        steps = config.maybe_integer("num_nextn_predict_layers", minimum=0, maximum=MAX_LAYERS)
+        steps = config.maybe_integer("num_nextn_predict_layers", minimum=0)
         return 1 if steps is None else steps
     # No known model has dedicated embeddings, so they are not counted.
     dedicated = config.flag("mtp_use_dedicated_embeddings")
-    return 0 if dedicated else config.maybe_integer("mtp_num_hidden_layers", minimum=0, maximum=MAX_LAYERS) or 0
+    return 0 if dedicated else config.maybe_integer("mtp_num_hidden_layers", minimum=0) or 0
 
 
 def _routed(config: Config, count: int) -> list[bool]:

@@ -169,7 +169,7 @@ def _nemotron_types(config: Config) -> list[str]:
 
 def _prediction_types(config: Config) -> list[str]:
     """Types of one multi-token-prediction step: attention and experts unless the file says otherwise. Empty without such a step."""
-    if not config.maybe_integer("num_nextn_predict_layers", minimum=0, maximum=MAX_LAYERS):
+    if not config.maybe_integer("num_nextn_predict_layers", minimum=0):
         return []
     spelled = config.strings("mtp_layers_block_type")
     if spelled:

@@ -17,7 +17,7 @@ from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, experts, gated_mlp, linear, parameter, rms_norm
 from hwcalc.formulas.weights_state import convolution, short_convolution
 from hwcalc.parsers.blocks import Named, attention_of, ends, gated_experts, repeated, rms_norms
-from hwcalc.parsers.config import MAX_LAYERS, Config
+from hwcalc.parsers.config import Config
 from hwcalc.parsers.decoder.build import sparse_layers
 from hwcalc.parsers.reading import LayerReader, Reading, attention_dims, equal_dims, full_layer, kind_in, windowed_layer
 from hwcalc.parsers.states import FULL, HYBRID, HYBRID_SLIDING, SLIDING, Interleaved
@@ -203,7 +203,7 @@ def _inkling_predicting(config: Config, top: Config) -> tuple[Layer, ...]:
     level, count_key, local_key = top.sub("mtp_config"), "num_nextn_predict_layers", "local_layer_ids"
     if level is None:
         level, count_key, local_key = config, "num_mtp_layers", "mtp_local_layer_ids"
-    count = level.maybe_integer(count_key, minimum=0, maximum=MAX_LAYERS) or 0
+    count = level.maybe_integer(count_key, minimum=0) or 0
     local = set(level.integers(local_key) or ())
     return tuple(_inkling_layer(config, i, sliding=i in local) for i in range(count))
 
