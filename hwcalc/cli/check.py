@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
@@ -16,12 +16,21 @@ from hwcalc.text import cut, json_for, lines_for, shown
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
 
-__all__ = ["EXAMPLE", "OPTIONS", "run"]
+__all__ = ["EXAMPLE", "EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
-    Option("files", (), "FILE...", "Check files in YAML or JSON; - is standard input.", "list", complete="check_files"),
-    Option("lock", ("--lock",), "", "Write the model facts that are used to FILE.lock, anew if it is there.", "flag"),
-    Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag"),
+    Option(
+        "files",
+        (),
+        "[FILE]...",
+        "Check files in YAML or JSON; - is standard input. Default: kvplan.yaml.",
+        "list",
+        complete="check_files",
+    ),
+    Option(
+        "lock", ("--lock",), "", "Write the model facts that are used to FILE.lock, anew if it is there.", "flag", group="check"
+    ),
+    Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag", group="check"),
     Option(
         "baseline",
         ("--baseline",),
@@ -29,14 +38,16 @@ OPTIONS = (
         "Fail if bytes have grown since this document of check --json or plan --json; repeatable.",
         "list",
         complete="paths",
+        group="check",
     ),
-    Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%."),
+    Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%.", group="check"),
     Option(
         "strict",
         ("--strict",),
         "",
         "Fail where a requirement holds by the expected value alone (tight), and where no baseline has the check.",
         "flag",
+        group="check",
     ),
     Option(
         "output",
@@ -53,6 +64,11 @@ OPTIONS = (
         else option
         for option in OUTPUT
     ),
+)
+EXAMPLES: Final = (
+    Example("Start a file", "kvplan check --example > kvplan.yaml"),
+    Example("Check kvplan.yaml of this folder", "kvplan check"),
+    Example("For the annotations of GitHub", "kvplan check kvplan.yaml --format github"),
 )
 
 _JSON = ("json", "sarif")
