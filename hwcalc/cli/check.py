@@ -16,7 +16,7 @@ from hwcalc.text import cut, json_for, lines_for, shown
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
 
-__all__ = ["EXAMPLE", "EXAMPLES", "OPTIONS", "run"]
+__all__ = ["EXAMPLE", "EXAMPLES", "FOUND", "OPTIONS", "run"]
 
 OPTIONS = (
     Option(
@@ -71,6 +71,8 @@ EXAMPLES: Final = (
     Example("For the annotations of GitHub", "kvplan check kvplan.yaml --format github"),
 )
 
+FOUND: Final = ("kvplan.yaml", "kvplan.yml")
+"""The names of the file that is checked if none is given."""
 _JSON = ("json", "sarif")
 EXAMPLE = """\
 # Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
@@ -122,9 +124,7 @@ def run(
         return Answer(text=EXAMPLE)
     view = _view(**{option.name: options[option.name] for option in OUTPUT})
     targets = _targets(output or [], view)
-    names = files or []
-    if not names:
-        raise UsageError("no check file is given.", hint="Write: kvplan check FILE. To start one: kvplan check --example")
+    names = files or [_found()]
     if len(set(names)) < len(names):
         raise UsageError("a check file is given twice.", hint="Give each once.")
     if lock and no_lock:
@@ -143,6 +143,19 @@ def run(
             **given_options("check", options),
         )
     return _answer(document, view, targets)
+
+
+def _found() -> str:
+    """The check file of the working folder."""
+    found = [name for name in FOUND if os.path.lexists(name)]
+    if not found:
+        raise UsageError(
+            f"no check file is given, and there is no {FOUND[0]} here.",
+            hint=f"Write: kvplan check FILE. To start one: kvplan check --example > {FOUND[0]}",
+        )
+    if len(found) > 1:
+        raise UsageError(f"there are {' and '.join(found)}.", hint=f"Name one: kvplan check {found[0]}")
+    return found[0]
 
 
 def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:

@@ -87,13 +87,13 @@ FOREIGN: Final[Mapping[str, str]] = {
         "--draft",
         "--draft-model", "--model-draft", "-md", "--speculative-model", "--speculative-draft-model-path", "--spec-model",
     ),
-    **_same("--engine-option speculative=", "--speculative-config", "-sc", "--speculative-algorithm", "--num-speculative-tokens"),
+    **_same("--engine-option speculative=ngram:N", "--speculative-config", "-sc", "--speculative-algorithm", "--num-speculative-tokens"),
     **_same(
         "--lora rank=R,count=N", "--enable-lora", "--max-loras", "--max-lora-rank", "--lora-modules", "--lora-paths", "--adapter"
     ),
-    **_same("--engine-option max_num_batched_tokens=", "--chunked-prefill-size", "--max-num-tokens", "--ubatch-size", "-ub"),
-    **_same("--engine-option block_size=", "--page-size", "--kv-block-size", "--tokens-per-block", "--cache-block-seq-len"),
-    **_same("--engine-option cpu_offload_gb=", "--cpu-offload", "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu"),
+    **_same("--engine-option max_num_batched_tokens=N", "--chunked-prefill-size", "--max-num-tokens", "--ubatch-size", "-ub"),
+    **_same("--engine-option block_size=N", "--page-size", "--kv-block-size", "--tokens-per-block", "--cache-block-seq-len"),
+    **_same("--engine-option cpu_offload_gb=N", "--cpu-offload", "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu"),
     **_same("--engine-option", "--option", "--options", "--set", "--extra-args"),
     **_same("--token", "--hf-token", "--api-key", "-hft"),
     **_same("--endpoint", "--hf-endpoint", "--hub", "--mirror"),
@@ -153,38 +153,44 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def meant(flag: str, options: Iterable[Option]) -> str:
-    """The hint for an option that is not known: kvplan's own name for it, or names that look like it."""
+def meant(flag: str, command: str, options: Iterable[Option]) -> str:
+    """The hint for an option that a command does not have: kvplan's own name for it, or names that look like it; else empty."""
     rows = tuple(options)
-    own = [each for option in rows for each in option.flags] + ["--help"]
+    own = {spelling: option for option in rows for spelling in option.flags}
     name = flag.replace("_", "-") if flag.startswith("--") else flag
     if name in NO_EFFECT:
         return "It changes no bytes: leave it out."
     answer = FOREIGN.get(name, "")
+    if answer == "MODEL":
+        argument = next((option.metavar for option in rows if not option.flags), "")
+        return f"kvplan takes it without an option: kvplan {command} {argument}" if argument else ""
     first = answer.partition(" ")[0]
-    argument = next((option.metavar for option in rows if not option.flags), "")
-    if first == "MODEL" and argument:
-        return f"kvplan takes it without an option: kvplan ... {argument}"
-    if answer and (first in own or first == "kvplan"):
-        row = next((option for option in rows if first in option.flags), None)
-        value = f" {row.metavar}" if row is not None and answer == first and row.metavar else ""
-        return f"kvplan calls it {answer}{value}" + (f". {_NOTES[name]}" if name in _NOTES else "")
+    if first in own:
+        value = f" {own[first].metavar}" if answer == first and own[first].metavar else ""
+        return f"{_NOTES.get(name, 'kvplan calls it')} {answer}{value}"
+    return answer if first == "kvplan" else _near(name, rows, own)
+
+
+def _near(name: str, rows: tuple[Option, ...], own: Mapping[str, Option]) -> str:
+    """Options that look like a mistyped one, vLLM's too; else what a name that looks like it is called here."""
     from difflib import get_close_matches
 
-    known = {**{spelling: spelling for spelling in own}, **{spelling: spelling for spelling in aliases(rows)}}
-    foreign = {spelling: said for spelling, said in FOREIGN.items() if said.partition(" ")[0] in own}
-    near = get_close_matches(name.lower(), known, n=2, cutoff=0.7) or [
-        known.get(each, foreign.get(each, each)) for each in get_close_matches(name.lower(), foreign, n=1, cutoff=0.8)
-    ]
+    near = get_close_matches(name.lower(), [*own, "--help", *aliases(rows)], n=2, cutoff=0.7)
+    if not near:
+        foreign = {spelling: said for spelling, said in FOREIGN.items() if said.partition(" ")[0] in own}
+        near = [foreign[each] for each in get_close_matches(name.lower(), foreign, n=1, cutoff=0.8)]
     return f"Did you mean: {' or '.join(near)}" if near else ""
 
 
 _NOTES: Final = {
-    **_same("It takes the number of tokens of prompt and output together.", "--input-len", "--output-len", "--isl", "--osl",
-            "--prompt-len", "--max-new-tokens", "--max-tokens", "--max-input-length"),
-    **_same("vLLM keeps that many GB of weights in host memory; layers of llama.cpp are not planned.",
-            "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu"),
-    "--vram": "For bytes of cache alone: --kv-memory.",
-    "--nnodes": "Those of all machines together.",
+    **_same(
+        "kvplan takes prompt and output together:",
+        "--input-len", "--output-len", "--isl", "--osl", "--prompt-len", "--max-new-tokens", "--max-tokens", "--max-input-length",
+    ),
+    **_same(
+        "Weights in host memory are planned for vLLM, in GB:",
+        "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu", "--cpu-offload",
+    ),
+    "--nnodes": "kvplan takes the GPUs of all machines together:",
 }  # fmt: skip
-"""What to add to an answer."""
+"""What to say before the answer, where the two do not mean the same."""

@@ -79,7 +79,9 @@ class _Line:
         self.remarks: list[str] = []
         self.free: list[str] = []
         self.values: dict[str, str] = {}
-        """The values of the options that take one, for the size of expert parallelism."""
+        """The values of the options that take one."""
+        self.knob = ""
+        """The first flag of vLLM's that is an engine option."""
         before = self.words[: self.words.index("--")] if "--" in self.words else self.words
         self.asks_help = bool(_HELP & set(before))
 
@@ -116,7 +118,7 @@ class _Line:
             if not bundle and flag not in _HELP and not self.asks_help:
                 raise UsageError(
                     f"kvplan {self.command} has no option {brief(flag, 60)}.",
-                    hint=meant(flag, self.options) or f"See: kvplan {self.command} --help",
+                    hint=meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help",
                 )
             return [word]
         if option.kind == "flag":
@@ -134,6 +136,7 @@ class _Line:
     def foreign_words(self, flag: str, value: str | None, alias: Alias) -> list[str]:
         """A name of vLLM's and its value as an option of kvplan's."""
         own = alias.option.flags[0]
+        self.knob = self.knob or (flag if alias.knob else "")
         if alias.value:
             return [own, f"{alias.knob}={self.switch(flag, '' if value is None else '=', alias)}"]
         if value is None:
@@ -183,7 +186,7 @@ class _Line:
         number = int(whole + part) * factor // 10 ** len(part)
         if letter.islower() and name in _TOKENS:
             ours = int(whole + part) * 1024 ** _POWERS[letter] // 10 ** len(part)
-            self.remarks.append(f"{flag} {text} is {number:,}, as vLLM reads it; for kvplan's {text}, {ours:,}, write {ours}")
+            self.remarks.append(f"{flag} {text} is {number:,}, as vLLM reads it; {text} of kvplan is {ours:,}.")
         return str(number)
 
     def expert_words(self, experts: str | None) -> list[str]:
@@ -213,7 +216,12 @@ class _Line:
             return instance_named(name).count
 
     def check_words(self) -> None:
-        """Raise an error for words that belong to no option and are too many, which a mistyped command makes of its arguments."""
+        """Raise an error for words that belong to no option and are too many, as behind a mistyped command, and for vLLM's flags alone.
+
+        A log names its engine itself.
+        """
+        if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
+            raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
             refuse_command(self.free[0], self.free[1:])
