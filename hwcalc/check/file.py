@@ -260,30 +260,40 @@ class _Reader:
         return None
 
     def check_requirements(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, demand_fit: bool) -> None:
-        """Raise an error if the requirements contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
+        """Whether the keys contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
         hardware = any(key in merged for key in HARDWARE)
         if "gpu" in merged and "instance" in merged:
-            raise self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them.")
+            self.add(self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them."))
         if not hardware:
             for key in FITTING:
                 if key in required:
-                    raise self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
+                    self.add(
+                        self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
+                    )
         elif demand_fit:
             required.setdefault("fits", True)
         if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
-            raise self.error(
-                merged["min_decode_tokens_per_s"],
-                "min_decode_tokens_per_s needs an accelerator",
-                "Add gpu: NAME or instance: NAME.",
+            self.add(
+                self.error(
+                    merged["min_decode_tokens_per_s"],
+                    "min_decode_tokens_per_s needs an accelerator",
+                    "Add gpu: NAME or instance: NAME.",
+                )
             )
         if "kv_memory" in merged and "max_gpus" in required:
-            raise self.error(
-                merged["max_gpus"], "kv_memory is of this number of GPUs alone, and max_gpus asks for others", "Give one of them."
+            self.add(
+                self.error(
+                    merged["max_gpus"],
+                    "kv_memory is of this number of GPUs alone, and max_gpus asks for others",
+                    "Give one of them.",
+                )
             )
         if required.get("fits") is False and "headroom" in required:
-            raise self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
+            self.add(
+                self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
+            )
         if not required:
-            raise self.error(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}.")
+            self.add(self.error(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}."))
 
     def read(self, node: Node, key: str, field: Any) -> Any:
         try:

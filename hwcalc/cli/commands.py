@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hwcalc.cli import completion
-from hwcalc.cli.foreign import VLLM, Alias, aliases, aliases_of
+from hwcalc.cli.foreign import Alias, aliases, aliases_of
 from hwcalc.cli.help_text import write_command, write_root
 from hwcalc.cli.line import with_command
 from hwcalc.cli.options import COMMANDS, DEFAULT, Option
@@ -98,10 +98,7 @@ def _check_once(order: Sequence[Any]) -> None:
         return
     flag = twice.opts[0]
     several = next((row.lists for row in PLAN_OPTIONS if row.name == twice.name), ())
-    same = ", ".join((*twice.opts[1:], *VLLM.get(twice.name, ())))
-    hint = f"Give it once{f'; {same} is the same' if same else ''}."
-    if several:
-        hint += f" Several values side by side: kvplan {several[0]} MODEL {flag} A,B"
+    hint = f"Give it once. Several values side by side: kvplan {several[0]} MODEL {flag} A,B" if several else "Give it once."
     raise UsageError(f"{flag} is given twice, and takes one value.", hint=hint)
 
 

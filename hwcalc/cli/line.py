@@ -80,12 +80,15 @@ class _Line:
         self.free: list[str] = []
         self.values: dict[str, str] = {}
         """The values of the options that take one."""
+        self.spelled: dict[str, str] = {}
+        """Option -> the name that it was given by."""
         self.knob = ""
         """The first flag of vLLM's that is an engine option."""
         before = self.words[: self.words.index("--")] if "--" in self.words else self.words
         self.asks_help = bool(_HELP & set(before))
 
     def read(self) -> list[str]:
+        """The words with vLLM's replaced."""
         out: list[str] = []
         experts: str | None = None
         while self.words:
@@ -117,7 +120,7 @@ class _Line:
             bundle = not word.startswith("--") and f"-{word[1]}" in self.own
             if not bundle and flag not in _HELP and not self.asks_help:
                 raise UsageError(
-                    f"kvplan {self.command} has no option {brief(flag, 60)}.",
+                    f"{self.command} has no option {brief(flag, 60)}.",
                     hint=meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help",
                 )
             return [word]
@@ -125,10 +128,20 @@ class _Line:
             return [word]
         rest = [] if value is not None else self.words[:1]
         del self.words[: len(rest)]
-        self.values[option.name] = value if value is not None else "".join(rest)
+        self.give(option, flag, value if value is not None else "".join(rest))
         return [word, *rest]
 
-    def switch(self, flag: str, equals: str, alias: Alias) -> str:
+    def give(self, option: Option, flag: str, value: str) -> None:
+        """Keep a value. Raises an error if two names of an option are given; if one is given twice, the readers say so."""
+        before = self.spelled.setdefault(option.name, flag)
+        foreign = before not in self.own or flag not in self.own
+        if before != flag and foreign and option.kind == "text" and not self.asks_help:
+            raise UsageError(f"{before} and {flag} are the same option, and it takes one value.", hint="Give one of them.")
+        self.values[option.name] = value
+
+    @staticmethod
+    def switch(flag: str, equals: str, alias: Alias) -> str:
+        """The value of a switch."""
         if equals:
             raise UsageError(f"{flag} takes no value.", hint=f"Write: {flag}")
         return alias.value
@@ -149,7 +162,7 @@ class _Line:
         value = self.read_value(flag, name, value, own)
         if alias.knob:
             return [own, f"{alias.knob}={value}"]
-        self.values[name] = value
+        self.give(alias.option, flag, value)
         return [f"{own}={value}"] if value.startswith("-") else [own, value]
 
     def read_value(self, flag: str, name: str, value: str, own: str) -> str:
@@ -157,7 +170,7 @@ class _Line:
         if name == "weights":
             if value.lower() in _AS_PUBLISHED:
                 raise UsageError(
-                    f"{flag} {value} names no format: the checkpoint has it.",
+                    f"{flag} {brief(value, 40)} names no format: the checkpoint has it.",
                     hint="Leave it out: weights are planned as published.",
                 )
             return _METHODS.get(value.lower(), value)
@@ -201,6 +214,7 @@ class _Line:
             raise UsageError("--enable-expert-parallel needs one number of ranks.", hint="Write --ep N: tp x dp.")
         parallel = numbers.keys() & {"tp", "pp", "dp"}
         count = numbers.get("gpus") or self.instance_gpus()
+        self.give(self.own["--ep"], "--enable-expert-parallel", "")
         ranks = numbers.get("tp", 1) * numbers.get("dp", 1) if parallel or count is None else count
         return ["--ep", str(ranks)] if ranks > 1 else []
 
@@ -232,4 +246,4 @@ class _Line:
         hint = f"See: kvplan {self.command} --help"
         if self.command == DEFAULT:
             hint = "Several models side by side: kvplan compare A B. An option's value follows its option; -q is --quiet."
-        raise UsageError(f"kvplan {self.command} takes no further word {shown(extra, 40)}.", hint=hint)
+        raise UsageError(f"{self.command} takes no further word {shown(extra, 40)}.", hint=hint)

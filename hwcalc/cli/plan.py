@@ -21,8 +21,8 @@ EXAMPLES: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
     Example("Can one L4 serve it, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4 --seq 16k"),
     Example(
-        "A 70B model for 20 users on four H100, in vLLM's words",
-        "kvplan meta-llama/Llama-3.1-70B --engine vllm --gpu h100 -tp 4 --max-model-len 16384 --batch 20",
+        "A 72B model for 20 users on four H100",
+        "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --batch 20",
     ),
 )
 

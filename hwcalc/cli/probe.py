@@ -36,10 +36,8 @@ OPTIONS = (
     *OUTPUT,
 )
 EXAMPLES: Final = (
-    Example("Allocate a planned cache, and compare", "kvplan probe Qwen/Qwen3-8B --seq 1k --device cpu --max-bytes 64MiB"),
-    Example(
-        "Keep what was measured", "kvplan probe Qwen/Qwen3-8B --seq 1k --device cpu --max-bytes 64MiB --receipt receipt.json"
-    ),
+    Example("Allocate a planned cache, and compare", "kvplan probe Qwen/Qwen3-1.7B --seq 1k --device cpu"),
+    Example("Keep what was measured", "kvplan probe Qwen/Qwen3-1.7B --seq 1k --device cpu --receipt receipt.json"),
     Example("Look for drift since", "kvplan probe --verify receipt.json"),
 )
 

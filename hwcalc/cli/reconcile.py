@@ -47,9 +47,9 @@ OPTIONS = (
     *OUTPUT,
 )
 EXAMPLES: Final = (
-    Example("Does vLLM's log say what was planned?", "kvplan reconcile Qwen/Qwen3-8B --log vllm.log"),
-    Example("On which accelerator it ran", "kvplan reconcile Qwen/Qwen3-8B --log vllm.log --gpu h100"),
-    Example("Keep its overheads for later plans", "kvplan reconcile Qwen/Qwen3-8B --log vllm.log --gpu h100 --calibrate"),
+    Example("Does vLLM's log say what was planned?", "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log"),
+    Example("On which accelerator it ran", "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4"),
+    Example("Keep its overheads for later plans", "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate"),
 )
 
 

@@ -48,7 +48,7 @@ OPTIONS: Final = (
 )
 EXAMPLES: Final = (
     Example("From 1k to 128k tokens, doubling", "kvplan sweep Qwen/Qwen3-8B --seq 1k..128k --dtype bf16,fp8"),
-    Example("Which lengths and batches fit?", "kvplan sweep Qwen/Qwen3-8B --seq 4k,16k --batch 1,8 --engine vllm --gpu l4,h100"),
+    Example("Which lengths fit on which accelerator?", "kvplan sweep Qwen/Qwen3-8B --seq 4k,16k --engine vllm --gpu l4,h100"),
     Example("A file for a notebook", "kvplan sweep Qwen/Qwen3-8B --seq 1k..32k -o points.jsonl"),
 )
 
