@@ -306,9 +306,11 @@ class _Reader:
         if name_node is not None:
             name = printable(self.read(name_node, "name", OPTIONS["draft"]).strip())
             if len(name) > _LONGEST_NAME:
-                raise self.error(name_node, f"name is longer than {_LONGEST_NAME} characters")
+                raise self.error(name_node, f"name is longer than {_LONGEST_NAME} characters", "Write a shorter one.")
             if name in named:
-                raise self.error(name_node, f"the name '{brief(name, 60)}' stands twice (first in line {named[name]})")
+                raise self.error(
+                    name_node, f"the name '{brief(name, 60)}' stands twice (first in line {named[name]})", "Give each its own."
+                )
             named[name] = node.line
             return name
         shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")
