@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,7 @@ from hwcalc.cli.options import COMMANDS, PLANNING
 from hwcalc.cli.quick import read
 from hwcalc.engines.vllm.flags import FLAGS
 from tests.hwcalc.command import QWEN, Capture, run
+from tests.paths import ROOT
 
 MOE = "Qwen/Qwen3-30B-A3B"
 
@@ -124,6 +126,17 @@ def test_both_readers_take_them(given: str, command: list[str]) -> None:
     assert quick[0] == line[0]
     typed = {key: list(value) if isinstance(value, tuple) else value for key, value in inner.params.items()}
     assert {key: value or None for key, value in typed.items()} == {key: value or None for key, value in quick[1].items()}
+
+
+def test_the_page_has_every_name() -> None:
+    """``docs/names.md``, row by row."""
+    rows = [line.split("|")[1:3] for line in (ROOT / "docs/names.md").read_text(encoding="utf-8").splitlines()]
+    said = {name: ours for first, ours in (row for row in rows if len(row) == 2) for name in re.findall(r"`(-[^`]+)`", first)}
+    listed = {spelling: alias for spelling, alias in aliases(PLANNING).items() if not spelling.startswith("--no-")}
+
+    assert said.keys() == listed.keys()
+    for spelling, alias in listed.items():
+        assert (f"--engine-option {alias.knob}=" if alias.knob else f"`{alias.option.flags[0]}`") in said[spelling]
 
 
 def test_a_whole_line_of_vllms(capsys: Capture) -> None:
