@@ -104,7 +104,8 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--format markdown", "--markdown", "--md"),
     **_same("--quiet", "--silent", "-s"),
     **_same("kvplan --version", "--version", "-V"),
-    **_same("MODEL", "--model", "-m", "--model-id", "--model-path", "--model-name", "--hf-repo", "-hf", "-hfr", "--config", "--id"),
+    **_same("kvplan writes to standard output: > FILE", "--output", "-o", "--out", "--outfile", "--save"),
+    **_same("MODEL", "--model", "--models", "-m", "--model-id", "--model-path", "--model-name", "--hf-repo", "-hf", "-hfr", "--config", "--id"),
 }  # fmt: skip
 """Names in other programs (vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy, Ollama, calculators) -> what kvplan calls it."""
 

@@ -25,6 +25,8 @@ _NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens"})
 """Options and engine options whose vLLM flag takes ``32k`` (32,000) and ``32K`` (32,768)."""
 _TOKENS: Final = frozenset({"seq", "max_num_batched_tokens"})
 """Those of them for which kvplan's own option reads ``32k`` as 32,768."""
+_PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
+"""Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
 _METHODS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "bitsandbytes": "bnb4", "modelopt_fp4": "nvfp4"}
 """vLLM's name of a way to load weights -> the weight format."""
 _AS_PUBLISHED: Final = frozenset(
@@ -174,6 +176,10 @@ class _Line:
                     hint="Leave it out: weights are planned as published.",
                 )
             return _METHODS.get(value.lower(), value)
+        if name in _PLAIN and _NUMBER.fullmatch(value.strip()):
+            raise UsageError(
+                f"{flag} {brief(value, 40)}: vLLM takes a plain number.", hint=f"Write it out, or {own} {name}={value}"
+            )
         if name not in _NUMBERS:
             return value
         if name == "seq" and value.strip().lower() in {"auto", "-1"}:
@@ -236,6 +242,10 @@ class _Line:
         """
         if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
+        if self.free[:2] == ["vllm", "serve"]:
+            raise UsageError(
+                "kvplan plans what vllm serve would start.", hint="Write: kvplan MODEL --engine vllm, and vLLM's flags behind it"
+            )
         argument = next((option for option in self.options if not option.flags), None)
         if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
             refuse_command(self.free[0], self.free[1:])

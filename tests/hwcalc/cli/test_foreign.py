@@ -175,6 +175,7 @@ def test_a_number_that_vllm_reads_otherwise_is_said(capsys: Capture) -> None:
         ("--max-model-len 1.5K", "vLLM takes no part of K", "--seq 1.5K"),
         ("--max-model-len 1k..8k", "is not a number as vLLM writes it", "--max-model-len 32768"),
         ("--block-size 16", "--block-size is an option of vLLM", "Add: --engine vllm"),
+        ("--engine vllm --max-num-seqs 1k", "vLLM takes a plain number", "max_num_seqs=1k"),
         ("--engine vllm --enforce-eager=1", "--enforce-eager takes no value", "Write: --enforce-eager"),
         ("-tp", "-tp has no value", "Write: -tp N"),
         ("--max-model-len --tp 2", "--max-model-len has no value", "Write: --max-model-len N"),
@@ -223,6 +224,7 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
         ("-m", "kvplan takes it without an option: kvplan plan MODEL"),
         ("-ngl", "--engine-option cpu_offload_gb=N"),
         ("--port", "It changes no bytes: leave it out."),
+        ("--output", "kvplan writes to standard output: > FILE"),
         ("--sequnce", "Did you mean: --seq"),
         ("--gpu-memory-util", "Did you mean: --gpu-memory-utilization"),
         ("--contxt", "Did you mean: --seq"),
@@ -286,6 +288,14 @@ def test_a_folder_or_a_model_is_no_mistyped_command(capsys: Capture, tmp_path: A
     monkeypatch.chdir(tmp_path)
 
     assert run(capsys, "chek", "--seq", "1k")[0] == 0
+
+
+def test_vllms_own_command(capsys: Capture) -> None:
+    """Its flags can be pasted, its first words cannot."""
+    status, _, err = run(capsys, "vllm", "serve", QWEN, "-tp", "2")
+
+    assert status == 2
+    assert "Write: kvplan MODEL --engine vllm" in err
 
 
 def test_too_many_words(capsys: Capture) -> None:
