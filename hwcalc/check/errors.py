@@ -24,9 +24,13 @@ class CheckFileError(_PlacedError, ValueError):
 
 
 class CheckUsageError(_PlacedError, UsageError):
-    """A check file is readable but wrong, with an unknown key or a value out of range: exit 2."""
+    """A check file is readable but wrong, with an unknown key or a value out of range: exit 2.
+
+    ``others`` are the further faults of the file.
+    """
 
     type = "bad-check"
+    others: tuple[CheckUsageError, ...] = ()
 
 
 class LockError(KvplanError, ValueError):

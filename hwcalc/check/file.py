@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from hwcalc.yaml_tree import Node
 
 __all__ = [
     "MOST_CHECKS",
+    "MOST_FAULTS",
     "SCHEMA_VERSION",
     "Check",
     "CheckFile",
@@ -29,6 +31,8 @@ __all__ = [
 SCHEMA_VERSION: Final = 1
 MOST_CHECKS: Final = 500
 """A check takes some milliseconds, so this many take a few seconds."""
+MOST_FAULTS: Final = 20
+"""Faults of a file that are reported. Its reading ends behind them."""
 _LONGEST_NAME: Final = 200
 _TOP: Final = ("schema_version", "defaults", "checks")
 _KEYS: Final = ("name", "model", *OPTIONS, *ALIASES, *REQUIREMENTS)
@@ -77,10 +81,15 @@ class CheckFile:
 
 @frozen
 class Unread:
-    """A file that could not be read as check file, and why. It becomes one failed check among those of the other files."""
+    """A file that could not be read as check file, and why. Each fault becomes a failed check among those of the other files."""
 
     path: str
     error: CheckFileError | CheckUsageError
+
+    @property
+    def faults(self) -> tuple[CheckFileError | CheckUsageError, ...]:
+        """All faults that are reported, by their lines."""
+        return (self.error, *self.error.others) if isinstance(self.error, CheckUsageError) else (self.error,)
 
 
 def open_check_file(path: str) -> CheckFile | Unread:
@@ -95,7 +104,8 @@ def read_check_file(path: str) -> CheckFile:
     """Read a file, or standard input for ``-``.
 
     Raises :class:`~hwcalc.check.errors.CheckFileError` (exit 3) if it cannot be read as YAML and
-    :class:`~hwcalc.check.errors.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column.
+    :class:`~hwcalc.check.errors.CheckUsageError` (exit 2) if a key or value is wrong; both name line and column. The second has the
+    further faults of the file, up to :data:`MOST_FAULTS`.
     """
     return parse_check_file(read_text(path), path)
 
@@ -103,48 +113,90 @@ def read_check_file(path: str) -> CheckFile:
 def parse_check_file(text: str, path: str) -> CheckFile:
     """The same for a text that was read from ``path``."""
     reader = _Reader("standard input" if path == "-" else printable(path))
-    return CheckFile(path=path, checks=reader.checks(parse_tree(text, reader.name)))
+    tree = parse_tree(text, reader.name)
+    checks: tuple[Check, ...] = ()
+    with suppress(_EnoughError), reader.keeping():
+        checks = reader.checks(tree)
+    reader.raise_faults()
+    return CheckFile(path=path, checks=checks)
+
+
+class _EnoughError(Exception):
+    """As many faults have been found as are reported."""
 
 
 class _Reader:
-    """Reads one file. Every error names the file, the line and the column."""
+    """Reads one file. Every fault names the file, the line and the column."""
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.faults: dict[str, CheckUsageError] = {}
+        self.more: CheckUsageError | None = None
 
     def error(self, node: Node, problem: str, hint: str = "") -> CheckUsageError:
         message = f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}."
         return CheckUsageError(message, hint=hint, line=node.line, column=node.column)
+
+    def add(self, fault: CheckUsageError) -> None:
+        """Keep a fault, and go on. A fault of the defaults shows in each check."""
+        if fault.message not in self.faults and len(self.faults) == MOST_FAULTS:
+            message = f"{self.name}:{fault.line}:{fault.column}: from here on there are more faults, which are not listed."
+            self.more = CheckUsageError(message, hint="Mend the others first.", line=fault.line, column=fault.column)
+            raise _EnoughError
+        self.faults.setdefault(fault.message, fault)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """A block whose fault ends it alone."""
+        try:
+            yield
+        except CheckUsageError as fault:
+            self.add(fault)
+
+    def raise_faults(self) -> None:
+        """Raise the first fault, with the others behind it."""
+        if self.faults:
+            first, *others = sorted(self.faults.values(), key=lambda fault: (fault.line, fault.column))
+            first.others = (*others, *([self.more] if self.more else ()))
+            raise first
 
     def mapping(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
         if not isinstance(node.value, dict):
             raise self.error(node, f"{what} must be a mapping of keys and values", "See: kvplan check --example")
         for key, place in (node.keys or {}).items():
             if key not in known:
-                raise self.error(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known))
-        return {key: value for key, value in node.value.items() if isinstance(value, Node)}
+                self.add(self.error(place, f"{what} has no key {shown(key, 60)}", _suggestion(key, known)))
+        return {key: value for key, value in node.value.items() if isinstance(value, Node) and key in known}
 
     def checks(self, root: Node) -> tuple[Check, ...]:
         top = self.mapping(root, "a check file", _TOP)
-        version = top.get("schema_version")
-        if version is None:
-            raise self.error(root, "schema_version is missing", f"Write: schema_version: {SCHEMA_VERSION}")
-        if version.value != SCHEMA_VERSION or isinstance(version.value, bool):
-            raise self.error(
-                version,
-                f"schema_version {shown(version.text, 20)} is not known",
-                f"Write: schema_version: {SCHEMA_VERSION}",
-            )
-        defaults = self.keys(top["defaults"], "defaults") if "defaults" in top and top["defaults"].value is not None else {}
+        self.check_version(root, top.get("schema_version"))
+        defaults: dict[str, Node] = {}
+        if "defaults" in top and top["defaults"].value is not None:
+            with self.keeping():
+                defaults = self.keys(top["defaults"], "defaults")
         if "name" in defaults:
-            raise self.error(defaults["name"], "defaults cannot hold a name", "Give each check its own.")
+            self.add(self.error(defaults.pop("name"), "defaults cannot hold a name", "Give each check its own."))
         listed = top.get("checks")
+        if listed is None and len(root.value) > len(top):
+            return ()  # the key that is not known may be this one
         if listed is None or not isinstance(listed.value, list) or not listed.value:
             raise self.error(listed or root, "checks must be a list of at least one check", "See: kvplan check --example")
         if len(listed.value) > MOST_CHECKS:
             raise self.error(listed, f"more than {MOST_CHECKS:,} checks", "Split them into several check files.")
         named: dict[str, int] = {}
-        return tuple(self.check(node, defaults, named) for node in listed.value)
+        found = []
+        for node in listed.value:
+            with self.keeping():
+                found.append(self.check(node, defaults, named))
+        return tuple(found)
+
+    def check_version(self, root: Node, version: Node | None) -> None:
+        hint = f"Write: schema_version: {SCHEMA_VERSION}"
+        if version is None:
+            self.add(self.error(root, "schema_version is missing", hint))
+        elif version.value != SCHEMA_VERSION or isinstance(version.value, bool):
+            self.add(self.error(version, f"schema_version {shown(version.text, 20)} is not known", hint))
 
     def keys(self, node: Node, what: str) -> dict[str, Node]:
         """The keys of a mapping; an alias is replaced by the key it stands for."""
@@ -152,24 +204,19 @@ class _Reader:
         for alias, key in ALIASES.items():
             if alias in out:
                 if key in out:
-                    raise self.error(out[alias], f"{key} and {alias} are the same", "Give one of them.")
+                    self.add(self.error(out[alias], f"{key} and {alias} are the same", "Give one of them."))
                 out[key] = out.pop(alias)
         return out
 
     def check(self, node: Node, defaults: Mapping[str, Node], named: dict[str, int]) -> Check:
+        before = len(self.faults)
         own = self.keys(node, "a check")
         kept = {key: value for key, value in defaults.items() if not any(key in _INSTEAD.get(name, ()) for name in own)}
         merged = {key: value for key, value in (kept | own).items() if value.value is not None}
-        if "model" not in merged:
-            raise self.error(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
-        model = self.read(merged["model"], "model", OPTIONS["draft"])
-        if model == "-":
-            raise self.error(merged["model"], "a check's model cannot be standard input", "Give an id or a path.")
-        options = {key: self.read(merged[key], key, field) for key, field in OPTIONS.items() if key in merged}
-        if options.get("draft") == "-":
-            raise self.error(merged["draft"], "a check's draft cannot be standard input", "Give an id or a path.")
-        required = {key: self.read(merged[key], key, field) for key, field in REQUIREMENTS.items() if key in merged}
-        self.check_requirements(node, merged, required, demand_fit=_fit_is_open(own, defaults))
+        model, options, required = self.values(node, merged)
+        # Whether the keys agree cannot be said if one was not read.
+        if len(self.faults) == before:
+            self.check_requirements(node, merged, required, demand_fit=_fit_is_open(own, defaults))
         return Check(
             name=self.title(merged.get("name"), model, options, named, node),
             line=node.line,
@@ -183,31 +230,70 @@ class _Reader:
             ),
         )
 
+    def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """The model, the options and the requirements of a check. Each value that cannot be read is a fault."""
+        model = ""
+        if "model" not in merged:
+            self.add(
+                self.error(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
+            )
+        else:
+            model = self.named("model", merged) or ""
+        fields = {**OPTIONS, **REQUIREMENTS}
+        read: dict[str, Any] = {}
+        for key in (key for key in fields if key in merged):
+            with self.keeping():
+                read[key] = self.named(key, merged) if key == "draft" else self.read(merged[key], key, fields[key])
+        return (
+            model,
+            {key: read[key] for key in OPTIONS if read.get(key) is not None},
+            {key: read[key] for key in REQUIREMENTS if key in read},
+        )
+
+    def named(self, key: str, merged: Mapping[str, Node]) -> str | None:
+        """The name of a model: ``None`` if it cannot be read."""
+        with self.keeping():
+            name: str = self.read(merged[key], key, OPTIONS["draft"])
+            if name != "-":
+                return name
+            self.add(self.error(merged[key], f"a check's {key} cannot be standard input", "Give an id or a path."))
+        return None
+
     def check_requirements(self, node: Node, merged: Mapping[str, Node], required: dict[str, Any], *, demand_fit: bool) -> None:
-        """Raise an error if the requirements contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
+        """Whether the keys contradict each other. With ``demand_fit``, a check with hardware must fit by default."""
         hardware = any(key in merged for key in HARDWARE)
         if "gpu" in merged and "instance" in merged:
-            raise self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them.")
+            self.add(self.error(merged["instance"], "gpu and instance are two ways to say the same", "Give one of them."))
         if not hardware:
             for key in FITTING:
                 if key in required:
-                    raise self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
+                    self.add(
+                        self.error(merged[key], f"{key} needs hardware", "Add gpu: NAME, instance: NAME or kv_memory: SIZE.")
+                    )
         elif demand_fit:
             required.setdefault("fits", True)
         if hardware and "min_decode_tokens_per_s" in required and "gpu" not in merged and "instance" not in merged:
-            raise self.error(
-                merged["min_decode_tokens_per_s"],
-                "min_decode_tokens_per_s needs an accelerator",
-                "Add gpu: NAME or instance: NAME.",
+            self.add(
+                self.error(
+                    merged["min_decode_tokens_per_s"],
+                    "min_decode_tokens_per_s needs an accelerator",
+                    "Add gpu: NAME or instance: NAME.",
+                )
             )
         if "kv_memory" in merged and "max_gpus" in required:
-            raise self.error(
-                merged["max_gpus"], "kv_memory is of this number of GPUs alone, and max_gpus asks for others", "Give one of them."
+            self.add(
+                self.error(
+                    merged["max_gpus"],
+                    "kv_memory is of this number of GPUs alone, and max_gpus asks for others",
+                    "Give one of them.",
+                )
             )
         if required.get("fits") is False and "headroom" in required:
-            raise self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
+            self.add(
+                self.error(merged["headroom"], "headroom demands that it fits, and fits: false that it does not", "Give one.")
+            )
         if not required:
-            raise self.error(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}.")
+            self.add(self.error(node, "the check demands nothing", f"Add a gpu, or one of: {', '.join(REQUIREMENTS)}."))
 
     def read(self, node: Node, key: str, field: Any) -> Any:
         try:
@@ -220,9 +306,11 @@ class _Reader:
         if name_node is not None:
             name = printable(self.read(name_node, "name", OPTIONS["draft"]).strip())
             if len(name) > _LONGEST_NAME:
-                raise self.error(name_node, f"name is longer than {_LONGEST_NAME} characters")
+                raise self.error(name_node, f"name is longer than {_LONGEST_NAME} characters", "Write a shorter one.")
             if name in named:
-                raise self.error(name_node, f"the name '{brief(name, 60)}' stands twice (first in line {named[name]})")
+                raise self.error(
+                    name_node, f"the name '{brief(name, 60)}' stands twice (first in line {named[name]})", "Give each its own."
+                )
             named[name] = node.line
             return name
         shown = ("seq", "batch", "dtype", "engine", "gpu", "instance", "gpus", "tp")

@@ -78,8 +78,8 @@ class Checked:
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
     ``verdict`` is ``fits``, ``tight`` or ``does not fit``; null where no hardware was named. ``source`` is where the model came from.
-    ``warnings`` are the plan's own, and what no baseline has; they change no status. A file that could not be read is one check with
-    the name of the file, no ``model`` and the ``error``.
+    ``warnings`` are the plan's own, and what no baseline has; they change no status. Each fault of a file that could not be
+    read is a check with the name of the file, no ``model`` and the ``error``.
     """
 
     name: str

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
+from hwcalc.check.errors import CheckFileError, CheckUsageError
 from hwcalc.check.file import Check, CheckFile, Unread, open_check_file
 from hwcalc.check.judge import judge
 from hwcalc.check.lock import lock_of, read_lock, write_lock
@@ -84,7 +85,7 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
     for file in files:
         if isinstance(file, Unread):
             infos.append(FileInfo(path=printable(file.path), checks=0, lock=None, lock_written=False, notes=()))
-            planned.append((_unread(file), None))
+            planned += [(_unread(file, fault), None) for fault in file.faults]
             continue
         models, info = _models(file, options)
         infos.append(info)
@@ -157,14 +158,14 @@ def _option_draft(check: Check) -> str | None:
     return find_engine(asked.engine)[0].draft_named(asked.engine_options)
 
 
-def _unread(file: Unread) -> Checked:
-    """The file as a check that could not be made."""
+def _unread(file: Unread, fault: CheckFileError | CheckUsageError) -> Checked:
+    """A fault of a file as a check that could not be made."""
     path = printable(file.path)
     return Checked(
         name="standard input" if path == "-" else path,
         file=path,
-        line=file.error.line,
-        column=file.error.column,
+        line=fault.line,
+        column=fault.column,
         model=None,
         status="error",
         verdict=None,
@@ -172,7 +173,7 @@ def _unread(file: Unread) -> Checked:
         revision=None,
         plan=None,
         requirements=(),
-        error=_failure(file.error),
+        error=_failure(fault),
         warnings=(),
         notes=(),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, View
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
@@ -16,12 +16,21 @@ from hwcalc.text import cut, json_for, lines_for, shown
 if TYPE_CHECKING:
     from hwcalc.check.result import CheckDocument
 
-__all__ = ["EXAMPLE", "OPTIONS", "run"]
+__all__ = ["EXAMPLE", "EXAMPLES", "FOUND", "OPTIONS", "run"]
 
 OPTIONS = (
-    Option("files", (), "FILE...", "Check files in YAML or JSON; - is standard input.", "list", complete="check_files"),
-    Option("lock", ("--lock",), "", "Write the model facts that are used to FILE.lock, anew if it is there.", "flag"),
-    Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag"),
+    Option(
+        "files",
+        (),
+        "[FILE]...",
+        "Check files in YAML or JSON; - is standard input. Default: kvplan.yaml.",
+        "list",
+        complete="check_files",
+    ),
+    Option(
+        "lock", ("--lock",), "", "Write the model facts that are used to FILE.lock, anew if it is there.", "flag", group="check"
+    ),
+    Option("no_lock", ("--no-lock",), "", "Leave a lock that is there alone, and ask the sources.", "flag", group="check"),
     Option(
         "baseline",
         ("--baseline",),
@@ -29,14 +38,16 @@ OPTIONS = (
         "Fail if bytes have grown since this document of check --json or plan --json; repeatable.",
         "list",
         complete="paths",
+        group="check",
     ),
-    Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%."),
+    Option("max_growth", ("--max-growth",), "SHARE", "Growth that --baseline allows: 5%. Default: 0%.", group="check"),
     Option(
         "strict",
         ("--strict",),
         "",
         "Fail where a requirement holds by the expected value alone (tight), and where no baseline has the check.",
         "flag",
+        group="check",
     ),
     Option(
         "output",
@@ -54,7 +65,14 @@ OPTIONS = (
         for option in OUTPUT
     ),
 )
+EXAMPLES: Final = (
+    Example("Start a file", "kvplan check --example > kvplan.yaml"),
+    Example("Check kvplan.yaml of this folder", "kvplan check"),
+    Example("For the annotations of GitHub", "kvplan check kvplan.yaml --format github"),
+)
 
+FOUND: Final = ("kvplan.yaml", "kvplan.yml")
+"""The names of the file that is checked if none is given."""
 _JSON = ("json", "sarif")
 EXAMPLE = """\
 # Run it: kvplan check kvplan.yaml. Commit what --lock writes, and CI needs no network.
@@ -106,9 +124,7 @@ def run(
         return Answer(text=EXAMPLE)
     view = _view(**{option.name: options[option.name] for option in OUTPUT})
     targets = _targets(output or [], view)
-    names = files or []
-    if not names:
-        raise UsageError("no check file is given.", hint="Write: kvplan check FILE. To start one: kvplan check --example")
+    names = files or [_found()]
     if len(set(names)) < len(names):
         raise UsageError("a check file is given twice.", hint="Give each once.")
     if lock and no_lock:
@@ -127,6 +143,19 @@ def run(
             **given_options("check", options),
         )
     return _answer(document, view, targets)
+
+
+def _found() -> str:
+    """The check file of the working folder."""
+    found = [name for name in FOUND if os.path.lexists(name)]
+    if not found:
+        raise UsageError(
+            f"no check file is given, and there is no {FOUND[0]} here.",
+            hint=f"Write: kvplan check FILE. To start one: kvplan check --example > {FOUND[0]}",
+        )
+    if len(found) > 1:
+        raise UsageError(f"there are {' and '.join(found)}.", hint=f"Name one: kvplan check {found[0]}")
+    return found[0]
 
 
 def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:

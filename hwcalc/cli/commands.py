@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -12,12 +13,15 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hwcalc.cli import completion
-from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option
+from hwcalc.cli.foreign import Alias, aliases, aliases_of
+from hwcalc.cli.help_text import write_command, write_root
+from hwcalc.cli.line import with_command
+from hwcalc.cli.options import COMMANDS, DEFAULT, Option
 from hwcalc.cli.output import WIDTH
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
 
-__all__ = ["root"]
+__all__ = ["help_of", "root"]
 
 _HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
 
@@ -41,10 +45,11 @@ class Root(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Put the command first: ``--seq 32k MODEL`` becomes ``plan --seq 32k MODEL``."""
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if args and args[0].partition("=")[0] not in own and args[0] not in COMMANDS:
-            args = _with_command(args)
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, with_command(args))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The questions that people ask with the command of each, and all commands."""
+        write_root(formatter)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Commands, and the models and options of ``plan``, because a line may leave the command out."""
@@ -59,6 +64,11 @@ class Root(TyperGroup):
 
 class Command(TyperCommand):
     """One command. It refuses an option that is given twice but takes one value; Typer would take the last."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The arguments, the options by group, and the examples."""
+        rows = [(parameter.name or "", parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)]
+        write_command(formatter, import_module(COMMANDS[str(self.name)]), [(name, record) for name, record in rows if record])
 
     def make_parser(self, ctx: Any) -> Any:
         """The parser of a line, which refuses such options."""
@@ -92,24 +102,6 @@ def _check_once(order: Sequence[Any]) -> None:
     raise UsageError(f"{flag} is given twice, and takes one value.", hint=hint)
 
 
-def _with_command(args: list[str]) -> list[str]:
-    """Move the command to the front. It is the first word that is neither an option of ``plan`` nor its value; else it is ``plan``."""
-    takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
-    skip = False
-    for index, word in enumerate(args):
-        if skip:
-            skip = False
-        elif word == "--":
-            break
-        elif word.startswith("-") and word != "-":
-            skip = word in takes_value
-        elif word in COMMANDS:
-            return [word, *args[:index], *args[index + 1 :]]
-        else:
-            break
-    return [DEFAULT, *args]
-
-
 def _command(name: str) -> Any:
     """Build a command from its module's options: a function with the signature that Typer reads."""
     module = import_module(COMMANDS[name])
@@ -117,13 +109,27 @@ def _command(name: str) -> Any:
     def run(**values: Any) -> Any:
         return module.run(**values)
 
-    parameters = [_parameter(option) for option in module.OPTIONS]
+    parameters = [_parameter(option) for option in (*module.OPTIONS, *_completed(module.OPTIONS))]
     run.__doc__ = module.run.__doc__
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name, cls=Command)(run)
     return typer.main.get_command(app)
+
+
+def _completed(options: Sequence[Option]) -> list[Option]:
+    """VLLM's names as options of their own, for the shell alone: a line is translated before Typer reads it."""
+    if "_KVPLAN_COMPLETE" not in os.environ:
+        return []
+    return [
+        Option(f"alias_{number}", (spelling,), "N", "", "flag" if alias.value else "text", complete=_completion_of(alias))
+        for number, (spelling, alias) in enumerate(aliases(options).items())
+    ]
+
+
+def _completion_of(alias: Alias) -> str | None:
+    return None if alias.knob else alias.option.complete
 
 
 def _parameter(option: Option) -> inspect.Parameter:
@@ -134,7 +140,7 @@ def _parameter(option: Option) -> inspect.Parameter:
         info = typer.Option(
             *option.flags,
             metavar=None if flag else option.metavar,
-            help=option.help,
+            help=f"{option.help} {aliases_of(option)}".rstrip(),
             show_default=False,
             autocompletion=complete,
         )
@@ -146,7 +152,7 @@ def _parameter(option: Option) -> inspect.Parameter:
 
 def root() -> Any:
     """The whole command line as a Typer command."""
-    piped = sys.stdout is None or not sys.stdout.isatty()
+    piped = (sys.stdout is None or not sys.stdout.isatty()) and not os.environ.get("COLUMNS")
     app = typer.Typer(
         cls=Root,
         help=_HELP,
@@ -174,3 +180,14 @@ def _root(
         raise typer.Exit
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
+
+
+def help_of(command: str | None) -> str:
+    """The help of kvplan, or of a command, as ``--help`` prints it."""
+    top = root()
+    with top.make_context("kvplan", [], resilient_parsing=True) as context:
+        if command is None:
+            return f"{top.get_help(context)}\n"
+        one = top.get_command(context, command)
+        with one.make_context(command, [], parent=context, resilient_parsing=True) as inner:
+            return f"{one.get_help(inner)}\n"

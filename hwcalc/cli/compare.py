@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.documents import document_of
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS: Final = (
     Option(
@@ -23,10 +23,17 @@ OPTIONS: Final = (
     *plan_options("compare"),
     *OUTPUT,
 )
+EXAMPLES: Final = (
+    Example("Two models side by side", "kvplan compare Qwen/Qwen3-8B meta-llama/Llama-3.1-8B --seq 32k"),
+    Example("Two cache formats on two accelerators", "kvplan compare Qwen/Qwen3-8B --engine vllm --dtype bf16,fp8 --gpu l4,l40s"),
+    Example("All models of a family", "kvplan compare 'Qwen/Qwen3-*' --seq 32k"),
+)
 
 
 def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
-    """Show several models, dtypes, engines or accelerators side by side: every combination of what is given as a list.
+    """Show models, dtypes, engines or accelerators side by side.
+
+    Every combination of what is given as a list.
 
     The status is 1 if an accelerator is named and no variant is known to fit.
     """

@@ -16,6 +16,7 @@ __all__ = [
     "check_files",
     "check_formats",
     "clouds",
+    "commands",
     "dialects",
     "dtypes",
     "emitters",
@@ -70,6 +71,13 @@ def engines(incomplete: str) -> list[str]:
 def files(incomplete: str) -> list[str]:
     """Files and folders."""
     return _paths(incomplete if "/" in incomplete else f"./{incomplete}")
+
+
+def commands(incomplete: str) -> list[str]:
+    """The commands."""
+    from hwcalc.cli.options import COMMANDS
+
+    return _starting(COMMANDS, incomplete)
 
 
 def dialects(incomplete: str) -> list[str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import PLANNING, Option, given_options, say_unreachable, view_of
+from hwcalc.cli.options import PLANNING, Example, Option, given_options, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
@@ -15,19 +15,27 @@ if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
     from hwcalc.planner.diff import Difference
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     Option("models", (), "A B", "Two models: ids, org/name@revision, folders or config.json files.", "list", complete="models"),
     *PLANNING[1:],
 )
+EXAMPLES: Final = (
+    Example("Two models, key by key and in bytes", "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-14B --seq 32k"),
+    Example("The same on an accelerator", "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-4B --engine vllm --gpu l4"),
+    Example("For a pull request", "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-14B --format markdown"),
+)
+
 _LONGEST = 60
 _MOST_KEYS = 200
 """Keys that a table lists. Two published configs of one type differ in up to a hundred."""
 
 
 def run(*, models: list[str] | None, **options: Any) -> Answer:
-    """Show which memory-bearing keys and bytes differ between two models, revisions or files.
+    """Show what differs in memory between two models or revisions.
+
+    Keys of the configs that bear on memory, and bytes.
 
     The status is 1 if an accelerator is named and one of the two is not known to fit it.
     """

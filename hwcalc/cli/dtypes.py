@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
@@ -13,15 +13,23 @@ from hwcalc.text import shown
 if TYPE_CHECKING:
     from hwcalc.report.records import DTypeInfo
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (Option("name", (), "[NAME]", "One dtype, by name or alias.", complete="dtypes"), *OUTPUT)
+EXAMPLES: Final = (
+    Example("All of them", "kvplan dtypes"),
+    Example("One", "kvplan dtypes q8_0"),
+    Example("For a script", "kvplan dtypes --json"),
+)
 
 _HEADER = ("dtype", "bits", "stored as", "aliases", "source")
 
 
 def run(*, name: str | None, **output: Any) -> Answer:
-    """List what --dtype takes: bits per element with scales, the block that is stored, aliases, source."""
+    """List what --dtype takes, with bits per element and source.
+
+    Bits per element with scales, the block that is stored, aliases, source.
+    """
     view = view_of(**output)
     infos = dtype_infos(name)
     if view.format == "json":

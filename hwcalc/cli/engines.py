@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.documents import document_of
 
 if TYPE_CHECKING:
     from hwcalc.report.records import EngineInfo
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (Option("name", (), "[NAME]", "One engine, with its options.", complete="engines"), *OUTPUT)
+EXAMPLES: Final = (
+    Example("All of them", "kvplan engines"),
+    Example("One with its options and versions", "kvplan engines vllm"),
+    Example("For a script", "kvplan engines --json"),
+)
 
 _HEADER = ("engine", "versions", "numbers", "option", "default", "meaning")
 

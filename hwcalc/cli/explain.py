@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import PLANNING, given_options, reading, say_unreachable, view_of
+from hwcalc.cli.options import PLANNING, Example, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
 
 if TYPE_CHECKING:
     from hwcalc.library.explain import Explanation
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = PLANNING
+EXAMPLES: Final = (
+    Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B --seq 32k"),
+    Example("Why is a latent cache so small?", "kvplan explain deepseek-ai/DeepSeek-V3 --seq 32k"),
+    Example("What a block of vLLM holds", "kvplan explain Qwen/Qwen3-8B --engine vllm --seq 32k"),
+)
 
 
 def run(*, model: str, **options: Any) -> Answer:
-    """Explain every byte: the formula of each kind of layer, the model's numbers put in, the result.
+    """Explain every byte: each layer's formula with its numbers.
+
+    The formula of each kind of layer, the model's numbers put in, the result.
 
     The status is 1 if an accelerator is named and the plan is not known to fit it.
     """

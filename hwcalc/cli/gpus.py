@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
     from hwcalc.report.hardware import GpuInfo
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     Option(
@@ -28,6 +28,11 @@ OPTIONS = (
         complete="gpus",
     ),
     *OUTPUT,
+)
+EXAMPLES: Final = (
+    Example("All of them", "kvplan gpus"),
+    Example("One with its sources", "kvplan gpus h100"),
+    Example("Those with a word in the name", "kvplan gpus rtx"),
 )
 
 _MIB = 1024**2
@@ -41,7 +46,10 @@ _CSV = (
 
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
-    """List the accelerators with their memory and speed, or show one with its sources and the instances that have it."""
+    """List the accelerators, or show one with its sources.
+
+    With their memory and speed, and the instances that have them.
+    """
     from hwcalc.hardware.profiles import LEFT_OUT, profile_errors
 
     view = view_of(**output)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import replace
@@ -16,7 +16,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.report.hardware import InstanceInfo
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     Option(
@@ -29,13 +29,21 @@ OPTIONS = (
     ),
     *OUTPUT,
 )
+EXAMPLES: Final = (
+    Example("All of them", "kvplan instances"),
+    Example("Those with an accelerator", "kvplan instances h100"),
+    Example("One with its source", "kvplan instances p5.48xlarge"),
+)
 
 _HEADER = ("instance", "accelerator", "count", "visible each", "fabric")
 _CSV = ("name", "id", "cloud", "accelerator", "count", "fraction", "visible_bytes_each", "fabric", "note")
 
 
 def run(*, search: Sequence[str] | None, **output: Any) -> Answer:
-    """List cloud instances and boxes with their accelerators, those that have one (h100), or show one with its source."""
+    """List cloud instances and boxes with their accelerators.
+
+    All, those that have an accelerator (h100), or one with its source.
+    """
     from hwcalc.hardware.profiles import profile_errors
 
     view = view_of(**output)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, PLANNING, Option, view_of
+from hwcalc.cli.options import OUTPUT, PLANNING, Example, Option, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import KvplanError, ModelNotFoundError, UsageError
 from hwcalc.text import shown
@@ -13,7 +13,7 @@ from hwcalc.text import shown
 if TYPE_CHECKING:
     from hwcalc.sources.refresh import Refreshed
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     Option(
@@ -24,9 +24,21 @@ OPTIONS = (
         "list",
         complete="models",
     ),
-    Option("refresh", ("--refresh",), "", "Read these models from the Hub and keep their facts in your own catalog.", "flag"),
+    Option(
+        "refresh",
+        ("--refresh",),
+        "",
+        "Read these models from the Hub and keep their facts in your own catalog.",
+        "flag",
+        group="model",
+    ),
     *(option for option in PLANNING if option.name in {"revision", "token", "endpoint"}),
     *OUTPUT,
+)
+EXAMPLES: Final = (
+    Example("All of them", "kvplan models"),
+    Example("Those with these words in id or type", "kvplan models qwen3 coder"),
+    Example("For a script", "kvplan models llama --json"),
 )
 
 _HEADER = ("id", "type", "parameters", "released", "source", "fidelity")
@@ -41,7 +53,10 @@ def run(
     endpoint: str | None,
     **output: Any,
 ) -> Answer:
-    """List the models that are known without network, or keep new ones: the catalog and the Hugging Face cache."""
+    """List the models that are known without network.
+
+    Those of the catalog and of the Hugging Face cache; or keep the facts of new ones.
+    """
     view = view_of(**output)
     if refresh:
         return _refreshed(search or (), view, revision=revision, token=token, endpoint=endpoint)

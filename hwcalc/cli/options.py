@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from hwcalc.cli.output import FORMATS, View, write
-from hwcalc.errors import HubError, ModelNotFoundError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.model import Note
+from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of
-from hwcalc.text import brief, shown
+from hwcalc.text import brief, shell_word, shown
 
 __all__ = [
     "COMMANDS",
     "DEFAULT",
     "OUTPUT",
     "PLANNING",
+    "Example",
     "Option",
+    "command_meant",
     "format_help",
     "given_options",
+    "grouped",
     "plan_options",
     "progress",
     "reading",
+    "refuse_command",
     "say_unreachable",
     "view_of",
 ]
@@ -44,17 +50,40 @@ COMMANDS: Final = {
     "instances": "hwcalc.cli.instances",
     "dtypes": "hwcalc.cli.dtypes",
     "schema": "hwcalc.cli.schema",
+    "help": "hwcalc.cli.help",
+    "version": "hwcalc.cli.version",
 }
-"""Name -> module with ``OPTIONS`` and ``run``, whose docstring is the help. A new command is one module and one line here."""
+"""Name -> module with ``OPTIONS``, ``EXAMPLES`` and ``run``, whose docstring is the help: first the line for the list of commands.
+
+A new command is one module and one line here.
+"""
 DEFAULT: Final = "plan"
 """The command of a line that names none; its first word is a MODEL."""
+FOREIGN_COMMANDS: Final[Mapping[str, str]] = {
+    "calculate": "plan",
+    "estimate": "plan",
+    "list": "models",
+    "search": "models",
+    "hardware": "gpus",
+    "cards": "gpus",
+    "clouds": "instances",
+    "grid": "sweep",
+    "verify": "check",
+    "usage": "help",
+}
+"""What other programs call a command -> ours."""
+GROUPS: Final = ("log", "probe", "check", *PLAN_GROUPS, "output")
+"""The groups of options in the help of a command, in their order."""
+_NEAR: Final = 0.75
+"""How alike a word and a command are where the command is probably meant."""
 
 
 class Option(NamedTuple):
     """One option; without ``flags``, a positional argument.
 
     ``name`` is the keyword of the command's ``run``; ``complete`` names the function of :mod:`hwcalc.cli.completion` that lists its
-    values. ``kind`` is ``text``, ``flag`` or ``list`` (an option that may be repeated, or an argument of any number of words).
+    values; ``group`` is one of :data:`GROUPS`. ``kind`` is ``text``, ``flag`` or ``list`` (an option that may be repeated, or an
+    argument of any number of words).
     """
 
     name: str
@@ -65,6 +94,14 @@ class Option(NamedTuple):
     default: str | None = None
     complete: str | None = None
     required: bool = False
+    group: str = "output"
+
+
+class Example(NamedTuple):
+    """An example in the help of a command: a whole line, and what it answers."""
+
+    says: str
+    line: str
 
 
 MODEL: Final = Option(
@@ -105,7 +142,13 @@ def _of_row(row: PlanOption, command: str) -> Option:
         row.helps.get(command, row.help),
         kind="list" if listed or row.type == "pairs" else "flag" if row.type == "flag" else "text",
         complete=row.complete,
+        group=row.group,
     )
+
+
+def grouped(group: str, *options: Option) -> tuple[Option, ...]:
+    """Options of a command, in one group of its help."""
+    return tuple(option._replace(group=group) for option in options)
 
 
 PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
@@ -136,13 +179,14 @@ def say_unreachable(notes: Iterable[Note]) -> None:
 
 @contextmanager
 def reading(model: str) -> Iterator[None]:
-    """A block in which a model is read. It shows progress, and suggests a command if a name that no source knows resembles one."""
-    try:
-        with progress():
-            yield
-    except (ModelNotFoundError, HubError) as error:
-        error.hint = _command_meant(model) or error.hint
-        raise
+    """A block in which a model is read. It shows progress.
+
+    A word that is no model but resembles a command raises :class:`~hwcalc.errors.UsageError`, before any network is asked.
+    """
+    if model and command_meant(model):
+        refuse_command(model)
+    with progress():
+        yield
 
 
 def progress() -> AbstractContextManager[None]:
@@ -154,12 +198,24 @@ def progress() -> AbstractContextManager[None]:
     return shown(sys.stderr)
 
 
-def _command_meant(model: str) -> str:
-    """A hint if an unknown MODEL looks like a misspelled command, such as ``engine`` for ``engines``."""
+def command_meant(word: str) -> str:
+    """The command that a word resembles which is neither a command nor a model, such as ``engine`` for ``engines``; else empty."""
+    if word in COMMANDS or not word.isascii() or not word.replace("-", "").isalpha():
+        return ""
     from difflib import get_close_matches
 
-    near = get_close_matches(model, COMMANDS, n=1, cutoff=0.75)
-    return f"Did you mean the command: kvplan {near[0]}" if near else ""
+    near = get_close_matches(word.lower(), (*COMMANDS, *FOREIGN_COMMANDS), n=1, cutoff=_NEAR)
+    if not near or os.path.lexists(word):
+        return ""
+    from hwcalc.sources.listing import known_ids
+
+    return "" if word in known_ids() else FOREIGN_COMMANDS.get(near[0], near[0])
+
+
+def refuse_command(word: str, others: Sequence[str] = ()) -> NoReturn:
+    """Raise :class:`~hwcalc.errors.UsageError` for a mistyped command. The hint is the whole line as it was meant."""
+    line = " ".join(shell_word(each) for each in ("kvplan", command_meant(word), *others))
+    raise UsageError(f"there is no command or model {shown(word, 40)}.", hint=f"Did you mean: {line}")
 
 
 def _pairs(pairs: Sequence[str]) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from hwcalc.cli.options import PLANNING, Option, format_help, given_options, reading, say_unreachable, view_of
+from hwcalc.cli.options import PLANNING, Example, Option, format_help, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.report.plan import FORMATS, plan_report
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     *(
@@ -16,6 +16,14 @@ OPTIONS = (
         for option in PLANNING
     ),
     Option("emit", ("--emit",), "E", "Print the engine's own command line of this plan instead: vllm.", complete="emitters"),
+)
+EXAMPLES: Final = (
+    Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
+    Example("Can one L4 serve it, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4 --seq 16k"),
+    Example(
+        "A 72B model for 20 users on four H100",
+        "kvplan Qwen/Qwen2.5-72B --engine vllm --gpu h100 -tp 4 --seq 4k --batch 20",
+    ),
 )
 
 

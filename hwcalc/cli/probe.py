@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, grouped, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
@@ -15,22 +15,30 @@ if TYPE_CHECKING:
     from hwcalc.probe.result import Probed
     from hwcalc.probe.run import ProbeOptions
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     MODEL._replace(required=False),
     *plan_options("probe"),
-    Option("device", ("--device",), "D", "cuda:0, mps or cpu. Default: the best there is.", complete="probe_devices"),
-    Option("reserve", ("--reserve",), "B", "Bytes of the device to leave free. Default: 1 GiB, or 5% where that is more."),
-    Option("scale", ("--scale",), "F", "Only this share of it: fewer layers, or a pool of fewer blocks. 0.1, 10%."),
-    Option("max_bytes", ("--max-bytes",), "B", "At most so many bytes on each device, made smaller in the same way: 8GiB."),
-    Option("fill", ("--fill",), "", "Write every byte and read it back, so that the pages are real.", "flag"),
-    Option("live", ("--live",), "", "Build a small model of this type, and compare its cache and its decoding.", "flag"),
-    Option("find_max", ("--find-max",), "WHAT", "Largest batch or seq that allocates.", complete="probe_searches"),
-    Option("bandwidth", ("--bandwidth",), "", "Time reading the cache; plans of this accelerator then use it.", "flag"),
-    Option("receipt", ("--receipt",), "F", "Keep plan, measurements and environment in this JSON file."),
-    Option("verify", ("--verify",), "F", "Plan a receipt again and report drift; needs no MODEL and no device."),
+    *grouped(
+        "probe",
+        Option("device", ("--device",), "D", "cuda:0, mps or cpu. Default: the best there is.", complete="probe_devices"),
+        Option("reserve", ("--reserve",), "B", "Bytes of the device to leave free. Default: 1 GiB, or 5% where that is more."),
+        Option("scale", ("--scale",), "F", "Only this share of it: fewer layers, or a pool of fewer blocks. 0.1, 10%."),
+        Option("max_bytes", ("--max-bytes",), "B", "At most so many bytes on each device, made smaller in the same way: 8GiB."),
+        Option("fill", ("--fill",), "", "Write every byte and read it back, so that the pages are real.", "flag"),
+        Option("live", ("--live",), "", "Build a small model of this type, and compare its cache and its decoding.", "flag"),
+        Option("find_max", ("--find-max",), "WHAT", "Largest batch or seq that allocates.", complete="probe_searches"),
+        Option("bandwidth", ("--bandwidth",), "", "Time reading the cache; plans of this accelerator then use it.", "flag"),
+        Option("receipt", ("--receipt",), "F", "Keep plan, measurements and environment in this JSON file."),
+        Option("verify", ("--verify",), "F", "Plan a receipt again and report drift; needs no MODEL and no device."),
+    ),
     *OUTPUT,
+)
+EXAMPLES: Final = (
+    Example("Allocate a planned cache, and compare", "kvplan probe Qwen/Qwen3-1.7B --seq 1k --device cpu"),
+    Example("Keep what was measured", "kvplan probe Qwen/Qwen3-1.7B --seq 1k --device cpu --receipt receipt.json"),
+    Example("Look for drift since", "kvplan probe --verify receipt.json"),
 )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:
     from hwcalc.cli.output import View
     from hwcalc.planner.recommend import Recommendation
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 _CHOICE: Final = (
     Option(
@@ -21,8 +21,17 @@ _CHOICE: Final = (
         "Choose from these accelerators only: l4,h100. Repeatable. Default: all.",
         "list",
         complete="gpus",
+        group="hardware",
     ),
-    Option("vendor", ("--vendor",), "V,...", "Only of these makers: nvidia, amd. Repeatable.", "list", complete="vendors"),
+    Option(
+        "vendor",
+        ("--vendor",),
+        "V,...",
+        "Only of these makers: nvidia, amd. Repeatable.",
+        "list",
+        complete="vendors",
+        group="hardware",
+    ),
     Option(
         "category",
         ("--category",),
@@ -30,6 +39,7 @@ _CHOICE: Final = (
         "Only of these categories: datacenter, consumer, ... Repeatable.",
         "list",
         complete="categories",
+        group="hardware",
     ),
     Option(
         "instances",
@@ -37,16 +47,22 @@ _CHOICE: Final = (
         "CLOUD",
         "Cloud instances instead of accelerators: aws, gcp, azure, ... or all.",
         complete="clouds",
+        group="hardware",
     ),
-    Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
+    Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8.", group="hardware"),
     Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
 )
 OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
+EXAMPLES: Final = (
+    Example("What holds 8 sequences of 32k tokens?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8"),
+    Example("Only what is named", "kvplan recommend Qwen/Qwen3-8B --engine vllm --gpu l4,l40s,h100"),
+    Example("To rent", "kvplan recommend Qwen/Qwen3-8B --engine vllm --seq 32k --instances aws"),
+)
 
 
 def run(*, model: str, **options: Any) -> Answer:
-    """List the hardware that holds the planned sequences, smallest first. Exit status 1 says that none does."""
+    """List the hardware that holds the sequences, smallest first. Exit status 1 says that none does."""
     from hwcalc.library.recommend import recommend
 
     view, given = view_of(**options), given_options("recommend", options)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from typing import IO, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
+from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 from hwcalc.errors import UsageError
 
-__all__ = ["OPTIONS", "run"]
+__all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 _FIRST: Final = ("engine", "batch")
 """Options that the log may not state come first in the help."""
@@ -17,7 +17,12 @@ _PLAN: Final = {option.name: option for option in plan_options("reconcile")}
 OPTIONS = (
     MODEL,
     Option(
-        "log", ("--log",), "FILE", "The engine's start-up log or its /metrics text, or - for standard input.", complete="files"
+        "log",
+        ("--log",),
+        "FILE",
+        "The engine's start-up log or its /metrics text, or - for standard input.",
+        complete="files",
+        group="log",
     ),
     Option(
         "dialect",
@@ -25,22 +30,36 @@ OPTIONS = (
         "D",
         "How to read it: vllm, prometheus, transformers. Default: by its lines.",
         complete="dialects",
+        group="log",
     ),
-    Option("tolerance", ("--tolerance",), "F", "How far apart estimates may lie: 1%. Default: 1%.", default="1%"),
+    Option("tolerance", ("--tolerance",), "F", "How far apart estimates may lie: 1%. Default: 1%.", default="1%", group="log"),
     Option(
-        "calibrate", ("--calibrate",), "", "Keep the overheads of the log for later plans with this engine and --gpu.", "flag"
+        "calibrate",
+        ("--calibrate",),
+        "",
+        "Keep the overheads of the log for later plans with this engine and --gpu.",
+        "flag",
+        group="log",
     ),
     Option("verbose", ("-v", "--verbose"), "", "List the lines about memory that were not understood, without secrets.", "flag"),
     *(_PLAN[name] for name in _FIRST),
     *(option for name, option in _PLAN.items() if name not in _FIRST),
     *OUTPUT,
 )
+EXAMPLES: Final = (
+    Example("Does vLLM's log say what was planned?", "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log"),
+    Example("On which accelerator it ran", "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4"),
+    Example("Keep its overheads for later plans", "kvplan reconcile meta-llama/Llama-3.1-8B --log vllm.log --gpu l4 --calibrate"),
+)
 
 
 def run(
     *, model: str, log: str | None, dialect: str | None, tolerance: str, calibrate: bool, verbose: bool, **options: Any
 ) -> Answer:
-    """Compare an engine's start-up log, or its metrics, with the plan of the same thing. Exit status 1: they differ."""
+    """Compare an engine's own log or metrics with the plan.
+
+    Exit status 1: they differ.
+    """
     from hwcalc.reconcile import reconcile
 
     view, given = view_of(**options), given_options("reconcile", options)

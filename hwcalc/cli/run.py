@@ -15,6 +15,7 @@ from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.cli.quick import read
 from hwcalc.documents import dumps, error_document
 from hwcalc.errors import KvplanError, OutputError
+from hwcalc.formulas.frozen import replace
 from hwcalc.unfinished import Uncut, Unfinished
 
 __all__ = ["BROKEN_PIPE", "INTERRUPTED", "run"]
@@ -73,6 +74,22 @@ def _interrupted(status: int) -> Mapping[str, Any]:
 
 def _answer(words: list[str]) -> Any:
     line = read(words)
+    if line is None and "_KVPLAN_COMPLETE" not in os.environ:
+        from hwcalc.cli.line import translated
+
+        words, remarks = translated(words)
+        if remarks and not {"-q", "--quiet"} & set(words):
+            return _with_remarks(_answer_own(words, read(words)), remarks)
+        line = read(words)
+    return _answer_own(words, line)
+
+
+def _with_remarks(result: Any, remarks: tuple[str, ...]) -> Any:
+    return replace(result, remarks=(*remarks, *result.remarks)) if isinstance(result, Answer) else result
+
+
+def _answer_own(words: list[str], line: tuple[str, dict[str, Any]] | None) -> Any:
+    """The answer to a line in kvplan's own words."""
     if line is not None:
         name, values = line
         return import_module(COMMANDS[name]).run(**values)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import OUTPUT, Option, given_options, plan_options, progress
+from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, progress
 from hwcalc.cli.output import Answer, write
 from hwcalc.errors import KvplanError, UnwritableFileError, UsageError
 from hwcalc.text import brief, shown
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.sweep.blocks import RowBlock
     from hwcalc.sweep.rows import Sweep
 
-__all__ = ["FORMATS", "OPTIONS", "run"]
+__all__ = ["EXAMPLES", "FORMATS", "OPTIONS", "run"]
 
 FORMATS: Final = ("csv", "jsonl", "json", "parquet")
 _SUFFIXES: Final = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
@@ -36,7 +36,7 @@ OPTIONS: Final = (
         "list",
         complete="models",
     ),
-    Option("all", ("--all",), "", "Every model of the catalog.", "flag"),
+    Option("all", ("--all",), "", "Every model of the catalog.", "flag", group="model"),
     *plan_options("sweep"),
     Option("keep_going", ("--keep-going",), "", "Rows with errors also where no model can be read at all.", "flag"),
     Option("max_time", ("--max-time",), "T", "Most time that it may take by its estimate: 90s, 10m, 2h. Default: 1h."),
@@ -45,6 +45,11 @@ OPTIONS: Final = (
         "format_", ("--format",), "F", "csv, jsonl, json or parquet. Default: by the suffix, or csv.", complete="sweep_formats"
     ),
     *(option for option in OUTPUT if option.name in {"json", "quiet"}),
+)
+EXAMPLES: Final = (
+    Example("From 1k to 128k tokens, doubling", "kvplan sweep Qwen/Qwen3-8B --seq 1k..128k --dtype bf16,fp8"),
+    Example("Which lengths fit on which accelerator?", "kvplan sweep Qwen/Qwen3-8B --seq 4k,16k --engine vllm --gpu l4,h100"),
+    Example("A file for a notebook", "kvplan sweep Qwen/Qwen3-8B --seq 1k..32k -o points.jsonl"),
 )
 
 
@@ -60,7 +65,9 @@ def run(
     quiet: bool,
     **options: Any,
 ) -> Answer:
-    """Plan every combination of models, lengths, batches, dtypes, accelerators and ranks: rows for a spreadsheet or a notebook.
+    """Plan a whole grid: rows for a spreadsheet or a notebook.
+
+    Every combination of models, lengths, batches, dtypes, accelerators and ranks.
 
     A point that cannot be planned is a row with an error. The status is 0 unless no point could be planned, or none has the verdict
     that was asked for.

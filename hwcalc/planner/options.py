@@ -13,10 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.planner.values import TYPES
 
-__all__ = ["COMMANDS", "OPTIONS", "PlanOption", "options_of"]
+__all__ = ["COMMANDS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
 
 COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "recommend", "reconcile", "probe")
 """Commands that take every option, except where ``not_in`` of the option names them."""
+
+
+GROUPS: Final = ("model", "workload", "engine", "hardware")
+"""What an option is about: the groups of the help, in their order."""
 
 
 class PlanOption(NamedTuple):
@@ -50,6 +54,8 @@ class PlanOption(NamedTuple):
     """Engines for which it changes the cache as well."""
     reads_model: bool = False
     """Whether it says how models are read, and not what is planned."""
+    group: str = "model"
+    """One of :data:`GROUPS`."""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -74,6 +80,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         lists=("compare", "sweep"),
         document="seq",
         in_reconciliation=True,
+        group="workload",
     ),
     PlanOption(
         "batch",
@@ -91,6 +98,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Sequences alive at once; concurrency is the same. Default: 1.",
         document="batch",
         in_reconciliation=True,
+        group="workload",
     ),
     PlanOption(
         "dtype",
@@ -106,6 +114,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="KV-cache dtype: auto, fp8, bf16, q8_0; K:V for two.",
         document="kv_dtype",
         in_reconciliation=True,
+        group="engine",
     ),
     PlanOption(
         "weights",
@@ -133,6 +142,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         lists=("compare",),
         check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.",
         document="engine",
+        group="engine",
     ),
     PlanOption(
         "gpu",
@@ -148,6 +158,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         not_in=("recommend",),
         check="Accelerator: l4, h100-sxm5-80gb.",
         in_reconciliation=True,
+        group="hardware",
     ),
     PlanOption(
         "gpus",
@@ -157,6 +168,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         not_in=("recommend",),
         check="How many.",
         in_receipt=False,
+        group="hardware",
     ),
     PlanOption(
         "instance",
@@ -167,6 +179,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         not_in=("recommend",),
         check="A cloud instance type, instead of gpu and gpus.",
         in_receipt=False,
+        group="hardware",
     ),
     PlanOption(
         "tp",
@@ -183,6 +196,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Tensor parallel size.",
         document="tp",
         in_reconciliation=True,
+        group="hardware",
     ),
     *(
         PlanOption(
@@ -195,6 +209,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
             check=f"{words} parallel size.",
             document=name,
             in_reconciliation=True,
+            group="hardware",
         )
         for name, words in {"pp": "Pipeline", "dp": "Data", "dcp": "Decode context", "ep": "Expert"}.items()
     ),
@@ -207,6 +222,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="memory_utilization",
         in_reconciliation=True,
         of_budget=True,
+        group="engine",
     ),
     PlanOption(
         "kv_memory",
@@ -216,6 +232,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         not_in=("recommend",),
         document="kv_memory",
         in_reconciliation=True,
+        group="engine",
     ),
     PlanOption(
         "margin",
@@ -226,6 +243,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="Share of the GPU to leave alone: 5%.",
         document="margin",
         of_budget=True,
+        group="hardware",
     ),
     PlanOption(
         "lora",
@@ -253,6 +271,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "Encoder tokens for cross attention. Default: the model's own.",
         check="Encoder tokens for cross attention.",
         document="encoder_seq",
+        group="workload",
     ),
     PlanOption(
         "engine_options",
@@ -263,6 +282,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         complete="engine_options",
         check="The engine's own knobs by their own names.",
         document="options",
+        group="engine",
     ),
     PlanOption(
         "assume",

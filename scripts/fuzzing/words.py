@@ -121,6 +121,20 @@ def plan_words(chance: random.Random, model: str = "config.json") -> tuple[str, 
     return tuple(words)
 
 
+_FOREIGN: Final = (
+    "-tp",
+    "-tp=2",
+    "--max-model-len",
+    "--max-model-len=32k",
+    "-ep",
+    "--block-size=16",
+    "--enforce-eager",
+    "--users",
+    "chek",
+)
+"""Names of vLLM's options, others', and a mistyped command."""
+
+
 def any_words(chance: random.Random) -> tuple[str, ...]:
     """A command line of any command, with options of any value."""
     command = chance.choice([*COMMANDS])
@@ -144,6 +158,8 @@ def any_words(chance: random.Random) -> tuple[str, ...]:
                 words += [f"{flag}={value}"] if chance.random() < 0.3 and flag.startswith("--") else [flag, value]
     if chance.random() < 0.01:
         words.insert(chance.randrange(len(words) + 1), chance.choice(("--", "--help", "--version", "--nosuch", "-", "-z", "")))
+    if chance.random() < 0.05:
+        words.insert(chance.randrange(len(words) + 1), chance.choice(_FOREIGN))
     return tuple(words)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -321,10 +322,46 @@ def test_an_output_that_cannot_be_written(tmp_path: Path, capsys: Capture) -> No
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["kvplan.yaml", "tiny"]
 
 
+def test_all_faults_of_a_file(tmp_path: Path, capsys: Capture) -> None:
+    """Each with its line, as words, as JSON and as annotations; exit 2."""
+    path = str(tmp_path / "kvplan.yaml")
+    write(Path(path), "schema_version: 1\nchecks:\n- {model: m, seqq: 1}\n- {seq: x}\n")
+    status, out, err = run(capsys, "check", path)
+    found = json.loads(run(capsys, "check", path, "--json")[1])
+
+    assert (status, err) == (2, "")
+    for line, said in ((3, "a check has no key 'seqq'"), (4, "the check names no model"), (4, "seq is not a number: 'x'")):
+        assert f"kvplan.yaml:{line}:" in out
+        assert said in " ".join(out.split())
+        assert any(check["line"] == line and said in check["error"]["message"] for check in found["checks"])
+    assert len(found["checks"]) == found["summary"]["errors"] == 3
+    jsonschema.validate(found, json_schema("check"))
+    assert run(capsys, "check", path, "--format", "github")[1].count("::error file=") == 3
+
+
+def test_the_file_of_the_folder(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``kvplan check`` finds kvplan.yaml, else kvplan.yml; if both are there, it asks which."""
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "check")[0] == 2
+    (tmp_path / "kvplan.yml").write_text(Path(check_file(tmp_path / "x", CHECK)).read_text(encoding="utf-8"))
+    shutil.copytree(tmp_path / "x/tiny", tmp_path / "tiny")
+
+    assert json.loads(run(capsys, "check", "--json")[1])["files"][0]["path"] == "kvplan.yml"
+    (tmp_path / "kvplan.yml").rename(tmp_path / "kvplan.yaml")
+    assert run(capsys, "check") == run(capsys, "check", "kvplan.yaml")
+    assert run(capsys, "check")[0] == 0
+    assert run(capsys, "check", "--lock")[0] == 0
+    assert (tmp_path / "kvplan.yaml.lock").is_file()
+    shutil.copy(tmp_path / "kvplan.yaml", tmp_path / "kvplan.yml")
+    status, _, err = run(capsys, "check")
+    assert status == 2
+    assert "there are kvplan.yaml and kvplan.yml." in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "no check file"),
+        ([], "no check file is given, and there is no kvplan.yaml here"),
         (["{file}", "{file}"], "given twice"),
         (["{file}", "--format", "nosuch"], "Allowed: table, json, markdown, csv, junit, sarif, github."),
         (["{file}", "--format", "sarif", "--json"], "contradict"),

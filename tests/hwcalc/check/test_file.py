@@ -12,7 +12,7 @@ import yaml
 
 from hwcalc.check.errors import CheckUsageError
 from hwcalc.check.fields import ALIASES, OPTIONS, REQUIREMENTS, Headroom
-from hwcalc.check.file import Check, CheckFile, parse_check_file
+from hwcalc.check.file import MOST_FAULTS, Check, CheckFile, parse_check_file
 from hwcalc.check.schema import check_file_schema
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
@@ -210,6 +210,53 @@ def test_a_whole_file_that_is_wrong(text: str, said: str) -> None:
         parse_check_file(text, "f")
 
     assert said in caught.value.message
+
+
+FAULTY = """schema_version: 2
+defaults: {engine: vllm, gpu: l4, sequ: 4k, batch: x}
+checks:
+  - {model: m, seq: many, tp: 0}
+  - {batch: 1, seq: 4k, min_seq: y, model: -}
+  - {name: a, model: m, max_cachee: 1}
+  - {name: a, model: m, instance: p5, gpu: l4, kv_memory: 1GiB, max_gpus: 2}
+  - 5
+  - {batch: 2, gpu: null, max_cache: 1}
+"""
+
+
+def test_all_faults_of_a_file() -> None:
+    """Each once, with its line, in their order; a fault of the defaults is not one of every check."""
+    with pytest.raises(CheckUsageError) as caught:
+        parse_check_file(FAULTY, "f")
+    faults = (caught.value, *caught.value.others)
+
+    assert [(fault.line, fault.message.partition(": ")[2]) for fault in faults] == [
+        (1, "schema_version '2' is not known."),
+        (2, "defaults has no key 'sequ'."),
+        (2, "batch is not a number: 'x'."),
+        (4, "seq is not a number: 'many'."),
+        (4, "tp is out of range: 0."),
+        (5, "min_seq is not a number: 'y'."),
+        (5, "a check's model cannot be standard input."),
+        (6, "a check has no key 'max_cachee'."),
+        (7, "the name 'a' stands twice (first in line 6)."),
+        (7, "gpu and instance are two ways to say the same."),
+        (7, "kv_memory is of this number of GPUs alone, and max_gpus asks for others."),
+        (8, "a check must be a mapping of keys and values."),
+        (9, "the check names no model."),
+    ]
+    assert all(fault.message.startswith(f"f:{fault.line}:{fault.column}: ") and fault.hint for fault in faults)
+
+
+def test_the_faults_are_bounded() -> None:
+    """A file of 500 wrong checks is read no further than its first faults."""
+    with pytest.raises(CheckUsageError) as caught:
+        checks("- {model: m, seq: x}\n" * 500)
+    faults = (caught.value, *caught.value.others)
+
+    assert len(faults) == MOST_FAULTS + 1
+    assert [fault.line for fault in faults] == list(range(3, 3 + MOST_FAULTS + 1))
+    assert "more faults, which are not listed" in faults[-1].message
 
 
 def test_the_folder_is_the_files_own() -> None:

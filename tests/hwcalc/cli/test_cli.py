@@ -186,10 +186,10 @@ def test_no_document_for_help(capsys: Capture, words: list[str]) -> None:
 
 
 def test_a_command_with_a_typing_error(capsys: Capture) -> None:
-    """It is taken for a model, and the hint says which command may have been meant."""
+    """It is no model that is looked for in the network; the hint says which command may have been meant."""
     status, _, err = run(capsys, "engine")
 
-    assert status == 3
+    assert status == 2
     assert "kvplan engines" in err
 
 

@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hwcalc.cli.commands import root
+from hwcalc.cli.foreign import aliases
+from hwcalc.cli.line import translated
 from hwcalc.cli.options import COMMANDS, PLANNING
 from hwcalc.cli.output import wants_json
 from hwcalc.cli.quick import read
+from hwcalc.errors import UsageError
 from tests.hwcalc.command import QWEN, REPOSITORY, python
 
 # --- the two readers of a line ----------------------------------------------------------------------------------------
@@ -26,12 +29,20 @@ _WORDS = st.sampled_from(
         QWEN, "-", "--", "8", "32k", "", "a=b", "--help", "-h", "--version", "-x", "-qq", "--se", "--json=1",
     ]
 )  # fmt: skip
+_FOREIGN = st.sampled_from(
+    [*aliases(PLANNING), *(f"{flag}=8" for flag in aliases(PLANNING)), "--users", "-c", "gpu", "vllm", "--engine", "-1", "-tp2"]
+)
 
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(_WORDS, max_size=7))
 def test_the_quick_reader_agrees_with_typer(words: list[str]) -> None:
     """A line that the quick reader takes, Typer reads with the same command and the same values."""
+    read_alike(words)
+
+
+def read_alike(words: list[str]) -> None:
+    """Assert that Typer reads a line as the quick reader does, if that reads it at all."""
     line = read(words)
     if line is None:
         return
@@ -48,6 +59,20 @@ def test_the_quick_reader_agrees_with_typer(words: list[str]) -> None:
         if option.multiple or option.nargs == -1:
             typed[option.name] = list(typed[option.name] or ())
     assert typed == values
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.one_of(_WORDS, _FOREIGN), max_size=7))
+def test_a_translated_line_is_kvplans_own(words: list[str]) -> None:
+    """It needs no second translation, the quick reader's reading of it is Typer's, and what cannot be translated is wrong usage."""
+    try:
+        line, _ = translated(words)
+    except UsageError:
+        return
+    assert translated(line) == (line, ())
+    read_alike(line)
+    if read(words) is not None:
+        assert line in (words, ["plan", *words])
 
 
 @pytest.mark.parametrize("option", [option for option in PLANNING if option.flags], ids=lambda option: option.name)
@@ -88,6 +113,13 @@ def test_json_is_recognised_in_wrong_lines() -> None:
         (["dtypes", "nv"], {"nvfp4"}),
         (["schema", "er"], {"error"}),
         (["--se"], {"--seq"}),
+        (["--tensor"], {"--tensor-parallel-size"}),
+        ([QWEN, "--max-num-s"], {"--max-num-seqs"}),
+        ([QWEN, "--kv-cache-dtype", "q8"], {"q8_0"}),
+        ([QWEN, "-tp", "2", "--engine", "v"], {"vllm"}),
+        (["he"], {"help"}),
+        (["help", "pl"], {"plan"}),
+        (["vers"], {"version"}),
     ],
 )
 def test_completion(words: list[str], expected: set[str]) -> None:

@@ -1,0 +1,259 @@
+"""A command line in kvplan's own words: the command first, and vLLM's names replaced.
+
+Both readers read the translated line. A word that nobody knows is an error here, with what was probably meant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final
+
+from hwcalc.cli.foreign import Alias, aliases, meant
+from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, refuse_command
+from hwcalc.errors import UsageError
+from hwcalc.text import brief, shown
+
+__all__ = ["translated", "with_command"]
+
+_HELP: Final = frozenset({"--help", "-h"})
+_OF_ROOT: Final = frozenset({"--version", "-V", "--install-completion", "--show-completion", *_HELP})
+_NUMBER: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])", re.ASCII)
+_POWERS: Final = {letter: power for power, letter in enumerate("kmgt", start=1)}
+_NUMBERS: Final = frozenset({"seq", "kv_memory", "max_num_batched_tokens"})
+"""Options and engine options whose vLLM flag takes ``32k`` (32,000) and ``32K`` (32,768)."""
+_TOKENS: Final = frozenset({"seq", "max_num_batched_tokens"})
+"""Those of them for which kvplan's own option reads ``32k`` as 32,768."""
+_PLAIN: Final = frozenset({"max_num_seqs", "block_size", "num_gpu_blocks_override"})
+"""Engine options whose vLLM flag takes no letter behind its number, while kvplan's reads ``1k`` as 1,024."""
+_METHODS: Final = {"awq_marlin": "awq", "gptq_marlin": "gptq", "bitsandbytes": "bnb4", "modelopt_fp4": "nvfp4"}
+"""vLLM's name of a way to load weights -> the weight format."""
+_AS_PUBLISHED: Final = frozenset(
+    {"auto", "none", "compressed-tensors", "modelopt", "modelopt_mixed", "quark", "inc", "auto-round", "gguf"}
+)
+"""Ways of vLLM to load whatever format the checkpoint states."""
+
+
+def with_command(words: Sequence[str]) -> list[str]:
+    """The line with its command in front: the first word that is neither an option of ``plan`` nor its value; else ``plan``."""
+    words = list(words)
+    if not words or words[0] in COMMANDS or words[0].partition("=")[0] in _OF_ROOT:
+        return words
+    takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
+    takes_value |= {flag for flag, alias in aliases(PLANNING).items() if not alias.value}
+    skip = False
+    for index, word in enumerate(words):
+        if skip:
+            skip = False
+        elif word == "--":
+            break
+        elif word.startswith("-") and word != "-":
+            skip = word in takes_value
+        elif word in COMMANDS:
+            return [word, *words[:index], *words[index + 1 :]]
+        else:
+            break
+    return [DEFAULT, *words]
+
+
+def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """The line in kvplan's own words, and what to say about values that vLLM reads differently.
+
+    Raises :class:`~hwcalc.errors.UsageError` for an option that the command does not have, and for a mistyped command.
+    """
+    line = with_command(words)
+    if not line or line[0] not in COMMANDS:
+        return line, ()
+    reader = _Line(line[0], line[1:])
+    return [line[0], *reader.read()], tuple(reader.remarks)
+
+
+class _Line:
+    """The words behind a command."""
+
+    def __init__(self, command: str, words: Sequence[str]) -> None:
+        self.command = command
+        self.words = list(words)
+        self.options: tuple[Option, ...] = import_module(COMMANDS[command]).OPTIONS
+        self.own = {flag: option for option in self.options for flag in option.flags}
+        self.aliases = aliases(self.options)
+        self.remarks: list[str] = []
+        self.free: list[str] = []
+        self.values: dict[str, str] = {}
+        """The values of the options that take one."""
+        self.spelled: dict[str, str] = {}
+        """Option -> the name that it was given by."""
+        self.knob = ""
+        """The first flag of vLLM's that is an engine option."""
+        before = self.words[: self.words.index("--")] if "--" in self.words else self.words
+        self.asks_help = bool(_HELP & set(before))
+
+    def read(self) -> list[str]:
+        """The words with vLLM's replaced."""
+        out: list[str] = []
+        experts: str | None = None
+        while self.words:
+            word = self.words.pop(0)
+            if word == "--":
+                out += [word, *self.words]
+                self.free += self.words
+                break
+            if word == "-" or not word.startswith("-"):
+                self.free.append(word)
+                out.append(word)
+                continue
+            flag, equals, value = word.partition("=")
+            alias = self.aliases.get(flag.replace("_", "-")) if flag not in self.own else None
+            if alias is None:
+                out += self.own_words(word, flag, value if equals else None)
+            elif alias.option.name == "ep":
+                experts = self.switch(flag, equals, alias)
+            else:
+                out += self.foreign_words(flag, value if equals else None, alias)
+        if not self.asks_help:
+            self.check_words()
+        return [*self.expert_words(experts), *out]
+
+    def own_words(self, word: str, flag: str, value: str | None) -> list[str]:
+        """A word that begins an option of kvplan's own, with its value. Raises an error if there is none of that name."""
+        option = self.own.get(flag)
+        if option is None:
+            bundle = not word.startswith("--") and f"-{word[1]}" in self.own
+            if not bundle and flag not in _HELP and not self.asks_help:
+                raise UsageError(
+                    f"{self.command} has no option {brief(flag, 60)}.",
+                    hint=meant(flag, self.command, self.options) or f"See: kvplan {self.command} --help",
+                )
+            return [word]
+        if option.kind == "flag":
+            return [word]
+        rest = [] if value is not None else self.words[:1]
+        del self.words[: len(rest)]
+        self.give(option, flag, value if value is not None else "".join(rest))
+        return [word, *rest]
+
+    def give(self, option: Option, flag: str, value: str) -> None:
+        """Keep a value. Raises an error if two names of an option are given; if one is given twice, the readers say so."""
+        before = self.spelled.setdefault(option.name, flag)
+        foreign = before not in self.own or flag not in self.own
+        if before != flag and foreign and option.kind == "text" and not self.asks_help:
+            raise UsageError(f"{before} and {flag} are the same option, and it takes one value.", hint="Give one of them.")
+        self.values[option.name] = value
+
+    @staticmethod
+    def switch(flag: str, equals: str, alias: Alias) -> str:
+        """The value of a switch."""
+        if equals:
+            raise UsageError(f"{flag} takes no value.", hint=f"Write: {flag}")
+        return alias.value
+
+    def foreign_words(self, flag: str, value: str | None, alias: Alias) -> list[str]:
+        """A name of vLLM's and its value as an option of kvplan's."""
+        own = alias.option.flags[0]
+        self.knob = self.knob or (flag if alias.knob else "")
+        if alias.value:
+            return [own, f"{alias.knob}={self.switch(flag, '' if value is None else '=', alias)}"]
+        if value is None:
+            if not self.words or self.words[0].startswith("--"):
+                if self.asks_help:
+                    return []
+                raise UsageError(f"{flag} has no value.", hint=f"Write: {flag} {'N' if alias.knob else alias.option.metavar}")
+            value = self.words.pop(0)
+        name = alias.knob or alias.option.name
+        value = self.read_value(flag, name, value, own)
+        if alias.knob:
+            return [own, f"{alias.knob}={value}"]
+        self.give(alias.option, flag, value)
+        return [f"{own}={value}"] if value.startswith("-") else [own, value]
+
+    def read_value(self, flag: str, name: str, value: str, own: str) -> str:
+        """A value as vLLM reads it, for kvplan's own option."""
+        if name == "weights":
+            if value.lower() in _AS_PUBLISHED:
+                raise UsageError(
+                    f"{flag} {brief(value, 40)} names no format: the checkpoint has it.",
+                    hint="Leave it out: weights are planned as published.",
+                )
+            return _METHODS.get(value.lower(), value)
+        if name in _PLAIN and _NUMBER.fullmatch(value.strip()):
+            raise UsageError(
+                f"{flag} {brief(value, 40)}: vLLM takes a plain number.", hint=f"Write it out, or {own} {name}={value}"
+            )
+        if name not in _NUMBERS:
+            return value
+        if name == "seq" and value.strip().lower() in {"auto", "-1"}:
+            raise UsageError(
+                f"{flag} {value} asks for the longest sequence that fits.",
+                hint="Leave it out: with a GPU, the plan says what the longest is.",
+            )
+        return ",".join(self.number(flag, name, part, own) for part in value.split(","))
+
+    def number(self, flag: str, name: str, text: str, own: str) -> str:
+        match = _NUMBER.fullmatch(text.strip())
+        if match is None:
+            if name in _TOKENS and not text.strip().isdigit():
+                raise UsageError(
+                    f"{flag} {shown(text, 40)} is not a number as vLLM writes it.", hint=f"Write: {flag} 32768, or {own} 32k"
+                )
+            return text
+        digits, letter = match[1], match[2]
+        factor = (1000 if letter.islower() else 1024) ** _POWERS[letter.lower()]
+        if letter.isupper() and "." in digits:
+            raise UsageError(f"{flag} {text}: vLLM takes no part of {letter}.", hint=f"Write a whole number, or {own} {text}")
+        whole, _, part = digits.partition(".")
+        number = int(whole + part) * factor // 10 ** len(part)
+        if letter.islower() and name in _TOKENS:
+            ours = int(whole + part) * 1024 ** _POWERS[letter] // 10 ** len(part)
+            self.remarks.append(f"{flag} {text} is {number:,}, as vLLM reads it; {text} of kvplan is {ours:,}.")
+        return str(number)
+
+    def expert_words(self, experts: str | None) -> list[str]:
+        """``--ep`` for ``--enable-expert-parallel``: vLLM deals the experts out over all ranks of tensor and data parallelism."""
+        if experts != "on" or self.asks_help:
+            return []
+        sizes = {name: self.values.get(name) for name in ("tp", "pp", "dp", "gpus")}
+        numbers = {
+            name: int(text) for name, text in sizes.items() if text and text.isascii() and text.isdigit() and len(text) < 10
+        }
+        if any(text is not None and name not in numbers for name, text in sizes.items()):
+            raise UsageError("--enable-expert-parallel needs one number of ranks.", hint="Write --ep N: tp x dp.")
+        parallel = numbers.keys() & {"tp", "pp", "dp"}
+        count = numbers.get("gpus") or self.instance_gpus()
+        self.give(self.own["--ep"], "--enable-expert-parallel", "")
+        ranks = numbers.get("tp", 1) * numbers.get("dp", 1) if parallel or count is None else count
+        return ["--ep", str(ranks)] if ranks > 1 else []
+
+    def instance_gpus(self) -> int | None:
+        """The number of GPUs of the instance on the line."""
+        name = self.values.get("instance")
+        if name is None:
+            return None
+        from hwcalc.hardware.named import instance_named
+        from hwcalc.hardware.profiles import profile_errors
+
+        with profile_errors():
+            return instance_named(name).count
+
+    def check_words(self) -> None:
+        """Raise an error for words that belong to no option and are too many, as behind a mistyped command, and for vLLM's flags alone.
+
+        A log names its engine itself.
+        """
+        if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
+            raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
+        if self.free[:2] == ["vllm", "serve"]:
+            raise UsageError(
+                "kvplan plans what vllm serve would start.", hint="Write: kvplan MODEL --engine vllm, and vLLM's flags behind it"
+            )
+        argument = next((option for option in self.options if not option.flags), None)
+        if self.command == DEFAULT and len(self.free) > 1 and command_meant(self.free[0]):
+            refuse_command(self.free[0], self.free[1:])
+        most = 0 if argument is None else 1
+        if (argument is not None and argument.kind == "list") or len(self.free) <= most:
+            return
+        extra = self.free[most]
+        hint = f"See: kvplan {self.command} --help"
+        if self.command == DEFAULT:
+            hint = "Several models side by side: kvplan compare A B. An option's value follows its option; -q is --quiet."
+        raise UsageError(f"{self.command} takes no further word {shown(extra, 40)}.", hint=hint)

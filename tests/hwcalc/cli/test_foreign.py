@@ -1,0 +1,317 @@
+"""Names of options that are not kvplan's own: vLLM's are taken, others' and mistyped ones are answered."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from hwcalc.cli.commands import root
+from hwcalc.cli.foreign import FOREIGN, NO_EFFECT, SWITCHES, VLLM, VLLM_OPTIONS, aliases
+from hwcalc.cli.line import translated
+from hwcalc.cli.options import COMMANDS, PLANNING
+from hwcalc.cli.quick import read
+from hwcalc.engines.vllm.flags import FLAGS
+from tests.hwcalc.command import QWEN, Capture, run
+from tests.paths import ROOT
+
+MOE = "Qwen/Qwen3-30B-A3B"
+
+
+def document(capsys: Capture, *words: str) -> Any:
+    """The JSON document of a line."""
+    _, out, _ = run(capsys, *words, "--json")
+    return json.loads(out)
+
+
+# --- vLLM's names -----------------------------------------------------------------------------------------------------
+
+
+def test_the_names_are_vllms_own() -> None:
+    """Those that ``--emit vllm`` writes are all taken, but two that mean something else here."""
+    taken = {spelling for names in VLLM.values() for spelling in names} | set(aliases(PLANNING))
+    not_taken = {"--dtype", "--revision", "--enable-lora", "--max-loras", "--max-lora-rank", "--speculative-config"}
+
+    assert {flag.name for flag in FLAGS.values()} - taken - {"--kv-offloading-backend"} == not_taken
+    for name, names in VLLM.items():
+        key = {"dtype": "kv_dtype", "weights": "quantization"}.get(name, name)
+        assert names[0] == FLAGS[key].name
+    for knob in (*VLLM_OPTIONS, *SWITCHES):
+        assert FLAGS[knob].name == f"--{knob.replace('_', '-')}"
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ("--tensor-parallel-size 4", "--tp 4"),
+        ("--tensor-parallel-size=4", "--tp 4"),
+        ("--tensor_parallel_size 4", "--tp 4"),
+        ("-tp 4", "--tp 4"),
+        ("-tp=4", "--tp 4"),
+        ("--pipeline-parallel-size 2", "--pp 2"),
+        ("-pp 2", "--pp 2"),
+        ("--data-parallel-size 2", "--dp 2"),
+        ("-dp 2", "--dp 2"),
+        ("-tp 4 --decode-context-parallel-size 2", "--tp 4 --dcp 2"),
+        ("-tp 4 -dcp 2", "--tp 4 --dcp 2"),
+        ("--kv-cache-dtype fp8", "--dtype fp8"),
+        ("--gpu-memory-utilization 0.8", "--memory-utilization 0.8"),
+        ("--quantization fp8", "--weights fp8"),
+        ("--quantization bitsandbytes", "--weights bnb4"),
+        ("--quantization awq_marlin", "--weights awq"),
+        ("--max-model-len 32768", "--seq 32768"),
+        ("--max-model-len 32K", "--seq 32768"),
+        ("--max-model-len 32k", "--seq 32000"),
+        ("--max-model-len 25.6k", "--seq 25600"),
+        ("--max-model-len 1M", "--seq 1048576"),
+        ("--max-model-len 1m", "--seq 1000000"),
+        ("--kv-cache-memory-bytes 5368709120", "--kv-memory 5368709120"),
+        ("--kv-cache-memory-bytes 5G", "--kv-memory 5368709120"),
+        ("--kv-cache-memory-bytes 5g", "--kv-memory 5000000000"),
+        ("--kv-cache-memory-bytes 5GiB", "--kv-memory 5GiB"),
+        ("--engine vllm --max-num-seqs 64", "--engine vllm --engine-option max_num_seqs=64"),
+        ("--engine vllm --max-num-batched-tokens 8k", "--engine vllm --engine-option max_num_batched_tokens=8000"),
+        ("--engine vllm --block-size=32", "--engine vllm --engine-option block_size=32"),
+        ("--engine vllm --cpu-offload-gb 10", "--engine vllm --engine-option cpu_offload_gb=10"),
+        ("--engine vllm --enforce-eager", "--engine vllm --engine-option enforce_eager=true"),
+        ("--engine vllm --no-enable-prefix-caching", "--engine vllm --engine-option enable_prefix_caching=false"),
+    ],
+)
+def test_an_alias_is_the_option(given: str, ours: str) -> None:
+    """Each of vLLM's names and values becomes kvplan's own, as vLLM reads it."""
+    assert translated([QWEN, *shlex.split(given)])[0] == ["plan", QWEN, *shlex.split(ours)]
+
+
+@pytest.mark.parametrize(
+    ("given", "experts"),
+    [
+        ("-tp 4 --enable-expert-parallel", ["--ep", "4"]),
+        ("-ep -tp 4 --dp 2", ["--ep", "8"]),
+        ("--gpus 8 -ep", ["--ep", "8"]),
+        ("--instance p5.48xlarge -ep", ["--ep", "8"]),
+        ("-tp 4 --no-enable-expert-parallel", []),
+        ("-ep", []),
+    ],
+)
+def test_expert_parallelism_is_over_all_ranks(given: str, experts: list[str]) -> None:
+    """VLLM's switch has no number: tp x dp, and nothing on one GPU."""
+    line, _ = translated([MOE, *shlex.split(given)])
+
+    assert line[1 : 1 + len(experts)] == experts
+    assert len([word for word in line if word == "--ep"]) == bool(experts)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "-tp 2 --max-model-len 4k --kv-cache-dtype fp8 --gpu-memory-utilization 0.9 --engine vllm --gpu l4",
+        "--engine vllm --block-size 32 --enforce-eager --max-num-seqs 8 --kv-cache-memory-bytes 5G",
+        "-ep -tp 2 --engine vllm",
+    ],
+)
+@pytest.mark.parametrize("command", [[], ["plan"], ["explain"], ["compare"], ["sweep"]])
+def test_both_readers_take_them(given: str, command: list[str]) -> None:
+    """The quick reader and Typer give the same values of a translated line."""
+    line, _ = translated([*command, MOE, *shlex.split(given)])
+    quick = read(line)
+    context = root().make_context("kvplan", list(line))
+    with context:
+        inner = context.command.get_command(context, line[0]).make_context(line[0], line[1:], parent=context)
+
+    assert quick is not None
+    assert quick[0] == line[0]
+    typed = {key: list(value) if isinstance(value, tuple) else value for key, value in inner.params.items()}
+    assert {key: value or None for key, value in typed.items()} == {key: value or None for key, value in quick[1].items()}
+
+
+def test_the_page_has_every_name() -> None:
+    """``docs/names.md``, row by row."""
+    rows = [line.split("|")[1:3] for line in (ROOT / "docs/names.md").read_text(encoding="utf-8").splitlines()]
+    said = {name: ours for first, ours in (row for row in rows if len(row) == 2) for name in re.findall(r"`(-[^`]+)`", first)}
+    listed = {spelling: alias for spelling, alias in aliases(PLANNING).items() if not spelling.startswith("--no-")}
+
+    assert said.keys() == listed.keys()
+    for spelling, alias in listed.items():
+        assert (f"--engine-option {alias.knob}=" if alias.knob else f"`{alias.option.flags[0]}`") in said[spelling]
+
+
+def test_a_whole_line_of_vllms(capsys: Capture) -> None:
+    """The plan is that of kvplan's own names, with the command behind the options too."""
+    foreign = "--tensor-parallel-size 2 --max-model-len 32K --kv-cache-dtype fp8 --gpu-memory-utilization 0.9 --max-num-seqs 64"
+    own = "--tp 2 --seq 32k --dtype fp8 --memory-utilization 0.9 --engine-option max_num_seqs=64"
+    one = document(capsys, *shlex.split(foreign), "plan", QWEN, "--engine", "vllm", "--gpu", "l4")
+
+    assert one == document(capsys, QWEN, *shlex.split(own), "--engine", "vllm", "--gpu", "l4")
+    assert one["request"]["batch"] == 1  # --max-num-seqs sizes buffers, it plans no sequences
+    assert one["request"]["options"] == {"max_num_seqs": "64"}
+
+
+def test_a_number_that_vllm_reads_otherwise_is_said(capsys: Capture) -> None:
+    """32k is 32,000 for vLLM; nothing is said where both agree, or with -q."""
+    status, out, err = run(capsys, QWEN, "--max-model-len", "32k")
+
+    assert status == 0
+    assert "32,000 tokens" in out
+    assert err == "kvplan: --max-model-len 32k is 32,000, as vLLM reads it; 32k of kvplan is 32,768.\n"
+    assert run(capsys, QWEN, "--max-model-len", "32K")[2] == ""
+    assert run(capsys, QWEN, "--max-model-len", "32k", "-q")[2] == ""
+    assert "32,768 tokens" in run(capsys, QWEN, "--seq", "32k")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "hint"),
+    [
+        ("--tp 2 --tensor-parallel-size 4", "--tp and --tensor-parallel-size are the same option", "one of them"),
+        ("-tp 2 --tensor-parallel-size 4", "-tp and --tensor-parallel-size are the same option", "one of them"),
+        ("-tp 2 -tp 4", "--tp is given twice", "Give it once"),
+        ("--ep 2 --tp 2 -ep", "--ep and --enable-expert-parallel are the same option", "one of them"),
+        ("--engine vllm --block-size 16 --engine-option block_size=32", "block_size is given twice", "Give it once"),
+        ("--max-model-len auto", "asks for the longest sequence that fits", "Leave it out"),
+        ("--max-model-len -1", "asks for the longest sequence that fits", "Leave it out"),
+        ("--max-model-len 1.5K", "vLLM takes no part of K", "--seq 1.5K"),
+        ("--max-model-len 1k..8k", "is not a number as vLLM writes it", "--max-model-len 32768"),
+        ("--block-size 16", "--block-size is an option of vLLM", "Add: --engine vllm"),
+        ("--engine vllm --max-num-seqs 1k", "vLLM takes a plain number", "max_num_seqs=1k"),
+        ("--engine vllm --enforce-eager=1", "--enforce-eager takes no value", "Write: --enforce-eager"),
+        ("-tp", "-tp has no value", "Write: -tp N"),
+        ("--max-model-len --tp 2", "--max-model-len has no value", "Write: --max-model-len N"),
+        ("--quantization compressed-tensors", "names no format", "as published"),
+    ],
+)
+def test_what_is_wrong_of_them(capsys: Capture, given: str, said: str, hint: str) -> None:
+    """Exit 2, as words and as JSON."""
+    status, _, err = run(capsys, QWEN, *shlex.split(given))
+
+    assert status == 2
+    assert said in err
+    assert hint in err
+    assert document(capsys, QWEN, "--offline", *shlex.split(given))["error"]["type"] == "usage"
+
+
+def test_an_options_value_is_not_translated() -> None:
+    """Nor what stands behind ``--``."""
+    words = ["compare", QWEN, "--revision", "-tp", "--", "-tp", "--users"]
+
+    assert translated(words) == (words, ())
+
+
+def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
+    """Also beside two names of one option, and an option without its value."""
+    for words in (["--tp", "2", "-tp", "4"], ["--max-model-len", "auto?"][:1], ["one", "two"]):
+        assert run(capsys, "plan", *words, "--help")[1].startswith("Usage: kvplan plan")
+
+
+# --- names that are answered ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        ("--users", "kvplan calls it --batch N"),
+        ("--context", "kvplan calls it --seq N"),
+        ("--ctx", "kvplan calls it --seq N"),
+        ("--ctx-size", "kvplan calls it --seq N"),
+        ("-c", "kvplan calls it --seq N"),
+        ("--max-len", "kvplan calls it --seq N"),
+        ("--context-length", "kvplan calls it --seq N"),
+        ("--quant", "kvplan calls it --weights W"),
+        ("--mem-fraction-static", "kvplan calls it --memory-utilization F"),
+        ("--model", "kvplan takes it without an option: kvplan plan MODEL"),
+        ("-m", "kvplan takes it without an option: kvplan plan MODEL"),
+        ("-ngl", "--engine-option cpu_offload_gb=N"),
+        ("--port", "It changes no bytes: leave it out."),
+        ("--output", "kvplan writes to standard output: > FILE"),
+        ("--sequnce", "Did you mean: --seq"),
+        ("--gpu-memory-util", "Did you mean: --gpu-memory-utilization"),
+        ("--contxt", "Did you mean: --seq"),
+        ("--xyzzy", "See: kvplan plan --help"),
+    ],
+)
+def test_a_foreign_name_is_answered_with_ours(capsys: Capture, flag: str, ours: str) -> None:
+    """Exit 2, whatever value follows; the same as JSON."""
+    for words in ([flag, "8"], [f"{flag}=8"], [flag]):
+        status, _, err = run(capsys, QWEN, *words)
+
+        assert status == 2
+        assert f"plan has no option {flag}." in err
+        assert ours in err
+    assert ours in document(capsys, QWEN, flag, "8")["error"]["hint"]
+
+
+def test_the_answer_is_an_option_of_the_command(capsys: Capture) -> None:
+    """``gpus`` has no sequences."""
+    assert "--batch" not in run(capsys, "gpus", "--users", "3")[2]
+    assert "--batch" in run(capsys, "recommend", QWEN, "--users", "3")[2]
+
+
+def test_the_table() -> None:
+    """No foreign name is taken already, and every answer begins with an option of a plan that there is."""
+    own = {flag for option in PLANNING for flag in option.flags}
+    taken = own | set(aliases(PLANNING))
+
+    assert not taken & {*FOREIGN, *NO_EFFECT}
+    assert not FOREIGN.keys() & set(NO_EFFECT)
+    assert {answer.partition(" ")[0] for answer in FOREIGN.values()} <= own | {"MODEL", "kvplan"}
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("reccomend", "kvplan recommend"),
+        ("gpu", "kvplan gpus"),
+        ("chek", "kvplan check"),
+        ("list", "kvplan models"),
+        (f"reccomend {QWEN} --seq 4k", f"kvplan recommend {QWEN}"),
+        ("gpu h100", "kvplan gpus h100"),
+        ("help chek", "kvplan help check"),
+    ],
+)
+def test_a_mistyped_command(capsys: Capture, words: str, meant: str) -> None:
+    """Exit 2 before any network is asked, and the line as it was meant."""
+    status, _, err = run(capsys, *words.split())
+
+    assert status == 2
+    assert f"Did you mean: {meant}\n" in err
+
+
+def test_a_folder_or_a_model_is_no_mistyped_command(capsys: Capture, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``./chek`` is read if it is there."""
+    (tmp_path / "chek").mkdir()
+    (tmp_path / "chek/config.json").write_text('{"model_type": "llama", "torch_dtype": "bfloat16"}')
+    monkeypatch.chdir(tmp_path)
+
+    assert run(capsys, "chek", "--seq", "1k")[0] == 0
+
+
+def test_vllms_own_command(capsys: Capture) -> None:
+    """Its flags can be pasted, its first words cannot."""
+    status, _, err = run(capsys, "vllm", "serve", QWEN, "-tp", "2")
+
+    assert status == 2
+    assert "Write: kvplan MODEL --engine vllm" in err
+
+
+def test_too_many_words(capsys: Capture) -> None:
+    """VLLM's ``-q fp8`` is ``--quiet`` and a word too many."""
+    status, _, err = run(capsys, QWEN, "-q", "fp8")
+
+    assert status == 2
+    assert "plan takes no further word 'fp8'" in err
+    assert "-q is --quiet" in err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_reads_its_own_options(command: str) -> None:
+    """A line of them is not changed."""
+    for option in import_module(COMMANDS[command]).OPTIONS:
+        for flag in option.flags:
+            words = [command, flag] if option.kind == "flag" else [command, flag, "8"]
+
+            assert translated(words) == (words, ())

@@ -1,0 +1,159 @@
+"""The help: groups, examples that run, questions, nothing cut; ``kvplan help`` and ``kvplan version``."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hwcalc import __version__
+from hwcalc.cli.check import EXAMPLE
+from hwcalc.cli.foreign import VLLM
+from hwcalc.cli.help_text import QUESTIONS, summary
+from hwcalc.cli.options import COMMANDS, GROUPS, PLANNING, Example
+from hwcalc.planner.options import GROUPS as PLAN_GROUPS
+from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
+from tests.hwcalc.command import Capture, python, run
+from tests.paths import ROOT
+
+EXAMPLES = [
+    *((name, example) for name, module in COMMANDS.items() for example in import_module(module).EXAMPLES),
+    *(("", question) for question in QUESTIONS),
+]
+
+
+@pytest.fixture(autouse=True)
+def _eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def sections(text: str) -> dict[str, str]:
+    """Title -> text below it."""
+    parts = re.split(r"^(\w+):\n", text, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+# --- the help of a command --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_options_stand_in_groups(capsys: Capture, command: str) -> None:
+    """Each option below the title of its group, in 80 columns, no name broken at a hyphen."""
+    options = [option for option in import_module(COMMANDS[command]).OPTIONS if option.flags]
+    out = run(capsys, command, "--help")[1]
+    found = sections(out)
+
+    assert max(map(len, out.split("Examples:")[0].splitlines())) <= 80
+    assert not re.search(r"-[a-z]+-$", out, re.MULTILINE)
+    assert [title for title in found if title.lower() in GROUPS] == [
+        group.capitalize() for group in GROUPS if group == "output" or group in {option.group for option in options}
+    ]
+    for option in options:
+        assert re.search(rf"^  \S*{option.flags[0]}\b|, {option.flags[0]}\b", found[option.group.capitalize()], re.MULTILINE)
+
+
+def test_every_option_has_a_group() -> None:
+    """One of those that the help knows."""
+    assert {row.group for row in PLAN_OPTIONS} == set(PLAN_GROUPS)
+    assert {option.group for module in COMMANDS.values() for option in import_module(module).OPTIONS} == set(GROUPS)
+
+
+def test_vllms_names_stand_beside_ours(capsys: Capture) -> None:
+    """Each in the help of the option that it stands for."""
+    text = " ".join(run(capsys, "plan", "--help")[1].split())
+
+    for option in PLANNING:
+        if option.name in VLLM:
+            assert f"vLLM: {', '.join(VLLM[option.name])}." in text
+    assert "vLLM's flags are taken too: --max-num-seqs, " in text
+    assert "vLLM" not in run(capsys, "gpus", "--help")[1]
+
+
+# --- examples ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that examples name."""
+    (tmp_path / "kvplan.yaml").write_text(EXAMPLE)
+    log = ROOT / "tests/logs/vllm/v0-0.7-llama-3.1-8b-20k.log"
+    shutil.copy(log, tmp_path / "vllm.log")
+    shutil.copy(ROOT / "tests/receipts/cpu-qwen3-1.7b-reference.json", tmp_path / "receipt.json")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_three_examples(capsys: Capture, name: str) -> None:
+    """They are of this command, and the help shows them whole."""
+    examples = import_module(COMMANDS[name]).EXAMPLES
+    out = run(capsys, name, "--help")[1]
+
+    assert len(examples) == 3
+    for example in examples:
+        assert f"  {example.says}\n    {example.line}\n" in out
+        assert name in example.line.split()[1].removeprefix("--") or name == "plan"
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES, ids=[example.line for _, example in EXAMPLES])
+@pytest.mark.usefixtures("folder")
+def test_every_example_runs(capsys: Capture, name: str, example: Example) -> None:
+    """Without network, with status 0, or 1 where the answer is no."""
+    if name == "probe" and find_spec("torch") is None:
+        pytest.skip("torch is not installed")
+    words = shlex.split(example.line.partition(" > ")[0])
+    status, out, err = run(capsys, *words[1:])
+
+    assert status in {0, 1}, err
+    assert out or "-o" in words
+
+
+# --- the help of kvplan -----------------------------------------------------------------------------------------------
+
+
+def test_six_questions_with_their_commands(capsys: Capture) -> None:
+    """What people ask most stands in ``kvplan --help``."""
+    out = run(capsys, "--help")[1]
+
+    assert len(QUESTIONS) == 6
+    for question in QUESTIONS:
+        assert f"  {question.says}\n    {question.line}\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_no_summary_is_cut(capsys: Capture) -> None:
+    """Each command has one line of the list, a whole sentence."""
+    listed = sections(run(capsys)[1])["Commands"]
+
+    for name in COMMANDS:
+        assert f"\n  {name:<11}{summary(name)}\n" in f"\n{listed}"
+        assert "..." not in summary(name)
+
+
+def test_help_and_version_are_commands(capsys: Capture) -> None:
+    """What people type first."""
+    assert run(capsys, "help") == run(capsys, "--help")
+    assert run(capsys, "help", "plan") == run(capsys, "plan", "--help")
+    assert run(capsys, "version") == run(capsys, "--version") == (0, f"kvplan {__version__}\n", "")
+    assert json.loads(run(capsys, "version", "--json")[1]) == {"schema_version": "1", "kvplan_version": __version__}
+    assert run(capsys, "help", "nosuch")[0] == 2
+    assert run(capsys, "help", "plan", "check")[0] == 2
+
+
+def test_help_reads_no_model_and_no_engine() -> None:
+    """It is as fast as a plan."""
+    code = (
+        "import sys; from hwcalc.cli import main; main(['plan', '--help']); "
+        "print([name for name in sys.modules if name.startswith(('hwcalc.engines.vllm', 'hwcalc.parsers', 'hwcalc.sources'))],"
+        " file=sys.stderr)"
+    )
+
+    assert python("-c", code).stderr.strip() == "[]"
