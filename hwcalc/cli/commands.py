@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hwcalc.cli import completion
-from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option
+from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, run_command
 from hwcalc.cli.output import WIDTH
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
@@ -115,7 +115,7 @@ def _command(name: str) -> Any:
     module = import_module(COMMANDS[name])
 
     def run(**values: Any) -> Any:
-        return module.run(**values)
+        return run_command(module, values)
 
     parameters = [_parameter(option) for option in module.OPTIONS]
     run.__doc__ = module.run.__doc__

@@ -128,6 +128,7 @@ def request_line(plan: Plan) -> str:
         f"{plural(request.seq, 'token')} {TIMES} {plural(request.batch, 'sequence')}",
         f"KV dtype {request.kv_dtype}",
     ]
+    parts += [f"{name} {size:,}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
     if request.state_dtype is not None:
         parts.append(f"state dtype {request.state_dtype}")
     if request.encoder_seq is not None:
