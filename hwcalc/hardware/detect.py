@@ -30,17 +30,17 @@ _MIB: Final = 1024**2
 _SYS: Final = Path("/sys")
 
 
-_DEVICES: Final = ("/dev/nvidia0", "/dev/kfd", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
+_DEVICES: Final = (Path("/dev/nvidia0"), Path("/dev/kfd"), Path("/usr/lib/wsl/lib/libnvidia-ml.so.1"))
 """Files that are there with an accelerator: NVIDIA's driver, AMD's, and NVIDIA's within WSL."""
 
 
 def gpu_in_sight() -> bool:
     """Whether this machine seems to have an accelerator: by the files of its drivers alone, so that the question costs nothing."""
     if sys.platform == "win32":
-        return os.path.exists(os.path.join(os.environ.get("SYSTEMROOT", "C:\\Windows"), "System32", "nvml.dll"))
+        return Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvml.dll").exists()
     if sys.platform == "darwin":
         return os.uname().machine == "arm64"
-    return any(map(os.path.exists, _DEVICES))
+    return any(path.exists() for path in _DEVICES)
 
 
 @frozen

@@ -78,7 +78,7 @@ def summary_line(document: CheckDocument) -> str:
 
 
 def check_table(document: CheckDocument, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
-    """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
+    """The counts, then one line for each check, followed by what fails, the reason and warnings.
 
     ``quiet`` leaves out notes and checks that pass.
     """
@@ -102,7 +102,7 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
     lines += _definitions(document, "table", width, quiet=quiet).splitlines()
     status = "pass" if document.summary.exit_code == 0 else "fail"
-    return "\n".join([*lines, _colored(summary_line(document), status, color=color)]) + "\n"
+    return "\n".join([_colored(summary_line(document), status, color=color), *lines]) + "\n"
 
 
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:

@@ -99,7 +99,7 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
     from hwcalc.hardware.detect import gpu_in_sight
 
     if gpu_in_sight():
-        return f"{command} --gpu local", "this machine's GPU"
+        return f"{command} --gpu local", "whether it fits this machine's GPU"
     from hwcalc.profiles.examples import EXAMPLES, example_gpu
 
     request, memory = plan.request, plan.memory
@@ -107,7 +107,7 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
     needed = plan.cache.total_bytes if memory.total_bytes is None else memory.total_bytes
     name, count = example_gpu(needed, ranks) or (EXAMPLES[-1][0], ranks)
     several = f" --gpus {count}" if count > ranks else ""
-    return f"{command} --gpu {name}{several}", "kvplan gpus lists others"
+    return f"{command} --gpu {name}{several}", "whether it fits; other hardware: kvplan gpus"
 
 
 def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:

@@ -59,7 +59,9 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
         return "".join(f"- {escaped(line)}\n" for line in lines)
     from textwrap import fill
 
-    return "".join(f"{fill(clean(line), width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
+    # An id or a command is never cut.
+    whole = {"break_on_hyphens": False, "break_long_words": False}
+    return "".join(f"{fill(clean(line), width, subsequent_indent='  ', **whole)}\n" for line in lines)
 
 
 def left_out(recommendation: Recommendation) -> list[str]:

@@ -166,7 +166,7 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     """The sum of weights and cache; with hardware, activations, overhead and the total of a GPU instead."""
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
-        return [Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted")]
+        return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
     out = [
         Figure(name=name, bytes=part.bytes, meaning=_meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))

@@ -58,7 +58,7 @@ def _room(part: RenderableType, width: int) -> int:
 
     if isinstance(part, Text):
         return PIPED_WIDTH if part.no_wrap else max(width, _longest_word(part))
-    if isinstance(part, Table) and all(column.width for column in part.columns):
+    if isinstance(part, Table) and all(column.width is not None for column in part.columns):
         return PIPED_WIDTH
     return width
 
@@ -104,7 +104,7 @@ def _first_screen(plan: Plan, width: int, command: str, *, full: bool, quiet: bo
     if plan.fit is None:
         parts += _figures(plan, width)
         asked = None if quiet else ask_line(plan, command)
-        parts += [] if asked is None else [_command("fits?", *asked), Text()]
+        parts += [] if asked is None else [_command("ask", *asked), Text()]
     else:
         parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
         parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
@@ -164,7 +164,6 @@ def _figures(plan: Plan, width: int) -> list[RenderableType]:
         Text.assemble(
             ("KV cache  ", "bold"), (human_bytes(total), "bold green"), f"  =  {exact(total)}", (f"  {definition(plan)}", "dim")
         ),
-        Text(),
         columns(rows, width=width, right=(1, 2)),
         Text(),
     ]
