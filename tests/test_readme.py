@@ -29,7 +29,7 @@ ENVIRONMENT: Final = {
     "COLUMNS": "100",
 }
 """The examples show what a terminal of 100 columns shows."""
-HERE: Final = re.compile(r"(?<=--gpu )\S+  \(whether it fits.*")
+HERE: Final = re.compile(r"(?<=--gpu )\S+(?: --gpus 8)?\s+\(?whether it fits.*")
 """What depends on the machine: one with a GPU is offered its own."""
 
 # Row of the table, and the model it speaks of.

@@ -9,6 +9,7 @@ from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.planner.result import Verdict
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
@@ -32,7 +33,7 @@ def recommendation_csv(recommendation: Recommendation) -> str:
 
 
 def recommendation_text(
-    recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = 100, quiet: bool = False
+    recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
 ) -> str:
     """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
     sure = [offer for offer in recommendation.offers if offer.verdict != Verdict.TIGHT]

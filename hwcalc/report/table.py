@@ -104,7 +104,7 @@ def _first_screen(plan: Plan, width: int, command: str, *, full: bool, quiet: bo
     if plan.fit is None:
         parts += _figures(plan, width)
         asked = None if quiet else ask_line(plan, command)
-        parts += [] if asked is None else [_command("ask", *asked), Text()]
+        parts += [] if asked is None else [*_command("ask", *asked), Text()]
     else:
         parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
         parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
@@ -123,10 +123,10 @@ def _tries(plan: Plan, before: Sequence[RenderableType], width: int, *, full: bo
     tries = [_command("try", one.flag, one.effect) for one in plan.fit.suggestions]
     for place, one in enumerate(tries):
         left = len(tries) - place
-        room -= _height([one], min(width, columns))
+        room -= _height(one, min(width, columns))
         if not full and place and room < (1 if left > 1 else 0):
             return [*out, Text(f"           {left:,} more: -v", style="dim")]
-        out.append(one)
+        out += one
     return out
 
 
@@ -135,13 +135,16 @@ def _height(parts: Sequence[RenderableType], width: int) -> int:
     return sum(max(1, -(-len(line) // width)) for line in rendered(parts, width=width).splitlines()) if parts else 0
 
 
-def _command(label: str, command: str, remark: str) -> Text:
-    """A command to copy, which no line break cuts, and what it does."""
+def _command(label: str, command: str, remark: str) -> list[RenderableType]:
+    """A command to copy, which no line break cuts, and what it does: beside it, or below if they are longer than a line."""
     from rich.text import Text
 
-    text = Text.assemble(f"  {label:<7}  ", (clean(command), "bold cyan"), (f"  ({clean(remark)})", "dim"))
+    text = Text.assemble(f"  {label:<7}  ", (clean(command), "bold cyan"))
     text.no_wrap = True
-    return text
+    if text.cell_len + len(remark) + 4 <= SCREEN[1]:
+        text.append(f"  ({clean(remark)})", style="dim")
+        return [text]
+    return [text, *hanging([(" " * 7, clean(remark), "dim")])]
 
 
 def _figures(plan: Plan, width: int) -> list[RenderableType]:

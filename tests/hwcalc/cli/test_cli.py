@@ -15,7 +15,6 @@ import pytest
 
 from hwcalc.cli import run as run_module
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import View
 from hwcalc.errors import OutputError
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 

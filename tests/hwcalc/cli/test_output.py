@@ -174,15 +174,24 @@ def test_brief_and_verbose(capsys: Capture, tmp_path: Path) -> None:
     assert run(capsys, *words, "--json", "--brief") == run(capsys, *words, "--json", "-v") == run(capsys, *words, "--json")
     assert run(capsys, *words, "--brief", "-v")[0] == 2
     config = tmp_path / "my model.json"
-    config.write_text('{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}', encoding="utf-8")
+    config.write_text(
+        '{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}', encoding="utf-8"
+    )
     asked = run(capsys, str(config), "--seq", "8", "--token", "hf_secret", "--dtype", "fp16", "--brief")[1]
     assert f"kvplan '{config}' --seq 8 --dtype fp16 --gpu " in asked
     assert "secret" not in asked
 
 
-def test_the_counts_of_a_check_come_first(capsys: Capture) -> None:
-    """What a job's log is opened for."""
-    assert run(capsys, *TABLES["check"])[1].startswith("2 checks: 1 holds, 1 fails\n")
+def test_the_counts_of_a_check_are_on_the_first_screen(capsys: Capture, tmp_path: Path) -> None:
+    """They are the last line, and the first of an answer that is longer than a screen."""
+    for checks, first in ((2, False), (30, True)):
+        file = tmp_path / "kvplan.yaml"
+        rows = "".join(f"- {{name: n{n}, model: {QWEN}, seq: 1k, max_cache: 1GiB}}\n" for n in range(checks))
+        file.write_text(f"schema_version: 1\nchecks:\n{rows}", encoding="utf-8")
+        lines = run(capsys, "check", str(file))[1].splitlines()
+
+        assert lines[-1] == f"{checks} checks: {checks} hold"
+        assert (lines[0] == lines[-1]) == first
 
 
 def test_verdicts_of_a_comparison_come_first(capsys: Capture) -> None:
