@@ -61,8 +61,8 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
     from textwrap import fill
 
     # An id or a command is never cut.
-    whole = {"break_on_hyphens": False, "break_long_words": False}
-    return "".join(f"{fill(clean(line), width, subsequent_indent='  ', **whole)}\n" for line in lines)
+    filled = (fill(clean(line), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False) for line in lines)
+    return "".join(f"{line}\n" for line in filled)
 
 
 def left_out(recommendation: Recommendation) -> list[str]:

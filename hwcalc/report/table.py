@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-__all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "plan_table", "rendered"]
+__all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", "plan_table", "rendered"]
 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
@@ -61,6 +61,13 @@ def _room(part: RenderableType, width: int) -> int:
     if isinstance(part, Table) and all(column.width is not None for column in part.columns):
         return PIPED_WIDTH
     return width
+
+
+def marked(text: str, style: str, *, color: bool) -> str:
+    """One line in a style, such as a verdict among lines without."""
+    from rich.text import Text
+
+    return rendered([Text(text, style=f"bold {style}")], color=color)
 
 
 def plan_table(
@@ -218,7 +225,9 @@ def _everything(plan: Plan, width: int) -> list[RenderableType]:
          "x".join(map(str, tensor.shape)), tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]
         for tensor in plan.cache.tensors
     ]  # fmt: skip
-    sections = [(("  tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), tensors, (5, 6))]
+    sections: list[tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]] = [
+        (("  tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), tensors, (5, 6))
+    ]
     parts = [
         ["  " + part.kind, part.part, plural(part.count, "layer"), f"{part.parameters:,}", exact(part.bytes)]
         for part in plan.memory.weights.parts

@@ -9,6 +9,8 @@ from hwcalc.planner.result import UNLIMITED
 from hwcalc.units import human_bytes
 
 __all__ = [
+    "AGREES",
+    "DIFFERS",
     "UNSURE",
     "VERDICT_COLORS",
     "abbreviated",
@@ -24,6 +26,8 @@ __all__ = [
 UNSURE: Final = "yellow"
 VERDICT_COLORS: Final = {"fits": "green", "probably fits": UNSURE, "probably not": UNSURE, "does not fit": "red"}
 """The colour of each verdict's words, wherever they stand."""
+AGREES: Final = "green"
+DIFFERS: Final = "red"
 
 _BILLION, _MILLION = 10**9, 10**6
 

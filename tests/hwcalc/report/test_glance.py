@@ -6,6 +6,7 @@ import json
 import re
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -152,7 +153,7 @@ def test_a_gpu_in_sight_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(detect, "_DEVICES", ())
     monkeypatch.setattr("sys.platform", "linux")
     assert not detect.gpu_in_sight()
-    monkeypatch.setattr(detect, "_DEVICES", (detect.Path("/"),))
+    monkeypatch.setattr(detect, "_DEVICES", (Path("/"),))
     assert detect.gpu_in_sight()
     machine = type("Machine", (), {"machine": "arm64"})
     monkeypatch.setattr("sys.platform", "darwin")
