@@ -228,6 +228,12 @@ def _everything(plan: Plan, width: int) -> list[RenderableType]:
     sections: list[tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]] = [
         (("  tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), tensors, (5, 6))
     ]
+    groups = [
+        ["  " + group.kind, layer_words(group.count, group.layers), f"{group.block_size:,}", exact(group.block_bytes),
+         f"{group.blocks_per_request:,}"]
+        for group in plan.cache.groups
+    ]  # fmt: skip
+    sections.append((("  group", "layers", "tokens a block", "bytes a block", "blocks a request"), groups, (2, 3, 4)))
     parts = [
         ["  " + part.kind, part.part, plural(part.count, "layer"), f"{part.parameters:,}", exact(part.bytes)]
         for part in plan.memory.weights.parts
