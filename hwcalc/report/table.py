@@ -22,6 +22,8 @@ __all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", 
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
 
+_USUAL_WIDTH: Final = 100
+"""Columns by which the lines of a screen are counted where there is no narrower terminal."""
 _BAR: Final = 40
 _SHORTEST_BAR: Final = 10
 _BETWEEN: Final = 2
@@ -124,13 +126,13 @@ def _tries(plan: Plan, before: Sequence[RenderableType], width: int, *, full: bo
     from rich.text import Text
 
     assert plan.fit is not None
-    lines, columns = SCREEN
-    room = lines - _height(before, min(width, columns))
+    counted = min(width, _USUAL_WIDTH)
+    room = SCREEN[0] - _height(before, counted)
     out: list[RenderableType] = []
     tries = [_command("try", one.flag, one.effect) for one in plan.fit.suggestions]
     for place, one in enumerate(tries):
         left = len(tries) - place
-        room -= _height(one, min(width, columns))
+        room -= _height(one, counted)
         if not full and place and room < (1 if left > 1 else 0):
             return [*out, Text(f"           {left:,} more: -v", style="dim")]
         out += one
