@@ -195,8 +195,8 @@ def test_verbose_has_every_tensor_and_every_term() -> None:
     assert set(usual.splitlines()) <= set(whole.splitlines())
     assert one.fit is not None
     assert one.fit.budget is not None
-    named = (*one.cache.tensors, *one.fit.budget.parts)
-    for name in (*(part.name for part in named), *(group.kind for group in one.cache.groups)):
+    names = {tensor.name for tensor in one.cache.tensors} | {part.name for part in one.fit.budget.parts}
+    for name in names | {group.kind for group in one.cache.groups}:
         assert f"\n  {name} " in whole
     assert (
         plan_markdown(one, detail="brief").count("\n")
