@@ -158,12 +158,12 @@ def _found() -> str:
     return found[0]
 
 
-def _view(*, json: bool, format_: str | None, quiet: bool, no_color: bool) -> View:
+def _view(*, json: bool, format_: str | None, **others: Any) -> View:
     """The view that the output options ask for; a check has more formats than other commands."""
     chosen = None if format_ is None else _format(format_, "--format")
     if json and chosen not in {None, "json"}:
         raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
-    view = view_of(json=json, format_=None, quiet=quiet, no_color=no_color)
+    view = view_of(json=json, format_=None, **others)
     return view if chosen is None else replace(view, format=chosen)
 
 

@@ -16,7 +16,7 @@ from hwcalc.cli import completion
 from hwcalc.cli.foreign import Alias, aliases, aliases_of
 from hwcalc.cli.help_text import write_command, write_root
 from hwcalc.cli.line import with_command
-from hwcalc.cli.options import COMMANDS, DEFAULT, Option
+from hwcalc.cli.options import COMMANDS, DEFAULT, Option, run_command
 from hwcalc.cli.output import WIDTH
 from hwcalc.errors import UsageError
 from hwcalc.planner.options import OPTIONS as PLAN_OPTIONS
@@ -107,7 +107,7 @@ def _command(name: str) -> Any:
     module = import_module(COMMANDS[name])
 
     def run(**values: Any) -> Any:
-        return module.run(**values)
+        return run_command(module, values)
 
     parameters = [_parameter(option) for option in (*module.OPTIONS, *_completed(module.OPTIONS))]
     run.__doc__ = module.run.__doc__

@@ -16,6 +16,7 @@ __all__ = [
     "check_files",
     "check_formats",
     "clouds",
+    "colors",
     "commands",
     "dialects",
     "dtypes",
@@ -191,6 +192,13 @@ def formats(incomplete: str) -> list[str]:
     from hwcalc.cli.output import FORMATS
 
     return _starting(FORMATS, incomplete)
+
+
+def colors(incomplete: str) -> list[str]:
+    """When an answer is coloured."""
+    from hwcalc.cli.output import COLORS
+
+    return _starting(COLORS, incomplete)
 
 
 def plan_formats(incomplete: str) -> list[str]:

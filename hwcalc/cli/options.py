@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, NoReturn
 
-from hwcalc.cli.output import FORMATS, View, write
+from hwcalc.cli.output import FORMATS, Answer, View, colored, write
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
 from hwcalc.planner.options import PlanOption, options_of
@@ -18,6 +19,7 @@ from hwcalc.text import brief, shell_word, shown
 __all__ = [
     "COMMANDS",
     "DEFAULT",
+    "DETAIL",
     "OUTPUT",
     "PLANNING",
     "Example",
@@ -30,7 +32,9 @@ __all__ = [
     "progress",
     "reading",
     "refuse_command",
+    "run_command",
     "say_unreachable",
+    "typed_again",
     "view_of",
 ]
 
@@ -124,8 +128,20 @@ OUTPUT: Final = (
     Option("json", ("--json",), "", "One JSON document on standard output, on errors too.", "flag"),
     Option("format_", ("--format",), "F", format_help(FORMATS), complete="formats"),
     Option("quiet", ("--quiet", "-q"), "", "No notes and hints, only the numbers and warnings.", "flag"),
-    Option("no_color", ("--no-color",), "", "No colour on a terminal (NO_COLOR does the same).", "flag"),
+    Option(
+        "color",
+        ("--color",),
+        "WHEN",
+        "auto, always or never. auto, the default: NO_COLOR, then FORCE_COLOR, then whether it is a terminal.",
+        complete="colors",
+    ),
+    Option("no_color", ("--no-color",), "", "The same as --color never.", "flag"),
 )
+DETAIL: Final = (
+    Option("brief", ("--brief",), "", "Only the answer, in a few lines.", "flag"),
+    Option("verbose", ("-v", "--verbose"), "", "Everything: all notes, every tensor.", "flag"),
+)
+"""Options of a command whose answer may be shorter or longer. JSON and CSV are always whole."""
 
 
 def plan_options(command: str) -> tuple[Option, ...]:
@@ -156,10 +172,35 @@ PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
 
 
 def view_of(
-    *, json: bool, format_: str | None, quiet: bool, no_color: bool, formats: Collection[str] = FORMATS, **_others: object
+    *,
+    json: bool,
+    format_: str | None,
+    quiet: bool,
+    color: str | None,
+    no_color: bool,
+    brief: bool = False,
+    verbose: bool = False,
+    formats: Collection[str] = FORMATS,
+    **_others: object,
 ) -> View:
     """The view that the output options of a command ask for; the command's other options are ignored."""
-    return View.choose(json=json, format_=format_, quiet=quiet, no_color=no_color, formats=formats)
+    return View.choose(
+        json=json,
+        format_=format_,
+        quiet=quiet,
+        color=color,
+        no_color=no_color,
+        brief=brief,
+        verbose=verbose,
+        formats=formats,
+    )
+
+
+def run_command(module: Any, values: Mapping[str, Any]) -> Answer:
+    """The answer of a command to the values of its options. It says itself whether its text may have colours."""
+    result: Answer = module.run(**values)
+    wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
+    return replace(result, color=True) if wanted and not result.json else result
 
 
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,6 +209,24 @@ def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if "engine_options" in given:
         given["engine_options"] = _pairs(given["engine_options"])
     return given
+
+
+def typed_again(command: str, model: str, values: Mapping[str, Any]) -> str:
+    """MODEL and the options of a plan as a command line to which more can be added; empty if the name is like an option. No secrets.
+
+    >>> typed_again("plan", "gpt2", {row.name: None for row in options_of("plan")} | {"seq": "32k", "token": "t"})
+    'kvplan gpt2 --seq 32k'
+    """
+    if model.startswith("-") and model != "-":
+        return ""
+    words = ["kvplan", model]
+    for row in options_of(command):
+        value = values[row.name]
+        if row.type == "secret" or value in (None, [], False):
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            words += [row.spellings[0]] if one is True else [row.spellings[0], one]
+    return " ".join(map(shell_word, words))
 
 
 def say_unreachable(notes: Iterable[Note]) -> None:

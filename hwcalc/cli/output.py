@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, Final, Literal, TextIO
 
 from hwcalc.documents import dumps, escaped
 from hwcalc.errors import OutputError, UsageError
@@ -16,13 +16,17 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.text import json_for, lines_for, shown
 from hwcalc.unfinished import Uncut
 
-__all__ = ["FORMATS", "WIDTH", "Answer", "View", "answer", "discard", "wants_json", "write"]
+__all__ = ["COLORS", "FORMATS", "WIDTH", "Answer", "Detail", "View", "answer", "colored", "discard", "wants_json", "write"]
 
 FORMATS = ("table", "json", "markdown", "csv")
-WIDTH = 100
-"""Columns of piped output; on a terminal, the most columns that are used."""
-_NARROWEST = 60
-"""The fewest columns in which all digits fit. A narrower terminal wraps the lines by itself."""
+COLORS: Final = ("auto", "always", "never")
+Detail = Literal["brief", "usual", "full"]
+"""How much of an answer is printed: its first lines, those and what they come from, or everything."""
+WIDTH: Final = 100
+"""Columns of help."""
+UNLIMITED: Final = 100_000
+"""Columns of piped output. No line is that long: what reads a pipe has no width."""
+_NARROWEST: Final = 20
 
 # The nearest ASCII, for an output that cannot show these characters.
 _ASCII = str.maketrans({"█": "#", "░": ".", "·": "|", "…": "...", chr(0xD7): "x"})
@@ -33,13 +37,14 @@ class Answer:
     """The result of a command: text for standard output, remarks for standard error, and the exit status.
 
     ``pieces`` are more of the text, where it is too long to hold. ``commands`` says that lines of the text are meant as commands for a
-    runner of CI jobs.
+    runner of CI jobs, ``color`` that codes of colours are meant, whatever standard output is.
     """
 
     text: str
     pieces: Iterable[str] = ()
     json: bool = False
     commands: bool = False
+    color: bool = False
     remarks: tuple[str, ...] = ()
     status: int = 0
 
@@ -56,7 +61,8 @@ class View:
     format: str = "table"
     quiet: bool = False
     color: bool = False
-    width: int = WIDTH
+    width: int = UNLIMITED
+    detail: Detail = "usual"
 
     @classmethod
     def choose(
@@ -65,24 +71,63 @@ class View:
         json: bool = False,
         format_: str | None = None,
         quiet: bool = False,
+        color: str | None = None,
         no_color: bool = False,
+        brief: bool = False,
+        verbose: bool = False,
         formats: Collection[str] = FORMATS,
     ) -> View:
-        """The view for these options. Colour and the terminal's width are used only if standard output is a terminal."""
+        """The view for these options, standard output and the environment."""
         chosen = (format_ or ("json" if json else "table")).strip().lower()
         if chosen not in formats:
             raise UsageError(f"--format {shown(chosen, 40)} is not known.", hint=f"Allowed: {', '.join(formats)}.")
         if json and chosen != "json":
             raise UsageError(f"--json and --format {chosen} contradict each other.", hint="Give one of them.")
-        terminal = sys.stdout is not None and sys.stdout.isatty()
-        color = terminal and not no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        return cls(format=chosen, quiet=quiet, color=color, width=_terminal_width() if terminal else WIDTH)
+        if brief and verbose:
+            raise UsageError("--brief and --verbose contradict each other.", hint="Give one of them.")
+        return cls(
+            format=chosen,
+            quiet=quiet,
+            color=colored(color, no_color=no_color),
+            width=_width(),
+            detail="brief" if brief else "full" if verbose else "usual",
+        )
 
 
-def _terminal_width() -> int:
-    import shutil
+def colored(color: str | None = None, *, no_color: bool = False) -> bool:
+    """Whether text is coloured: by the option, else by ``NO_COLOR``, else by ``FORCE_COLOR``, else if standard output is a terminal.
 
-    return max(_NARROWEST, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
+    A variable that is set but empty counts as not set, ``FORCE_COLOR=0`` as no. A terminal whose ``TERM`` is ``dumb`` has no colours.
+    """
+    when = "auto" if color is None else color.strip().lower()
+    if when not in COLORS:
+        raise UsageError(f"--color {shown(when, 40)} is not known.", hint=f"Allowed: {', '.join(COLORS)}.")
+    if no_color and when == "always":
+        raise UsageError("--no-color and --color always contradict each other.", hint="Give one of them.")
+    if no_color or when != "auto":
+        return when == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    if forced := os.environ.get("FORCE_COLOR"):
+        return forced != "0"
+    return _on_terminal() and os.environ.get("TERM") != "dumb"
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _width() -> int:
+    """Columns of standard output: ``COLUMNS`` if it is set, else those of the terminal; a pipe has no limit."""
+    text = os.environ.get("COLUMNS", "")
+    if text.isascii() and text.isdigit() and 0 < len(text) <= len(str(UNLIMITED)) and int(text):
+        return max(_NARROWEST, min(int(text), UNLIMITED))
+    if not _on_terminal():
+        return UNLIMITED
+    try:
+        return max(_NARROWEST, os.get_terminal_size(sys.stdout.fileno()).columns or WIDTH)
+    except (OSError, ValueError, AttributeError):
+        return WIDTH
 
 
 def wants_json(arguments: list[str]) -> bool:
@@ -97,16 +142,17 @@ def wants_json(arguments: list[str]) -> bool:
     )
 
 
-def write(stream: TextIO | None, text: str, *, json: bool = False, commands: bool = False) -> None:
+def write(stream: TextIO | None, text: str, *, json: bool = False, commands: bool = False, color: bool = False) -> None:
     """Write and flush. A stream that the program's caller closed is ignored.
 
-    No line controls the terminal or, but for ``commands``, a runner of CI jobs, whatever the input was. Characters that the stream's
+    No line controls the terminal or, but for ``commands``, a runner of CI jobs, whatever the input was; codes of colours are kept on a
+    terminal, and with ``color`` elsewhere. Characters that the stream's
     encoding lacks are written in ASCII: with escapes in JSON, with similar characters in text.
     Raises :class:`BrokenPipeError` if the reader is gone, and :class:`OutputError` if writing fails.
     """
     if stream is None:
         return
-    text = json_for(text) if json else lines_for(text, color=stream.isatty(), commands=commands)
+    text = json_for(text) if json else lines_for(text, color=color or stream.isatty(), commands=commands)
     encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.cli.options import PLANNING, Example, Option, format_help, given_options, reading, say_unreachable, view_of
+from hwcalc.cli.options import (
+    DETAIL,
+    PLANNING,
+    Example,
+    Option,
+    format_help,
+    given_options,
+    reading,
+    say_unreachable,
+    typed_again,
+    view_of,
+)
 from hwcalc.cli.output import Answer, answer
 from hwcalc.report.plan import FORMATS, plan_report
 
@@ -15,6 +26,7 @@ OPTIONS = (
         option._replace(help=format_help(FORMATS), complete="plan_formats") if option.name == "format_" else option
         for option in PLANNING
     ),
+    *DETAIL,
     Option("emit", ("--emit",), "E", "Print the engine's own command line of this plan instead: vllm.", complete="emitters"),
 )
 EXAMPLES: Final = (
@@ -46,6 +58,8 @@ def run(*, model: str, emit: str | None, **options: Any) -> Answer:
 
             return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=why_not(planned))
         return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=why_not(planned))
-    text = plan_report(planned, view.format, color=view.color, width=view.width, quiet=view.quiet)
+    command = typed_again("plan", model, options)
+    style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": view.detail, "command": command}
+    text = plan_report(planned, view.format, **style)
     remarks = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
     return Answer(text=text, json=view.format == "json", status=status, remarks=remarks)

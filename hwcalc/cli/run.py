@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
-from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.options import COMMANDS, run_command
 from hwcalc.cli.output import Answer, discard, wants_json, write
 from hwcalc.cli.quick import read
 from hwcalc.documents import dumps, error_document
@@ -92,7 +92,7 @@ def _answer_own(words: list[str], line: tuple[str, dict[str, Any]] | None) -> An
     """The answer to a line in kvplan's own words."""
     if line is not None:
         name, values = line
-        return import_module(COMMANDS[name]).run(**values)
+        return run_command(import_module(COMMANDS[name]), values)
     from hwcalc.cli.commands import root
 
     try:
@@ -116,7 +116,7 @@ def _print(result: Any, *, before: Callable[[], object] = lambda: None) -> int:
         write(sys.stderr, f"kvplan: {remark}\n")
     with Uncut():
         before()
-        write(sys.stdout, result.text, json=result.json, commands=result.commands)
+        write(sys.stdout, result.text, json=result.json, commands=result.commands, color=result.color)
         for piece in result.pieces:
             write(sys.stdout, piece, json=result.json)
     return result.status

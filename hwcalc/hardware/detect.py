@@ -17,7 +17,7 @@ from typing import Any, Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.unfinished import Unfinished
 
-__all__ = ["PROBES", "FoundGpu", "bounded_output"]
+__all__ = ["PROBES", "FoundGpu", "bounded_output", "gpu_in_sight"]
 
 _SECONDS: Final = 10
 _LONGEST: Final = 256 * 1024
@@ -28,6 +28,19 @@ _NAME: Final = 96
 _LARGEST_MIB: Final = 2**30
 _MIB: Final = 1024**2
 _SYS: Final = Path("/sys")
+
+
+_DEVICES: Final = (Path("/dev/nvidia0"), Path("/dev/kfd"), Path("/usr/lib/wsl/lib/libnvidia-ml.so.1"))
+"""Files that are there with an accelerator: NVIDIA's driver, AMD's, and NVIDIA's within WSL."""
+
+
+def gpu_in_sight() -> bool:
+    """Whether this machine seems to have an accelerator: by the files of its drivers alone, so that the question costs nothing."""
+    if sys.platform == "win32":
+        return Path(os.environ.get("SYSTEMROOT", "C:/Windows"), "System32", "nvml.dll").exists()
+    if sys.platform == "darwin":
+        return os.uname().machine == "arm64"
+    return any(path.exists() for path in _DEVICES)
 
 
 @frozen

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from hwcalc.check.result import CheckDocument
+from hwcalc.report.table import PIPED_WIDTH
 
 __all__ = ["FORMATS", "check_report"]
 
 FORMATS = ("table", "json", "markdown", "csv", "junit", "sarif", "github")
 
 
-def check_report(document: CheckDocument, format_: str, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
+def check_report(
+    document: CheckDocument, format_: str, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
+) -> str:
     """The result as text in one of :data:`FORMATS`."""
     if format_ == "json":
         from hwcalc.documents import dumps

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
+from hwcalc.report.glance import SCREEN
+from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import plural
 from hwcalc.text import LONGEST_WORD, clean, cut
 from hwcalc.units import human_bytes
@@ -77,8 +79,10 @@ def summary_line(document: CheckDocument) -> str:
     return f"{plural(summary.checks, 'check')}: {words}"
 
 
-def check_table(document: CheckDocument, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
+def check_table(document: CheckDocument, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
     """One line for each check, followed by what fails, the reason and warnings; at the end the counts.
+
+    They stand first as well if the answer is longer than a screen.
 
     ``quiet`` leaves out notes and checks that pass.
     """
@@ -102,7 +106,8 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
     lines += _definitions(document, "table", width, quiet=quiet).splitlines()
     status = "pass" if document.summary.exit_code == 0 else "fail"
-    return "\n".join([*lines, _colored(summary_line(document), status, color=color)]) + "\n"
+    counts = _colored(summary_line(document), status, color=color)
+    return "\n".join([*([counts] if len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
 
 
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:

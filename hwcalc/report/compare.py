@@ -37,7 +37,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
     tables = [(_MEMORY, [(names[place], _memory(variants[place])) for place in planned])]
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
-        tables.append((_VERDICT, [(names[place], _verdict(variants[place])) for place in planned]))
+        # The answer first, then where it comes from.
+        tables.insert(0, (_VERDICT, [(names[place], _verdict(variants[place])) for place in planned]))
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 
     def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:

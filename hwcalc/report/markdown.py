@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from hwcalc.library.explain import Explanation
 from hwcalc.planner.result import Plan
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
-from hwcalc.report.summary import definition, figures, fit_lines, model_lines, request_line, shares, source_line, verdict
+from hwcalc.report.glance import first_lines, more_notes, notes_of
+from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import exact, percent
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
@@ -30,8 +31,12 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: 
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def plan_markdown(plan: Plan, *, quiet: bool = False, **_style: object) -> str:
-    """A heading, the figures, the layer groups and the notes."""
+def plan_markdown(plan: Plan, *, quiet: bool = False, detail: str = "usual", **_style: object) -> str:
+    """A heading, the answer, the figures, the layer groups and the notes. ``detail`` is that of a table."""
+    full = detail == "full"
+    parts = [*_head(plan), *_verdict(plan, full=full)]
+    if detail == "brief":
+        return "\n".join([*parts, *_warnings(plan)])
     figure_rows = [(f.name, exact(f.bytes), human_bytes(f.bytes), f.meaning) for f in figures(plan)]
     whole = plan.cache.total_bytes
     share_rows = [
@@ -40,22 +45,32 @@ def plan_markdown(plan: Plan, *, quiet: bool = False, **_style: object) -> str:
     ]
     return "\n".join(
         [
-            *_head(plan),
-            *_verdict(plan),
+            *parts,
             markdown_table(("KV cache", "bytes", "", ""), figure_rows, right=(1, 2)),
             markdown_table(("layers", "count", "which", "kept", "dtype", "share", "bytes"), share_rows, right=(1, 5, 6)),
-            *_foot(plan, quiet=quiet),
+            *([markdown_table(*_tensors(plan))] if full else []),
+            *_foot(plan, quiet=quiet, full=full),
         ]
     )
 
 
-def _verdict(plan: Plan) -> list[str]:
+def _verdict(plan: Plan, *, full: bool) -> list[str]:
     """Whether the plan fits, why, and what would help; empty without hardware or a budget."""
     if plan.fit is None:
         return []
-    lines = [f"- {label}: {escaped(text)}\n" for label, text in fit_lines(plan)]
+    said = first_lines(plan, full=full)
+    lines = [f"- {label}: {escaped(text)}\n" for label, text in (*said.answer, *said.details)]
     lines += [f"- try: `{one.flag}` ({escaped(one.effect)})\n" for one in plan.fit.suggestions]
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
+
+
+def _tensors(plan: Plan) -> tuple[Sequence[str], Iterable[Sequence[str]], Iterable[int]]:
+    """Every tensor of the cache: header, rows, and the columns of numbers."""
+    rows = [
+        (one.name, one.kind, one.layers.text, "x".join(map(str, one.shape)), one.dtype, f"{one.positions:,}", exact(one.bytes))
+        for one in plan.cache.tensors
+    ]
+    return ("tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), rows, (5, 6)
 
 
 def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
@@ -86,8 +101,12 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
-def _foot(plan: Plan, *, quiet: bool) -> list[str]:
-    notes = [] if quiet else [source_line(plan), *(note.message for note in plan.notes)]
-    lines = [f"- {escaped(note)}\n" for note in notes]
-    lines += [f"- **warning:** {escaped(note.message)}\n" for note in plan.warnings]
+def _foot(plan: Plan, *, quiet: bool, full: bool = True) -> list[str]:
+    texts, more = ([], 0) if quiet else notes_of(plan, full=full)
+    lines = [f"- {escaped(text)}\n" for text in (*texts, *(text for _, text in more_notes(more)))]
+    return [*(["".join(lines)] if lines else []), *_warnings(plan)]
+
+
+def _warnings(plan: Plan) -> list[str]:
+    lines = [f"- **warning:** {escaped(note.message)}\n" for note in plan.warnings]
     return ["".join(lines)] if lines else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.documents import dumps
 from hwcalc.planner.result import Plan
@@ -19,10 +19,10 @@ FORMATS: Final = {
 """Name -> module and function, which is imported when the format is asked for."""
 
 
-def plan_report(plan: Plan, format_: str, *, color: bool = False, width: int = 100, quiet: bool = False) -> str:
-    """The plan as text in one of :data:`FORMATS`."""
+def plan_report(plan: Plan, format_: str, **style: Any) -> str:
+    """The plan as text in one of :data:`FORMATS`. ``style`` is that of :func:`hwcalc.report.table.plan_table`."""
     module, function = FORMATS[format_]
-    text: str = getattr(import_module(module), function)(plan, color=color, width=width, quiet=quiet)
+    text: str = getattr(import_module(module), function)(plan, **style)
     return text
 
 

@@ -13,7 +13,8 @@ from hwcalc.probe.more import More
 from hwcalc.probe.receipt import Verified
 from hwcalc.probe.result import MEASURED, Compared, Probed, RankResult, TensorResult
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import both, exact, plural
+from hwcalc.report.table import marked
+from hwcalc.report.text import AGREES, DIFFERS, both, exact, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -43,7 +44,7 @@ def probe_document(probed: Probed, more: More | None = None) -> dict[str, Any]:
 
 def probe_text(probed: Probed, more: More | None = None, *, format_: str, color: bool, width: int, quiet: bool) -> str:
     """The verdict, the figures of every rank, and the tensors; equal tensors share a row."""
-    sections = [_head(probed)]
+    sections = [_head(probed, color=color and format_ == "table")]
     shown = {"format_": format_, "color": color, "width": width}
     figures = [row for rank in probed.ranks for row in _figures(rank, several=len(probed.ranks) > 1)]
     if figures:
@@ -133,7 +134,7 @@ def _more(more: More, shown: dict[str, Any]) -> list[str]:
     return out
 
 
-def _head(probed: Probed) -> str:
+def _head(probed: Probed, *, color: bool) -> str:
     engine = probed.engine if probed.engine_version is None else f"{probed.engine} {probed.engine_version}"
     sizes = [f"{name} {size}" for name in ("tp", "pp", "dp", "dcp") if (size := getattr(probed, name)) > 1]
     request = [engine, f"{probed.batch:,} x {probed.seq:,} tokens", probed.kv_dtype, *sizes]
@@ -141,7 +142,7 @@ def _head(probed: Probed) -> str:
     lines = [
         f"{clean(probed.model)}  {', '.join(request)}",
         f"on {where.device} ({clean(where.device_name)}), torch {where.torch}",
-        _verdict(probed),
+        marked(_verdict(probed), AGREES if probed.agrees else DIFFERS, color=color).rstrip("\n"),
     ]
     for rank in probed.ranks:
         prefix = f"rank {rank.rank}: " if len(probed.ranks) > 1 else ""

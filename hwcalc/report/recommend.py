@@ -9,6 +9,7 @@ from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.planner.result import Verdict
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import how_many, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import GIB
@@ -32,7 +33,7 @@ def recommendation_csv(recommendation: Recommendation) -> str:
 
 
 def recommendation_text(
-    recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = 100, quiet: bool = False
+    recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
 ) -> str:
     """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
     sure = [offer for offer in recommendation.offers if offer.verdict != Verdict.TIGHT]
@@ -59,7 +60,9 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
         return "".join(f"- {escaped(line)}\n" for line in lines)
     from textwrap import fill
 
-    return "".join(f"{fill(clean(line), width, subsequent_indent='  ', break_on_hyphens=False)}\n" for line in lines)
+    # An id or a command is never cut.
+    filled = (fill(clean(line), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False) for line in lines)
+    return "".join(f"{line}\n" for line in filled)
 
 
 def left_out(recommendation: Recommendation) -> list[str]:

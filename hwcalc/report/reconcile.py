@@ -7,7 +7,8 @@ from typing import Final
 from hwcalc.reconcile.result import Reconciliation
 from hwcalc.reconcile.rows import Number, Row
 from hwcalc.report.rows import csv_text, listing
-from hwcalc.report.text import plural
+from hwcalc.report.table import marked
+from hwcalc.report.text import AGREES, DIFFERS, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -43,7 +44,7 @@ def reconcile_text(reconciliation: Reconciliation, *, format_: str, color: bool,
     head = (
         f"### {clean(title)}\n\n**{clean(verdict(reconciliation))}**\n\n"
         if format_ == "markdown"
-        else f"{clean(title)}\n{verdict(reconciliation)}\n\n"
+        else f"{clean(title)}\n{marked(verdict(reconciliation), AGREES if reconciliation.within else DIFFERS, color=color)}\n"
     )
     ranks = _ranks(reconciliation, format_=format_, color=color, width=width)
     return f"{head}{figures}{ranks}{'' if quiet else _foot(reconciliation, format_=format_, color=color, width=width)}"

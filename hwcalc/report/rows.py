@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.markdown import markdown_table
-from hwcalc.report.table import PIPED_WIDTH, rendered
+from hwcalc.report.table import PIPED_WIDTH, columns, rendered
+from hwcalc.report.text import VERDICT_COLORS
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
 __all__ = ["csv_text", "listing", "plan_csv"]
@@ -54,18 +55,14 @@ def listing(
     color: bool = False,
     width: int = PIPED_WIDTH,
 ) -> str:
-    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right."""
+    """Rows as a table, Markdown or CSV; the columns in ``right`` are aligned right, and no word is cut, whatever the width."""
     numbers = frozenset(right)
     if format_ == "csv":
         return csv_text(header, rows)
     if format_ == "markdown":
         return markdown_table(header, rows, right=numbers)
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False, header_style="bold")
-    for index, title in enumerate(header):
-        table.add_column(title, justify="right" if index in numbers else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(clean(cut(cell, LONGEST_MESSAGE))) for cell in row))
+    cells = [[Text(clean(cut(cell, LONGEST_MESSAGE)), style=VERDICT_COLORS.get(cell, "")) for cell in row] for row in rows]
+    table = columns([[Text(title, style="bold") for title in header], *cells], width=width, right=numbers)
     return rendered([table], color=color, width=width)

@@ -128,6 +128,7 @@ def request_line(plan: Plan) -> str:
         f"{plural(request.seq, 'token')} {TIMES} {plural(request.batch, 'sequence')}",
         f"KV dtype {request.kv_dtype}",
     ]
+    parts += [f"{name} {size:,}" for name in ("tp", "pp", "dp", "dcp", "ep") if (size := getattr(request, name)) > 1]
     if request.state_dtype is not None:
         parts.append(f"state dtype {request.state_dtype}")
     if request.encoder_seq is not None:
@@ -165,7 +166,7 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     """The sum of weights and cache; with hardware, activations, overhead and the total of a GPU instead."""
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
-        return [Figure(name="weights + cache", bytes=together, meaning="activations and overhead not counted")]
+        return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
     out = [
         Figure(name=name, bytes=part.bytes, meaning=_meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))

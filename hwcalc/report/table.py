@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
-from hwcalc.planner.result import Plan, Verdict
-from hwcalc.report.summary import (
-    LayerShare,
-    definition,
-    figures,
-    fit_lines,
-    model_lines,
-    request_line,
-    shares,
-    source_line,
-    verdict,
-)
-from hwcalc.report.text import abbreviated, exact, layer_words, percent
+from hwcalc.planner.result import Plan
+from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
+from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
+from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
 from hwcalc.units import human_bytes
 
@@ -26,21 +17,26 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-__all__ = ["PIPED_WIDTH", "hanging", "indented", "plan_table", "rendered"]
+__all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", "plan_table", "rendered"]
 
-PIPED_WIDTH = 100
-"""Columns of piped output; on a terminal, the most columns that are used."""
+PIPED_WIDTH: Final = 100_000
+"""Columns of piped output: no line is that long."""
 
-_BAR = 40
+_USUAL_WIDTH: Final = 100
+"""Columns by which the lines of a screen are counted where there is no narrower terminal."""
+_BAR: Final = 40
+_SHORTEST_BAR: Final = 10
+_BETWEEN: Final = 2
+"""Blanks between two columns."""
 
 
 def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int = PIPED_WIDTH) -> str:
-    """The text that rich would print, without trailing blanks."""
+    """The text that rich would print, without trailing blanks. A word that is longer than a line is not cut."""
     from rich.console import Console
 
     console: Console = Console(
         file=io.StringIO(),
-        width=min(width, PIPED_WIDTH),
+        width=PIPED_WIDTH,
         force_terminal=color,
         color_system="standard" if color else None,
         no_color=not color,
@@ -53,95 +49,268 @@ def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int
     )
     with console.capture() as captured:
         for part in parts:
-            console.print(part)
+            console.print(part, width=_room(part, width), crop=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
-def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
-    """The total first, then the figures, a bar for each group of layers, and notes.
-
-    ``quiet`` leaves out the notes; warnings are always shown.
-    """
+def _room(part: RenderableType, width: int) -> int:
+    """The columns for one part: more than there are where it would be cut otherwise. The terminal wraps it then, and nothing is lost."""
     from rich.table import Table
     from rich.text import Text
 
-    name, about, shape = model_lines(plan)
-    total = plan.cache.total_bytes
+    if isinstance(part, Text):
+        return PIPED_WIDTH if part.no_wrap else max(width, _longest_word(part))
+    if isinstance(part, Table) and all(column.width is not None for column in part.columns):
+        return PIPED_WIDTH
+    return width
+
+
+def marked(text: str, style: str, *, color: bool) -> str:
+    """One line in a style, such as a verdict among lines without."""
+    from rich.text import Text
+
+    return rendered([Text(text, style=f"bold {style}")], color=color)
+
+
+def plan_table(
+    plan: Plan,
+    *,
+    color: bool = False,
+    width: int = PIPED_WIDTH,
+    quiet: bool = False,
+    detail: Literal["brief", "usual", "full"] = "usual",
+    command: str = "",
+) -> str:
+    """The answer on the first screen, then where it comes from: figures, a bar for each group of layers, and notes.
+
+    ``detail`` is ``brief`` for the answer alone, ``full`` for all notes, groups and tensors. ``quiet`` leaves out notes and hints;
+    warnings are always shown. ``command`` is the command line of this plan, for the line that says how to go on.
+    """
+    full = detail == "full"
+    parts = _first_screen(plan, width, command, full=full, quiet=quiet)
+    if detail != "brief":
+        parts += _figures(plan, width) if plan.fit is not None else []
+        parts += _details(plan, full=full)
+        parts += _layers(plan, width)
+        parts += _everything(plan, width) if full else []
+        if not quiet:
+            texts, more = notes_of(plan, full=full)
+            parts += hanging([*(("note", text, "dim") for text in texts), *((*line, "dim") for line in more_notes(more))])
+    return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
+
+
+def _first_screen(plan: Plan, width: int, command: str, *, full: bool, quiet: bool) -> list[RenderableType]:
+    """Model, request and answer, and what to change."""
+    from rich.text import Text
+
+    name, about, _ = model_lines(plan)
     parts: list[RenderableType] = [
         Text.assemble((name, "bold"), ("  " + about, "dim")),
-        Text(shape),
         Text(request_line(plan)),
         Text(),
-        *_verdict(plan),
+    ]
+    warnings = hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])
+    if plan.fit is None:
+        parts += _figures(plan, width)
+        asked = None if quiet else ask_line(plan, command)
+        parts += [] if asked is None else [*_command("ask", *asked), Text()]
+    else:
+        parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
+        parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
+        parts += [*_tries(plan, parts, width, full=full), Text()]
+    return [*parts, *warnings, Text()] if plan.warnings else parts
+
+
+def _tries(plan: Plan, before: Sequence[RenderableType], width: int, *, full: bool) -> list[RenderableType]:
+    """What would help: as many as the first screen has room for, at least one; all with ``full``."""
+    from rich.text import Text
+
+    assert plan.fit is not None
+    counted = min(width, _USUAL_WIDTH)
+    room = SCREEN[0] - _height(before, counted)
+    out: list[RenderableType] = []
+    tries = [_command("try", one.flag, one.effect) for one in plan.fit.suggestions]
+    for place, one in enumerate(tries):
+        left = len(tries) - place
+        room -= _height(one, counted)
+        if not full and place and room < (1 if left > 1 else 0):
+            return [*out, Text(f"           {left:,} more: -v", style="dim")]
+        out += one
+    return out
+
+
+def _height(parts: Sequence[RenderableType], width: int) -> int:
+    """Lines of a screen that the parts take; a terminal wraps a longer line by itself."""
+    return sum(max(1, -(-len(line) // width)) for line in rendered(parts, width=width).splitlines()) if parts else 0
+
+
+def _command(label: str, command: str, remark: str) -> list[RenderableType]:
+    """A command to copy, which no line break cuts, and what it does: beside it, or below if they are longer than a line."""
+    from rich.text import Text
+
+    text = Text.assemble(f"  {label:<7}  ", (clean(command), "bold cyan"))
+    text.no_wrap = True
+    if text.cell_len + len(remark) + 4 <= SCREEN[1]:
+        text.append(f"  ({clean(remark)})", style="dim")
+        return [text]
+    return [text, *hanging([(" " * 7, clean(remark), "dim")])]
+
+
+def _figures(plan: Plan, width: int) -> list[RenderableType]:
+    """The cache, and the headline numbers one below the other."""
+    from rich.text import Text
+
+    total = plan.cache.total_bytes
+    rows = []
+    for figure in figures(plan):
+        strong = "bold" if figure.name == "total" else ""
+        rows.append(
+            [
+                Text("  " + figure.name, style=strong),
+                Text(exact(figure.bytes), style=strong),
+                Text(human_bytes(figure.bytes), style=strong),
+                Text(figure.meaning, style="dim"),
+            ]
+        )
+    return [
         Text.assemble(
             ("KV cache  ", "bold"), (human_bytes(total), "bold green"), f"  =  {exact(total)}", (f"  {definition(plan)}", "dim")
         ),
+        columns(rows, width=width, right=(1, 2)),
         Text(),
     ]
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "right", "right", "left"):
-        # Only the last column may wrap: a number is never cut.
-        table.add_column(justify=justify, no_wrap=justify == "right")
-    for figure in figures(plan):
-        strong = "bold" if figure.name == "total" else ""
-        table.add_row(
-            Text("  " + figure.name, style=strong),
-            Text(exact(figure.bytes), style=strong),
-            Text(human_bytes(figure.bytes), style=strong),
-            Text(figure.meaning, style="dim"),
-        )
-    parts += [table, Text()]
-    parts += _bars(shares(plan), total)
-    if not quiet:
-        messages = [source_line(plan), *(clean(note.message) for note in plan.notes)]
-        parts += [Text(), *hanging([("note", message, "dim") for message in messages])]
-    if plan.warnings:
-        parts += [Text(), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
-    return rendered(parts, color=color, width=width)
 
 
-def _verdict(plan: Plan) -> list[RenderableType]:
-    """Whether the plan fits, why, how much more would fit, and what would help."""
+def _details(plan: Plan, *, full: bool) -> list[RenderableType]:
+    """How the budget comes about, and what the engine makes of it."""
     from rich.text import Text
 
-    if plan.fit is None:
-        return []
-    colour = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}[plan.fit.verdict]
-    lines: list[RenderableType] = [Text(verdict(plan), style=f"bold {colour}")]
-    lines += hanging([(label, text, "") for label, text in fit_lines(plan)])
-    if plan.fit.suggestions:
-        lines += hanging([("try", f"{one.flag}  ({one.effect})", "yellow") for one in plan.fit.suggestions])
-    return [*lines, Text()]
+    lines = first_lines(plan, full=full).details
+    return [Text("each GPU", style="bold"), *hanging([(label, text, "") for label, text in lines]), Text()] if lines else []
 
 
-def _bars(groups: Sequence[LayerShare], total: int) -> list[RenderableType]:
-    """Two lines for each group: its description, then its bar and bytes."""
+def _layers(plan: Plan, width: int) -> list[RenderableType]:
+    """The shape of the model, and two lines for each group of layers: its description, then its bar and bytes."""
     from rich.text import Text
 
+    groups, total = shares(plan), plan.cache.total_bytes
     exact_width = max(len(exact(group.bytes)) for group in groups)
     human_width = max(len(human_bytes(group.bytes)) for group in groups)
-    lines: list[RenderableType] = []
+    bar = max(_SHORTEST_BAR, min(_BAR, width - exact_width - human_width - 15))
+    lines: list[RenderableType] = [Text(model_lines(plan)[2], style="bold")]
     for group in groups:
-        filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * _BAR * group.bytes + total) // (2 * total))
-        layers = layer_words(group.count, group.layers, abbreviated(group.layers.text)) if group.count else ""
-        described = " · ".join(filter(None, (layers, group.rule, group.dtypes)))
+        filled = 0 if total == 0 else max(1 if group.bytes else 0, (2 * bar * group.bytes + total) // (2 * total))
         lines += [
-            indented(Text.assemble((group.title, "bold"), ("  " + described, "dim"))),
+            indented(Text.assemble((group.title, "bold"), ("  " + _described(group), "dim"))),
             Text.assemble(
                 ("  " + "█" * filled, "cyan"),
-                ("░" * (_BAR - filled), "dim"),
+                ("░" * (bar - filled), "dim"),
                 f"  {percent(group.bytes, total):>7}"
                 f"  {exact(group.bytes):>{exact_width}}  {human_bytes(group.bytes):>{human_width}}",
             ),
         ]
-    return lines
+    return [*lines, Text()]
+
+
+def _described(group: LayerShare) -> str:
+    layers = layer_words(group.count, group.layers, abbreviated(group.layers.text)) if group.count else ""
+    return " · ".join(filter(None, (layers, group.rule, group.dtypes)))
+
+
+def _everything(plan: Plan, width: int) -> list[RenderableType]:
+    """Every tensor, and the parts of weights and overhead."""
+    from rich.text import Text
+
+    out: list[RenderableType] = []
+    tensors = [
+        ["  " + tensor.name, tensor.kind, layer_words(tensor.count, tensor.layers) if tensor.layers else "",
+         "x".join(map(str, tensor.shape)), tensor.dtype, f"{tensor.positions:,}", exact(tensor.bytes)]
+        for tensor in plan.cache.tensors
+    ]  # fmt: skip
+    sections: list[tuple[tuple[str, ...], list[list[str]], tuple[int, ...]]] = [
+        (("  tensor", "of", "layers", "shape", "dtype", "positions", "bytes"), tensors, (5, 6))
+    ]
+    groups = [
+        ["  " + group.kind, layer_words(group.count, group.layers), f"{group.block_size:,}", exact(group.block_bytes),
+         f"{group.blocks_per_request:,}"]
+        for group in plan.cache.groups
+    ]  # fmt: skip
+    sections.append((("  group", "layers", "tokens a block", "bytes a block", "blocks a request"), groups, (2, 3, 4)))
+    parts = [
+        ["  " + part.kind, part.part, plural(part.count, "layer"), f"{part.parameters:,}", exact(part.bytes)]
+        for part in plan.memory.weights.parts
+    ]
+    sections.append((("  weights", "of", "", "parameters", "bytes"), parts, (3, 4)))
+    overhead = [] if plan.fit is None or plan.fit.budget is None else plan.fit.budget.parts
+    terms = [
+        ["  " + part.name, part.definition, exact(part.low), exact(part.expected), exact(part.high), clean(part.source)]
+        for part in overhead
+    ]
+    sections.append((("  each GPU", "is", "low", "expected", "high", "source"), terms, (2, 3, 4)))
+    for header, rows, right in sections:
+        if rows:
+            cells = [[Text(clean(cell)) for cell in row] for row in rows]
+            out += [columns([[Text(title, style="bold") for title in header], *cells], width=width, right=right), Text()]
+    return out
+
+
+def columns(rows: Sequence[Sequence[Text]], *, width: int, right: Iterable[int] = ()) -> RenderableType:
+    """Rows in columns; those in ``right`` are aligned right.
+
+    Cells are wrapped at blanks only; names, which are in the first column, and numbers are not wrapped at all.
+    """
+    from rich.table import Table
+
+    numbers = frozenset(right)
+    cells = list(zip(*rows, strict=True))
+    natural = [max(cell.cell_len for cell in column) for column in cells]
+    least = [
+        natural[place] if place == 0 or place in numbers else max(_longest_word(cell) for cell in column)
+        for place, column in enumerate(cells)
+    ]
+    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
+    for place, size in enumerate(fitted(natural, least, width - _BETWEEN * (len(natural) - 1))):
+        table.add_column(justify="right" if place in numbers else "left", width=size, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _longest_word(text: Text) -> int:
+    from rich.cells import cell_len
+
+    indent = len(text.plain) - len(text.plain.lstrip(" "))
+    return indent + max(map(cell_len, text.plain.split()), default=0)
+
+
+def fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Widths of columns that together take no more than ``room``: the widest is narrowed first, none below its least.
+
+    >>> fitted([50, 12, 40], [50, 12, 8], 90), fitted([50, 12, 40], [50, 12, 8], 40)
+    ([50, 12, 28], [50, 12, 8])
+    """
+    widths = list(natural)
+    excess = sum(widths) - room
+    while excess > 0:
+        loose = [place for place, size in enumerate(widths) if size > least[place]]
+        if not loose:
+            break
+        widest = max(loose, key=widths.__getitem__)
+        widths[widest] -= 1
+        excess -= 1
+    return widths
 
 
 def indented(text: Text) -> RenderableType:
     """A paragraph indented by two columns."""
-    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text as Plain
 
-    return Padding(text, (0, 0, 0, 2))
+    table = Table.grid()
+    table.add_column(width=2)
+    table.add_column(overflow="fold", min_width=_longest_word(text))
+    table.add_row(Plain(), text)
+    return table
 
 
 def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
@@ -149,9 +318,13 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(ratio=1, overflow="fold")
-    for label, message, style in rows:
-        table.add_row(Text("  " + label, style=style), Text(message, style=style))
+    if not rows:
+        return []
+    texts = [Text(message, style=style) for _, message, style in rows]
+    labels = [Text("  " + label, style=style) for label, _, style in rows]
+    table = Table.grid(padding=(0, _BETWEEN, 0, 0))
+    table.add_column(width=max(label.cell_len for label in labels))
+    table.add_column(overflow="fold", min_width=max(map(_longest_word, texts)))
+    for label, text in zip(labels, texts, strict=True):
+        table.add_row(label, text)
     return [table]

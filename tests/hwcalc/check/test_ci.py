@@ -133,8 +133,9 @@ def test_a_baseline_that_is_not_there(tmp_path: Path) -> None:
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=3\n"
 
 
-def test_a_check_file_gives_the_runner_no_commands(tmp_path: Path) -> None:
+def test_a_check_file_gives_the_runner_no_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that wraps to ``::error ...`` at the start of a line is no command there; its own annotation is escaped."""
+    monkeypatch.setenv("COLUMNS", "100")
     check_file(tmp_path, {**CHECK, "name": f"{90 * 'x'} ::error file=a::b", "max_cache": 1})
     done, _ = act(tmp_path)
     text, commands = parts(done)

@@ -15,7 +15,6 @@ import pytest
 
 from hwcalc.cli import run as run_module
 from hwcalc.cli.options import COMMANDS
-from hwcalc.cli.output import View
 from hwcalc.errors import OutputError
 from tests.hwcalc.command import QWEN, REPOSITORY, Capture, python, run
 
@@ -275,33 +274,6 @@ def test_a_closed_reader_costs_nothing() -> None:
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
-
-
-def test_piped_output_has_no_colour_and_one_width(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the terminal's width nor a wish for colours changes what goes into a pipe."""
-    first = run(capsys, QWEN, "--seq", "32k")
-    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "CLICOLOR_FORCE": "1", "TERM": "xterm-256color"}.items():
-        monkeypatch.setenv(name, value)
-
-    assert run(capsys, QWEN, "--seq", "32k") == first
-    assert "\x1b" not in first[1]
-    assert max(map(len, first[1].splitlines())) <= 100
-
-
-def test_colour_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal, unless ``--no-color``, ``NO_COLOR`` or a dumb terminal say otherwise."""
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert not View.choose().color
-
-    monkeypatch.setattr(sys, "stdout", type("Terminal", (), {"isatty": lambda _: True})())
-    assert View.choose().color
-    assert not View.choose(no_color=True).color
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not View.choose().color
-    monkeypatch.delenv("NO_COLOR")
-    monkeypatch.setenv("TERM", "dumb")
-    assert not View.choose().color
 
 
 @pytest.mark.parametrize(

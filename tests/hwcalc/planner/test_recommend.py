@@ -229,8 +229,9 @@ def test_nothing_fits(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize("hardware", [(), ("--instances", "aws")])
-def test_what_is_nearest_stays_readable(capsys: Capture, hardware: tuple[str, ...]) -> None:
+def test_what_is_nearest_stays_readable(capsys: Capture, monkeypatch: pytest.MonkeyPatch, hardware: tuple[str, ...]) -> None:
     """2^30 tokens x 2^20 sequences are more than a million GiB for each GPU: the row is one line, in the columns of its header."""
+    monkeypatch.setenv("COLUMNS", "100")
     words = ("recommend", QWEN, "--seq", "1G", "--concurrency", "1M", *hardware)
     status, out, _ = run(capsys, *words)
     header, row, after, *_ = out.partition("Nearest:\n\n")[2].splitlines()
@@ -366,8 +367,9 @@ def test_csv_and_markdown(capsys: Capture) -> None:
     assert all(f"| {one.gpu} |" in out for one in library.offers)
 
 
-def test_table(capsys: Capture) -> None:
-    """No line is wider than a hundred columns, tight ones included; the rest of the list is one option away."""
+def test_table(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No line is wider than a terminal of a hundred columns, tight ones included; the rest of the list is one option away."""
+    monkeypatch.setenv("COLUMNS", "100")
     status, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "0")
 
     assert status == 0

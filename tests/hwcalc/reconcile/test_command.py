@@ -28,8 +28,9 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_log_that_agrees(capsys: Capture) -> None:
+def test_a_log_that_agrees(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict first, then the figures, then what was planned with; exit status 0."""
+    monkeypatch.setenv("COLUMNS", "100")
     status, out, err = run(capsys, "reconcile", MODEL, "--log", GOOD)
     lines = out.splitlines()
 

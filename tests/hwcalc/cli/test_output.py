@@ -1,0 +1,201 @@
+"""What decides on colours and widths, and that nothing is cut: for every command."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from hwcalc.cli import output
+from hwcalc.cli.options import COMMANDS
+from hwcalc.cli.output import UNLIMITED, View, colored
+from hwcalc.errors import UsageError
+from tests.hwcalc.command import QWEN, Capture, run
+
+# A command line of each command that prints a table.
+TABLES: Final = {
+    "plan": (QWEN, "--seq", "32k", "--gpu", "l4"),
+    "explain": ("explain", QWEN, "--seq", "32k"),
+    "diff": ("diff", "Qwen/Qwen3-4B", QWEN),
+    "compare": ("compare", QWEN, "meta-llama/Llama-3.1-8B", "--seq", "32k", "--gpu", "l4"),
+    "recommend": ("recommend", QWEN, "--seq", "32k", "--gpu", "l4,l40s"),
+    "check": ("check", "tests/readme/kvplan.yaml"),
+    "reconcile": (
+        "reconcile", "Qwen/Qwen3-235B-A22B-FP8", "--log", "tests/logs/vllm/v1-0.27-qwen3-235b-tp4.log", "--gpu", "h20-96gb",
+    ),
+    "models": ("models", "llama"),
+    "engines": ("engines",),
+    "gpus": ("gpus",),
+    "instances": ("instances",),
+    "dtypes": ("dtypes",),
+}  # fmt: skip
+NO_TABLE: Final = {"sweep", "probe", "schema"}
+CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.fixture(name="bare", autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wish of whoever runs the tests."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+def on_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 120) -> None:
+    """Standard output is a terminal of so many columns."""
+    terminal = type("Terminal", (), {"isatty": lambda _: True, "fileno": lambda _: 1})
+    monkeypatch.setattr("sys.stdout", terminal())
+    monkeypatch.setattr("os.get_terminal_size", lambda _: type("Size", (), {"columns": columns}))
+
+
+def test_every_command_is_here() -> None:
+    """A new command with a table gets a line above."""
+    assert TABLES.keys() | NO_TABLE == COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("terminal", "term", "option", "no_color", "forced"),
+    list(product((False, True), ("xterm", "dumb"), (None, "auto", "always", "never"), ("", "1"), ("", "0", "1"))),
+)
+def test_who_decides_on_colour(
+    monkeypatch: pytest.MonkeyPatch, *, terminal: bool, term: str, option: str | None, no_color: str, forced: str
+) -> None:
+    """The option, then NO_COLOR, then FORCE_COLOR, then the terminal; an empty variable counts as not set."""
+    if terminal:
+        on_terminal(monkeypatch)
+    for name, value in (("TERM", term), ("NO_COLOR", no_color), ("FORCE_COLOR", forced)):
+        monkeypatch.setenv(name, value)
+    by_terminal = terminal and term != "dumb"
+    by_force = {"": by_terminal, "0": False, "1": True}[forced]
+    expected = {"always": True, "never": False}.get(option or "auto", False if no_color else by_force)
+
+    assert colored(option) is expected
+    assert View.choose(color=option).color is expected
+    if option != "always":
+        assert colored(option, no_color=True) is False
+
+
+def test_wishes_that_contradict_each_other() -> None:
+    """They are usage errors that name both."""
+    with pytest.raises(UsageError, match="--no-color and --color always"):
+        colored("always", no_color=True)
+    with pytest.raises(UsageError, match="--color 'sometimes' is not known"):
+        colored("sometimes")
+    with pytest.raises(UsageError, match="--brief and --verbose"):
+        View.choose(brief=True, verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "columns", "width"),
+    [
+        (False, "", UNLIMITED), (False, "40", 40), (False, "0", UNLIMITED), (False, "wide", UNLIMITED), (False, "-5", UNLIMITED),
+        (False, "9" * 30, UNLIMITED), (True, "", 120), (True, "70", 70), (True, "200", 200), (True, "0", 120), (False, "1", 20),
+    ],
+)  # fmt: skip
+def test_who_decides_on_width(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, columns: str, width: int) -> None:
+    """COLUMNS if it is a number, else the terminal; a pipe has no width."""
+    if terminal:
+        on_terminal(monkeypatch)
+    monkeypatch.setenv("COLUMNS", columns)
+
+    assert View.choose().width == width
+
+
+def test_a_terminal_of_unknown_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is taken for one of 100 columns."""
+    on_terminal(monkeypatch, columns=0)
+    assert View.choose().width == output.WIDTH
+    monkeypatch.setattr("os.get_terminal_size", lambda _: (_ for _ in ()).throw(OSError))
+    assert View.choose().width == output.WIDTH
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_colours_and_widths_change_no_character(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """With colours forced through a pipe a command says the same; lists and plans do have colours; JSON never has."""
+    status, plain, _ = run(capsys, *TABLES[name], "--color", "never")
+    colorful = run(capsys, *TABLES[name], "--color=always")[1]
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    forced, document = run(capsys, *TABLES[name])[1], run(capsys, *TABLES[name], "--json", "--color", "always")[1]
+
+    assert "\x1b" not in plain
+    assert CODE.search(colorful)
+    assert forced == colorful
+    assert [line.rstrip() for line in CODE.sub("", colorful).splitlines()] == plain.splitlines()
+    assert "\x1b" not in document
+    assert run(capsys, *TABLES[name], "--no-color")[:2] == (status, plain)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_word_is_cut(capsys: Capture, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """At any width every word of the pipe is there as a whole: ids, numbers and commands are never wrapped."""
+    words = set(run(capsys, *TABLES[name])[1].split())
+    for columns in ("40", "60", "80"):
+        monkeypatch.setenv("COLUMNS", columns)
+        narrow = set(run(capsys, *TABLES[name])[1].split())
+        # Bars are as long as there is room for.
+        assert {word for word in words - narrow if not set(word) <= set("█░")} == set()
+
+
+def test_a_pipe_has_no_width(capsys: Capture) -> None:
+    """One line for each model and each note, however long."""
+    lines = run(capsys, "models")[1].splitlines()
+
+    assert len(lines) > 100
+    assert all(re.match(r"\S+", line) for line in lines)
+    _, text, _ = run(capsys, "gpus", "a100-sxm4-80gb")
+    assert max(map(len, text.splitlines())) > 150
+    assert not any(line.startswith(" ") for line in text.splitlines())
+
+
+def test_verdicts_and_advice_have_colours(capsys: Capture) -> None:
+    """Green fits, red does not, commands are bold cyan; in a comparison too."""
+    fits = run(capsys, QWEN, "--seq", "1k", "--gpu", "l40s", "--color", "always")[1]
+    fails = run(capsys, QWEN, "--gpu", "l4", "--batch", "99", "--color", "always")[1]
+    both = run(capsys, "compare", QWEN, "--seq", "1k", "--gpu", "l40s,t4", "--color", "always")[1]
+
+    assert "\x1b[1;32m" in fits
+    assert "\x1b[1;31m" in fails
+    assert "\x1b[1;36m" in fails
+    assert "\x1b[32mfits" in both
+    assert "\x1b[31mdoes not fit" in both
+
+
+def test_brief_and_verbose(capsys: Capture, tmp_path: Path) -> None:
+    """One is the beginning of the usual table, the other has more of it; the document is the same with both."""
+    words = (QWEN, "--seq", "32k", "--gpu", "l4", "--engine", "vllm")
+    usual, brief, verbose = (run(capsys, *words, *more)[1] for more in ((), ("--brief",), ("-v",)))
+
+    assert usual.startswith(brief.rstrip("\n"))
+    assert len(brief.splitlines()) < 24 < len(usual.splitlines()) < len(verbose.splitlines())
+    assert run(capsys, *words, "--verbose")[1] == verbose
+    assert run(capsys, *words, "--json", "--brief") == run(capsys, *words, "--json", "-v") == run(capsys, *words, "--json")
+    assert run(capsys, *words, "--brief", "-v")[0] == 2
+    config = tmp_path / "my model.json"
+    config.write_text(
+        '{"model_type": "llama", "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}', encoding="utf-8"
+    )
+    asked = run(capsys, str(config), "--seq", "8", "--token", "hf_secret", "--dtype", "fp16", "--brief")[1]
+    assert f"kvplan '{config}' --seq 8 --dtype fp16 --gpu " in asked
+    assert "secret" not in asked
+
+
+def test_the_counts_of_a_check_are_on_the_first_screen(capsys: Capture, tmp_path: Path) -> None:
+    """They are the last line, and the first of an answer that is longer than a screen."""
+    for checks, first in ((2, False), (30, True)):
+        file = tmp_path / "kvplan.yaml"
+        rows = "".join(f"- {{name: n{n}, model: {QWEN}, seq: 1k, max_cache: 1GiB}}\n" for n in range(checks))
+        file.write_text(f"schema_version: 1\nchecks:\n{rows}", encoding="utf-8")
+        lines = run(capsys, "check", str(file))[1].splitlines()
+
+        assert lines[-1] == f"{checks} checks: {checks} hold"
+        assert (lines[0] == lines[-1]) == first
+
+
+def test_verdicts_of_a_comparison_come_first(capsys: Capture) -> None:
+    """Before the bytes that they follow from."""
+    text = run(capsys, *TABLES["compare"])[1]
+
+    assert text.index("verdict") < text.index("ratio")

@@ -1,0 +1,216 @@
+"""The first screen of a plan: 24 lines of 80 columns hold the answer, whatever the plan."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hwcalc.engines.pool import Try
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import replace
+from hwcalc.hardware import detect
+from hwcalc.library.plan import plan
+from hwcalc.planner.result import Plan
+from hwcalc.profiles.examples import EXAMPLES
+from hwcalc.profiles.gpus import find_gpu
+from hwcalc.report.glance import FEW_NOTES, SCREEN, notes_of
+from hwcalc.report.markdown import plan_markdown
+from hwcalc.report.summary import model_lines, verdict
+from hwcalc.report.table import plan_table
+from hwcalc.units import human_bytes
+
+LINES, COLUMNS = SCREEN
+MODELS: Final = (
+    "Qwen/Qwen3-8B",
+    "meta-llama/Llama-3.3-70B-Instruct",
+    "deepseek-ai/DeepSeek-V3",
+    "openai/gpt-oss-20b",
+    "google/gemma-3-27b-it",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "tiiuae/Falcon-H1-34B-Base",
+    "state-spaces/mamba-1.4b-hf",
+    "meta-llama/Llama-3.2-90B-Vision-Instruct",
+)
+HARDWARE: Final[tuple[dict[str, Any], ...]] = (
+    {"gpu": "l4"},
+    {"gpu": "h100-sxm5-80gb", "gpus": 4},
+    {"gpu": "h200-sxm-141gb", "gpus": 8, "tp": 8},
+    {"kv_memory": "10GiB"},
+)
+REQUESTS: Final[tuple[dict[str, Any], ...]] = ({"seq": "32k", "batch": 20}, {"seq": 2048}, {"seq": "1M", "batch": 3})
+
+
+@cache
+def plans() -> tuple[Plan, ...]:
+    """Every model on all hardware with each engine and request, where the engine takes it."""
+    out = []
+    for model, engine, hardware, request in product(MODELS, ("reference", "vllm"), HARDWARE, REQUESTS):
+        try:
+            out.append(plan(model, engine=engine, **hardware, **request))
+        except KvplanError:
+            continue
+
+    assert {one.fit.verdict.text for one in out if one.fit} >= {"fits", "does not fit"}
+    assert len(out) > 100
+    return tuple(out)
+
+
+def screen(text: str) -> list[str]:
+    """The lines of a terminal of 80 columns, which wraps longer lines by itself."""
+    return [line[start : start + COLUMNS] for line in text.splitlines() for start in range(0, max(1, len(line)), COLUMNS)]
+
+
+def answer(text: str) -> str:
+    """The first paragraphs, up to the detail: model and request, then the verdict and its lines."""
+    return "\n\n".join(text.split("\n\n")[:2])
+
+
+def test_the_answer_is_on_the_first_screen() -> None:
+    """Model, verdict, what is needed, how many, how long and what to change: in the first 24 lines, and ``--brief`` is no more."""
+    for one in plans():
+        whole, brief = plan_table(one, width=COLUMNS), plan_table(one, width=COLUMNS, detail="brief")
+        first = answer(whole)
+
+        assert len(screen(first)) <= LINES, first
+        assert one.model.id in first
+        assert " ".join(verdict(one).split()) in " ".join(first.split())
+        assert "\n  needs " in first
+        assert one.fit is not None
+        tries = [line for line in first.splitlines() if line.startswith("  try ")]
+        assert len(tries) >= min(1, len(one.fit.suggestions))
+        assert whole.startswith(answer(brief))
+        assert len(brief.splitlines()) < len(whole.splitlines())
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+def test_lines_fit_the_terminal(columns: int) -> None:
+    """Only commands, which are copied whole, and rows of numbers are longer than a line; numbers are not cut."""
+    for one in plans()[::7]:
+        for line in plan_table(one, width=columns).splitlines():
+            assert len(line) <= columns or line.startswith(("  try ", " " * 40)) or re.match(r" +.+  +[\d,]+ B", line), line
+
+
+def test_many_long_commands_leave_room_for_the_verdict() -> None:
+    """As many as there is room for, at least one; the line below says how to see the others, and ``-v`` shows them."""
+    one = next(one for one in plans() if one.fit and one.fit.suggestions)
+    assert one.fit is not None
+    long = tuple(Try(flag=f"kvplan org/model --engine vllm {'--option value ' * 9}--n {n}", effect="holds 10") for n in range(9))
+    many = replace(one, fit=replace(one.fit, suggestions=long))
+    first = answer(plan_table(many, width=COLUMNS))
+
+    assert len(screen(first)) <= LINES
+    shown = first.count("  try ")
+    assert 1 <= shown < 9
+    assert f"{9 - shown} more: -v" in first
+    assert plan_table(many, width=COLUMNS, detail="full").count("  try ") == 9
+    # Whole, so that it can be copied.
+    assert all(f"  {one.flag}\n" in first for one in long[:shown])
+    assert first.count("holds 10") == shown
+
+
+def test_the_table_says_what_the_document_says() -> None:
+    """Needed, usable, cache and the parts of a GPU are those of the JSON."""
+    for one in plans()[::5]:
+        document = json.loads(json.dumps(one.to_dict()))
+        text = " ".join(plan_table(one).split())
+        fit, gpu = document["fit"], document["memory"]["per_gpu"]
+
+        assert f"needs {human_bytes(fit['needed_bytes'])}" in text
+        assert f"of {human_bytes(fit['usable_bytes'])}" in text
+        assert human_bytes(document["cache"]["total_bytes"]) in text
+        if fit["budget"] is not None:
+            assert sum(gpu[name] for name in ("weights", "cache", "activations", "overhead")) == fit["needed_bytes"]
+
+
+def test_without_hardware_one_line_says_how_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card that the model may fit; this machine's own where there is one; none without a command or where nobody can say."""
+    one = plan("Qwen/Qwen3-8B", seq="32k")
+    monkeypatch.setattr("hwcalc.hardware.detect.gpu_in_sight", lambda: False)
+    for shown in (
+        plan_table(one, command="kvplan Qwen/Qwen3-8B"),
+        plan_table(one, command="kvplan Qwen/Qwen3-8B", detail="brief"),
+    ):
+        assert shown.count("  ask      kvplan Qwen/Qwen3-8B --gpu l40s") == 1
+    large = plan_table(plan("deepseek-ai/DeepSeek-V3", seq="32k"), command="kvplan m")
+    assert "kvplan m --gpu h200-sxm-141gb --gpus 8" in large
+    assert "  ask" not in plan_table(one)
+    assert "  ask" not in plan_table(one, command="kvplan m", quiet=True)
+    assert "  ask" not in plan_table(plans()[0], command="kvplan m")
+    monkeypatch.setattr("hwcalc.hardware.detect.gpu_in_sight", lambda: True)
+    assert "kvplan m --gpu local" in plan_table(one, command="kvplan m")
+
+
+def test_a_gpu_in_sight_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No interface is asked: only whether a driver's file is there, or that it is a Mac with a chip of Apple's."""
+    monkeypatch.setattr(detect, "PROBES", ())
+    monkeypatch.setattr(detect, "bounded_output", None)
+    monkeypatch.setattr(detect, "_DEVICES", ())
+    monkeypatch.setattr("sys.platform", "linux")
+    assert not detect.gpu_in_sight()
+    monkeypatch.setattr(detect, "_DEVICES", (Path("/"),))
+    assert detect.gpu_in_sight()
+    machine = type("Machine", (), {"machine": "arm64"})
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("os.uname", machine)
+    assert detect.gpu_in_sight()
+
+
+def test_examples_are_as_their_profiles() -> None:
+    """Sizes that an example goes by are those of the files, in rising order."""
+    assert [find_gpu(name).memory_marketing_gb for name, _ in EXAMPLES] == [size for _, size in EXAMPLES]
+    assert [find_gpu(name).id for name, _ in EXAMPLES] == [name for name, _ in EXAMPLES]
+    assert sorted(EXAMPLES, key=lambda one: one[1]) == list(EXAMPLES)
+
+
+def test_few_notes_and_the_weightiest_first() -> None:
+    """Three, or four if there is only one more; ``-v`` shows all; warnings are always shown."""
+    for one in plans()[::3]:
+        few, more = notes_of(one)
+        every, none = notes_of(one, full=True)
+
+        assert len(every) == len(one.notes) + 1
+        assert (none, few) == (0, every[: len(few)])
+        assert len(few) + more == len(every)
+        assert len(few) <= FEW_NOTES + 1
+        text, whole = plan_table(one), plan_table(one, detail="full")
+        assert (f"{more} more notes: -v" in text) == bool(more)
+        assert "more notes" not in whole
+        assert all(note.message in shown for note in one.warnings for shown in (text, whole, plan_table(one, detail="brief")))
+    several = next(one for one in plans() if notes_of(one)[1])
+    defaults = [note.message for note in several.notes if note.code.startswith("default-")]
+    assert not set(defaults) & set(notes_of(several)[0][:1])
+
+
+def test_verbose_has_every_tensor_and_every_term() -> None:
+    """Nothing of the usual table is missing, and tensors, parts of weights and terms of the budget come to it."""
+    one = plan("google/gemma-3-27b-it", seq="32k", engine="vllm", gpu="h100-sxm5-80gb")
+    usual, whole = plan_table(one), plan_table(one, detail="full")
+
+    assert set(usual.splitlines()) <= set(whole.splitlines())
+    assert one.fit is not None
+    assert one.fit.budget is not None
+    names = {tensor.name for tensor in one.cache.tensors} | {part.name for part in one.fit.budget.parts}
+    for name in names | {group.kind for group in one.cache.groups}:
+        assert f"\n  {name} " in whole
+    assert (
+        plan_markdown(one, detail="brief").count("\n")
+        < plan_markdown(one).count("\n")
+        < plan_markdown(one, detail="full").count("\n")
+    )
+
+
+def test_a_plan_without_hardware_is_brief_too() -> None:
+    """The cache, the weights and their sum in a dozen lines; the layers below are left out."""
+    one = plan("Qwen/Qwen3-8B", seq="32k")
+    text = plan_table(one, detail="brief", width=COLUMNS)
+
+    assert len(text.splitlines()) <= 12
+    assert f"{one.cache.total_bytes:,} B" in text
+    assert model_lines(one)[2] not in text
+    assert model_lines(one)[2] in plan_table(one)
