@@ -30,7 +30,9 @@ from hwcalc.profiles.catalog import (
 from tests.paths import ROOT
 
 FILES: Final = sorted(BUILT_IN.glob("*/*.json"))
-PUBLISHED_FILES: Final = r"(a copy in [\w.-]+/[\w.-]+, [\w./-]+, )?config\.json( and hf_quant_config\.json)? of https://huggingface\.co/"
+PUBLISHED_FILES: Final = (
+    r"(a copy in [\w.-]+/[\w.-]+, [\w./-]+, )?config\.json( and hf_quant_config\.json)? of https://huggingface\.co/"
+)
 """The sources of a config that is called published: the file, or a copy of it that names its repository and path.
 
 Whatever else a source names, its keys were not seen in a published file."""
