@@ -215,9 +215,9 @@ def test_no_size_is_the_largest() -> None:
     notes: list[Note] = []
 
     assert load_gpu("m4-max", notes).memory_marketing_gb == 128
-    assert [note.code for note in notes] == ["memory-option", "metal-limit"]
-    assert "48, 64 or 128" in notes[0].message
-    assert "--gpu apple-m4-max-40c-64gb" in notes[0].message
+    assert [note.code for note in notes] == ["gpu-name", "memory-option", "metal-limit"]
+    assert "48, 64 or 128" in notes[1].message
+    assert "--gpu apple-m4-max-40c-64gb" in notes[1].message
     assert find_gpu("apple-m4-max-40c-64gb").memory_marketing_gb == 64
     # 55,662.79 x 10^6 bytes, read of a Mac with 64 GB, are 51.84 GiB.
     load_gpu("m4-max-64", notes := [])
