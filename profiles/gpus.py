@@ -37,6 +37,7 @@ __all__ = [
     "gpu_aliases",
     "list_gpus",
     "nearest",
+    "other_forms",
     "parse_gpu",
     "usable_mib",
     "user_folder",
@@ -50,6 +51,7 @@ ALIASES: Final = Path(__file__).with_name("gpu_aliases.yaml")
 _SPOKEN = re.compile(r"[a-z0-9 _-]{1,64}", re.ASCII)
 _SIZED = re.compile(r"(.*[a-z0-9])[ _-]+([1-9][0-9]{0,3}) ?(?:gi?b?)?", re.ASCII)
 _CORES = re.compile(r"-[0-9]{1,3}c$")
+_FORM = re.compile(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
 
 
 class UnknownGpuError(LookupError):
@@ -123,6 +125,21 @@ def _family(gpu_id: str) -> list[tuple[Path, bool]]:
     """The files of accelerators that differ only in their cores: ``apple-m4-max-32c`` for ``apple-m4-max-40c``."""
     stem = _CORES.sub("", gpu_id)
     return [file for name, file in _paths().items() if name != gpu_id and _CORES.sub("", name) == stem]
+
+
+def other_forms(name: str, gpu_id: str) -> tuple[str, ...]:
+    """The other accelerators that ``name`` could mean besides ``gpu_id``: the same one with other memory, on another socket, with other cores.
+
+    An id, or a name that says all of this, has none.
+
+    >>> other_forms("h100", "h100-sxm5-80gb"), other_forms("a100-80gb", "a100-sxm4-80gb"), other_forms("4090", "rtx-4090")
+    (('h100-nvl-94gb', 'h100-pcie-80gb'), ('a100-pcie-80gb',), ())
+    """
+    query, family = _squashed(name), _FORM.sub("", gpu_id)
+    start, said, form = query.partition(_squashed(family).removeprefix("rtx"))
+    if name.strip().lower() == gpu_id or not said or start not in ("", "rtx"):
+        return ()
+    return tuple(one for one in list_gpus() if one != gpu_id and _FORM.sub("", one) == family and form in _squashed(one))
 
 
 def list_gpus() -> tuple[str, ...]:

@@ -6,9 +6,11 @@
     python scripts/build_catalog.py FACTS.jsonl --check                # exit 1 if a file is missing or differs
     python scripts/build_catalog.py config.json --id org/name          # write one model from its own config.json
 
-A line of FACTS.jsonl is ``{"model_id", "fidelity", "released", "n_params_published", "config"}``. ``recorded`` is the day a
-model's facts came in: ``--recorded`` (today), but a file whose facts did not change keeps its own. Files of models that
-the input does not name are left as they are. The same input gives the same bytes.
+A line of FACTS.jsonl is ``{"model_id", "fidelity", "released", "n_params_published", "config"}``, and may have ``source`` (words, for
+a config that is not the model's own file) and ``n_params_source``. ``recorded`` is the day a model's facts came in: ``--recorded``
+(today), but a file whose facts did not change keeps its own. Files of models that the input does not name are left as they are, and so
+are those that ``catalog_mended.yaml`` names: they were mended after they were written, for the reason that stands there. The same input
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from hwcalc.profiles.catalog import BUILT_IN, FIELDS, SCHEMA_VERSION, is_model_id, parse_entry
 from hwcalc.sources.quantized import with_quantization
 
 WIDTH = 120
+MENDED = Path(__file__).with_name("catalog_mended.yaml")
 
 # Clamps of the time step, with an infinite bound that strict JSON cannot write. They bear on no byte.
 LEFT_OUT = frozenset({"time_step_limit"})
@@ -110,14 +115,19 @@ def entry_of(row: Mapping[str, Any], recorded: str) -> dict[str, Any]:
     """One line of facts as the catalog keeps it."""
     total, elements = published_counts(row)
     address = f"https://huggingface.co/{row['model_id']}"
+    copied = f"config.json of {address}" if row["fidelity"].startswith("published") else address
+    counts: dict[str, Any] | None = None
+    if total:
+        counts = {"total": total, "active": None, "mtp": None, "definition": "published"}
+        counts |= {"source": row["n_params_source"]} if row.get("n_params_source") else {}
     entry = {
         "schema_version": SCHEMA_VERSION,
         "id": row["model_id"],
         "released": row["released"],
         "recorded": recorded,
-        "source": f"config.json of {address}" if row["fidelity"].startswith("published") else address,
+        "source": f"{row['source']}, {copied}" if row.get("source") else copied,
         "fidelity": row["fidelity"],
-        "parameters": {"total": total, "active": None, "mtp": None, "definition": "published"} if total else None,
+        "parameters": counts,
         "stored_elements": elements,
         "weight_bytes": None,
         "config": ordered(shortened(row["config"])),
@@ -154,6 +164,12 @@ def rows_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def mended() -> frozenset[str]:
+    """The ids whose files are kept as they are."""
+    reasons: dict[str, list[str]] = yaml.safe_load(MENDED.read_text(encoding="utf-8"))
+    return frozenset(model_id for ids in reasons.values() for model_id in ids)
+
+
 def files_of(rows: list[dict[str, Any]], target: Path, recorded: str) -> Iterator[tuple[Path, str]]:
     """Path and text of every file; a file whose facts are the same as before keeps the day they came in."""
     for row in rows:
@@ -183,16 +199,21 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--parameters", type=int, help="with --id: the published number of parameters")
     arguments = parser.parse_args(words)
     files = list(files_of(rows_of(arguments), arguments.target, arguments.recorded))
-    differing = [path for path, text in files if not path.exists() or path.read_text(encoding="utf-8") != text]
+    kept = mended() if arguments.target == BUILT_IN and not arguments.id else frozenset()
+    changed = {path for path, text in files if not path.exists() or path.read_text(encoding="utf-8") != text}
+    of_hand = {path for path, _ in files if f"{path.parent.name}/{path.name.removesuffix('.json')}" in kept}
+    differing = sorted((changed - of_hand) | {path for path in of_hand if not path.exists()})
     if arguments.check:
+        for path in sorted(of_hand - changed):
+            print(f"{path.parent.name}/{path.name} is as its facts say: take it out of {MENDED.name}", file=sys.stderr)
         for path in differing:
             print(f"{path.parent.name}/{path.name} differs: run scripts/build_catalog.py", file=sys.stderr)
-        return 1 if differing else 0
+        return 1 if differing or of_hand - changed else 0
     for path, text in files:
         if path in differing:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    print(f"{len(files)} models, {len(differing)} files written", file=sys.stderr)
+    print(f"{len(files)} models, {len(differing)} files written, {len(of_hand)} mended ones kept", file=sys.stderr)
     return 0
 
 

@@ -82,7 +82,7 @@ def run(
             "" if model.parameters is None else str(model.parameters) if view.format == "csv" else parameters(model.parameters),
             model.released or "",
             model.source,
-            model.fidelity or "",
+            (model.fidelity or "") if view.format == "csv" else (model.fidelity or "").partition(",")[0],
         )
         for model in found
     ]

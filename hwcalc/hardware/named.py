@@ -40,7 +40,13 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
         with profile_errors():
             gpu = local_gpu(notes)
     else:
+        from hwcalc.profiles.gpus import other_forms
+
         gpu = gpu_named(name, "--gpu")
+        if others := other_forms(name, gpu.id):
+            notes.append(
+                Note(code="gpu-name", message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.")
+            )
     _remarks(gpu, notes)
     return gpu
 

@@ -1,7 +1,8 @@
 """Find the description of a model. :func:`resolve` takes a path or an id, :func:`resolve_stream` takes an open file.
 
 The order is explicit path, Hugging Face cache, catalog, Hub, so a model on this machine needs no network. With a revision, an
-endpoint or a token, the Hub comes before the catalog. Every :class:`~hwcalc.model.RawModel` names its source. Remote code never
+endpoint or a token, the Hub comes before the catalog. A name that is no id is taken for the only model here that it can mean, with a
+note; two are never guessed between. Every :class:`~hwcalc.model.RawModel` names its source. Remote code never
 runs.
 """
 
@@ -12,7 +13,7 @@ import re
 from pathlib import Path
 from typing import IO
 
-from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UnsupportedError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
@@ -92,9 +93,23 @@ def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
     """The sources in the order in which they are asked. The first one that has the model answers."""
     if refresh:
         return (_find_on_hub, find_cached, find_in_catalog)
-    if wanted.revision or wanted.token or wanted.endpoint:
-        return (find_cached, _find_on_hub, find_in_catalog)
-    return (find_cached, find_in_catalog, _find_on_hub)
+    if wanted.endpoint:
+        return (find_cached, _find_on_hub, find_in_catalog, _find_by_name)
+    if wanted.revision or wanted.token:
+        return (find_cached, _find_by_name, _find_on_hub, find_in_catalog)
+    return (find_cached, find_in_catalog, _find_by_name, _find_on_hub)
+
+
+def _find_by_name(wanted: Wanted) -> RawModel | Absent:
+    """The only model of this machine's that the name can mean, from the source that has it."""
+    from hwcalc.sources.by_name import meant
+
+    found = meant(wanted.id)
+    if found is None:
+        return Absent(place="")
+    model_id, message = found
+    raw = _ask(replace(wanted, id=model_id), None, refresh=False)
+    return replace(raw, notes=(Note(code="model-name", message=message), *raw.notes))
 
 
 def _find_on_hub(wanted: Wanted) -> RawModel | Absent:
@@ -116,7 +131,10 @@ def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
     for source in _order(wanted, refresh=refresh):
         # The catalog describes the main branch, so it may replace a Hub that cannot be reached.
         instead = wanted.revision == "main" and absent and absent[-1].error is not None
-        answer = source(replace(wanted, revision=None) if instead else wanted)
+        try:
+            answer = source(replace(wanted, revision=None) if instead else wanted)
+        except HubError as error:
+            raise _with_guess(error, wanted) from None
         if isinstance(answer, RawModel):
             notes = [note for miss in absent if (note := _remark(miss, answer)) is not None]
             return replace(answer, notes=(*notes, *answer.notes)) if notes else answer
@@ -125,7 +143,7 @@ def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
             wanted = replace(wanted, offline=True)
     for miss in absent:
         if miss.error is not None:
-            raise _with_way_out(miss.error, wanted)
+            raise _with_guess(_with_way_out(miss.error, wanted), wanted)
     raise _not_found(wanted, absent)
 
 
@@ -138,6 +156,14 @@ def _remark(miss: Absent, answer: RawModel) -> Note | None:
 def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
     if wanted.revision is not None and not isinstance(find_in_catalog(replace(wanted, revision=None)), Absent):
         error.hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
+    return error
+
+
+def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:
+    """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first."""
+    guess = _guess(wanted.id)
+    if guess and wanted.id not in guess:
+        error.hint = f"{guess} {error.hint}".rstrip()
     return error
 
 
@@ -174,7 +200,7 @@ def _not_a_model(text: str) -> KvplanError:
 
 def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
     what = shown(wanted.id) if wanted.revision is None else f"{shown(wanted.id)} at revision {shown(wanted.revision)}"
-    places = " nor in ".join(miss.place for miss in absent)
+    places = " nor in ".join(miss.place for miss in absent if miss.place)
     remarks = "".join(f" {_sentence(miss.remark)}" for miss in absent if miss.remark)
     if wanted.revision is not None and any("keeps no revisions" in miss.remark for miss in absent):
         hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"

@@ -30,8 +30,12 @@ from hwcalc.profiles.catalog import (
 from tests.paths import ROOT
 
 FILES: Final = sorted(BUILT_IN.glob("*/*.json"))
-PUBLISHED_FILES: Final = r"config\.json( and hf_quant_config\.json)? of https://huggingface\.co/"
-"""The sources of a config that is called published: whatever else a source names, its keys were not seen in a published file."""
+PUBLISHED_FILES: Final = (
+    r"(a copy in [\w.-]+/[\w.-]+, [\w./-]+, )?config\.json( and hf_quant_config\.json)? of https://huggingface\.co/"
+)
+"""The sources of a config that is called published: the file, or a copy of it that names its repository and path.
+
+Whatever else a source names, its keys were not seen in a published file."""
 FIDELITIES: Final = {"published", "published keys, re-serialised", "reconstructed, geometry cross-checked"}
 
 
@@ -363,6 +367,38 @@ def test_lists_of_modules_are_short(builder: ModuleType, tmp_path: Path) -> None
         "quant_algo": "FP8",
         "exclude_modules": ["model.layers.0.mlp.experts", "lm_head"],
     }
+
+
+def test_what_was_mended_is_kept(builder: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Older facts do not undo it; a file that is as its facts say needs no reason."""
+    facts, kept = tmp_path / "facts.jsonl", builder.mended()
+    model_id = "google/gemma-2-9b-it"
+
+    assert kept <= set(list_models())
+    facts.write_text(json.dumps(ROW | {"model_id": model_id}), encoding="utf-8")
+    assert model_id in kept
+    assert builder.main([str(facts), "--check"]) == 0
+    facts.write_text(json.dumps(ROW | {"model_id": "google/gemma-2b"}), encoding="utf-8")
+    assert builder.main([str(facts), "--check"]) == 1
+    entry = json.loads((BUILT_IN / f"{model_id}.json").read_text(encoding="utf-8"))
+    row = {"model_id": model_id, "n_params_published": entry["parameters"]["total"], "config": entry["config"]}
+    facts.write_text(json.dumps(row | {key: entry[key] for key in ("fidelity", "released")}), encoding="utf-8")
+    assert builder.main([str(facts), "--check"]) == 1
+    assert "take it out of catalog_mended.yaml" in capsys.readouterr().err
+
+
+def test_a_row_may_name_its_sources(builder: ModuleType) -> None:
+    """A config that is not the model's own file says where its keys are from."""
+    row = {
+        "fidelity": "reconstructed, geometry cross-checked",
+        "source": "a list",
+        "n_params_source": "another list",
+        "n_params_published": 7,
+    }
+    entry = builder.entry_of(ROW | row, "2026-11-22")
+
+    assert entry["source"] == f"a list, https://huggingface.co/{ROW['model_id']}"
+    assert entry["parameters"] == {"total": 7, "active": None, "mtp": None, "definition": "published", "source": "another list"}
 
 
 def test_the_recipe_adds_a_model(builder: ModuleType, own: Path, tmp_path: Path) -> None:

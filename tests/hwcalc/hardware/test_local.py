@@ -296,8 +296,15 @@ def test_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         ("NVIDIA GeForce RTX 4060 Ti", 16_380, "rtx-4060-ti-16gb"),
         ("NVIDIA GB10", None, "dgx-spark-gb10"),
         # Others of these names: 8 GB instead of 12 and 16.
-        ("NVIDIA GeForce RTX 3060", 8_192, None),
-        ("NVIDIA GeForce RTX 4060 Ti", 8_188, None),
+        ("NVIDIA GeForce RTX 3060", 8_192, "rtx-3060-8gb"),
+        ("NVIDIA GeForce RTX 4060 Ti", 8_188, "rtx-4060-ti-8gb"),
+        ("NVIDIA GeForce RTX 3080", 12_288, "rtx-3080-12gb"),
+        ("NVIDIA GeForce RTX 3080 Laptop GPU", 16_384, "rtx-3080-laptop-16gb"),
+        ("NVIDIA GeForce RTX 5060 Ti", 8_151, "rtx-5060-ti-8gb"),
+        ("NVIDIA GeForce RTX 4060 Laptop GPU", 8_188, "rtx-4060-laptop"),
+        ("Tesla P40", 24_576, "p40-pcie-24gb"),
+        # A form that is not known: an H100 with 64 GB.
+        ("NVIDIA H100 64GB", 65_247, None),
         ("NVIDIA GeForce RTX 9999", 40_000, None),
         ("???", 40_000, None),
     ],

@@ -48,6 +48,7 @@ OUTSIDE: Final = frozenset(
         "exaone",
         "grok-1",
         "hunyuan",
+        "internlm",
         "internlm2",
         "kimi_k2",
         "kimi_k3",

@@ -74,22 +74,15 @@ def test_a_broken_file_of_the_users_own_stops(own: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("given", "meant"),
     [
-        ("Qwen3-8B", "Qwen/Qwen3-8B"),
-        ("qwen3-8b", "Qwen/Qwen3-8B"),
-        ("qwen/qwen3-8b", "Qwen/Qwen3-8B"),
-        ("Qwen/Qwen3-8b", "Qwen/Qwen3-8B"),
         ("qwen/Qwen-3-8B", "Qwen/Qwen3-8B"),
         ("someone/Qwen3-8B", "Qwen/Qwen3-8B"),
-        ("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
         ("deepseek v3", "deepseek-ai/DeepSeek-V3"),
-        ("DeepSeek-V3", "deepseek-ai/DeepSeek-V3"),
         ("gpt-oss", "openai/gpt-oss-20b"),
         ("gpt-oss-20", "openai/gpt-oss-20b"),
-        ("Mixtral-8x7B", "mistralai/Mixtral-8x7B-v0.1"),
     ],
 )
 def test_a_wrong_id_is_answered_with_the_nearest(given: str, meant: str) -> None:
-    """In any case, with another org or none; it is never taken for what was meant."""
+    """With another org, with letters that differ, or where two are meant: never taken for one of them."""
     error = refused(given)
 
     assert isinstance(error, ModelNotFoundError)

@@ -237,14 +237,14 @@ def test_a_renamed_model(hub: Path, loopback: Hub) -> None:
     """Its new name is said and used; the cache knows it by the one that was asked for, so that the next plan finds it."""
     loopback.add("new-org/new-name", MODEL)
     loopback.names["org/name"] = "new-org/new-name"
-    loopback.names["gpt2"] = "new-org/new-name"
+    loopback.names["old-name"] = "new-org/new-name"
     raw = planned()
 
     assert (raw.id, raw.revision, [note.code for note in raw.notes]) == ("org/name", COMMIT, ["renamed"])
     assert "new-org/new-name" in raw.notes[0].message
     assert loopback.asked[-1].path.startswith("/new-org/new-name/resolve/")
     assert planned().source == "hf-cache"
-    assert (planned("gpt2").id, planned("gpt2").source) == ("gpt2", "hf-cache")
+    assert (planned("old-name").id, planned("old-name").source) == ("old-name", "hf-cache")
 
 
 PARAMS = {

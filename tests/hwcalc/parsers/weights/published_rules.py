@@ -37,7 +37,7 @@ def hidden(model: ModelSpec) -> int:
 
 def depth(model: ModelSpec) -> int:
     """Its layers."""
-    layers: int = text(model)["num_hidden_layers"]
+    layers: int = text(model).get("num_hidden_layers") or text(model)["n_layer"]
     return layers
 
 
@@ -164,6 +164,13 @@ def layer_scalars(model: ModelSpec) -> int:
     return depth(model)
 
 
+def standardised(model: ModelSpec) -> int:
+    """Gemma-4's tower ends with a mean and a scale of each of its numbers: buffers."""
+    tower = model.config["vision_config"]
+    assert tower["standardize"]
+    return 2 * int(tower["hidden_size"])
+
+
 def _mlp(model: ModelSpec) -> int:
     return 3 * hidden(model) * int(text(model)["intermediate_size"])
 
@@ -180,6 +187,13 @@ def _joined_layer(model: ModelSpec, queries: int, keys: int, values: int, output
     """An attention, a dense MLP, the projection of two hidden states to one, and five norms."""
     width = hidden(model)
     return width * (queries + keys + values + output) + _mlp(model) + 2 * width * width + 5 * width
+
+
+def exaone_mtp(model: ModelSpec) -> int:
+    """A layer with a dense MLP and norms of query and key; its tables are the model's (vLLM, exaone_moe_mtp.py)."""
+    config = text(model)
+    heads, groups, head = config["num_attention_heads"], config["num_key_value_heads"], config["head_dim"]
+    return _joined_layer(model, heads * head, groups * head, groups * head, heads * head) + 2 * int(head)
 
 
 def mimo_mtp(model: ModelSpec) -> int:

@@ -30,19 +30,26 @@ EXPLAINED: Final[Mapping[str, tuple[Rule, ...]]] = {
             "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-BF16",
             "Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-9B",
             "Qwen/Qwen3.5-27B", "Qwen/Qwen3.5-35B-A3B", "Qwen/Qwen3.5-122B-A10B", "Qwen/Qwen3.5-397B-A17B", "Qwen/Qwen3.6-27B",
-            "Qwen/Qwen3.6-35B-A3B", "XiaomiMiMo/MiMo-7B-Base",
+            "Qwen/Qwen3.6-35B-A3B", "XiaomiMiMo/MiMo-7B-Base", "XiaomiMiMo/MiMo-7B-RL", "Qwen/Qwen3-Next-80B-A3B-Thinking",
+            "Qwen/Qwen3.5-0.8B-Base", "Qwen/Qwen3.5-2B-Base", "Qwen/Qwen3.5-4B-Base", "Qwen/Qwen3.5-9B-Base", "Qwen/Qwen3.8-27B",
+            "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16",
         ),
         (rules.mtp,),
     ),
     **dict.fromkeys(
         (
             "deepseek-ai/DeepSeek-V3.2", "tencent/Hy3-preview", "zai-org/GLM-4.5", "zai-org/GLM-4.7", "zai-org/GLM-4.7-Flash",
-            "zai-org/GLM-5", "zai-org/GLM-5.1", "zai-org/GLM-5.2", "zai-org/GLM-5.2-FP8", "zai-org/GLM-5.3",
+            "zai-org/GLM-5", "zai-org/GLM-5.1", "zai-org/GLM-5.2", "zai-org/GLM-5.2-FP8", "zai-org/GLM-5.3", "deepseek-ai/DeepSeek-R1",
+            "zai-org/GLM-4.5-Air", "zai-org/GLM-4.5-Base",
         ),
         MTP,
     ),
     **dict.fromkeys(
-        ("deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1", "deepseek-ai/DeepSeek-V3.2-Exp", "zai-org/GLM-5.1-FP8"), TILES
+        (
+            "deepseek-ai/DeepSeek-V3", "deepseek-ai/DeepSeek-V3.1", "deepseek-ai/DeepSeek-V3.2-Exp", "zai-org/GLM-5.1-FP8",
+            "zai-org/GLM-5-FP8", "deepseek-ai/DeepSeek-V3-0324", "deepseek-ai/DeepSeek-R1-0528", "deepseek-ai/DeepSeek-V3.1-Terminus",
+        ),
+        TILES,
     ),
     **dict.fromkeys(("deepseek-ai/DeepSeek-V4-Flash", "deepseek-ai/DeepSeek-V4-Pro"), HASHED),
     **dict.fromkeys(
@@ -50,7 +57,7 @@ EXPLAINED: Final[Mapping[str, tuple[Rule, ...]]] = {
             "Aleph-Alpha/Kolibri-1", "inclusionAI/Ling-1T", "inclusionAI/Ling-flash-2.0", "inclusionAI/Ling-mini-2.0",
             "inclusionAI/Ring-1T", "MiniMaxAI/MiniMax-M2", "MiniMaxAI/MiniMax-M2.7", "MiniMaxAI/MiniMax-M3",
             "moonshotai/Kimi-K2.5", "moonshotai/Kimi-K2.6", "moonshotai/Kimi-K3", "moonshotai/Kimi-Linear-48B-A3B-Instruct",
-            "rednote-hilab/dots.llm1.inst",
+            "rednote-hilab/dots.llm1.inst", "MiniMaxAI/MiniMax-M2.1", "moonshotai/Kimi-Linear-48B-A3B-Base",
         ),
         (rules.router_bias,),
     ),
@@ -59,23 +66,31 @@ EXPLAINED: Final[Mapping[str, tuple[Rule, ...]]] = {
             "bigcode/starcoder", "google/gemma-4-26B-A4B", "ibm-granite/granite-3.0-1b-a400m-base",
             "ibm-granite/granite-3.0-3b-a800m-base", "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
             "OpenGVLab/InternVL3-8B-hf", "Qwen/Qwen1.5-0.5B", "Qwen/Qwen1.5-1.8B-Chat", "Qwen/Qwen3-1.7B", "tiiuae/falcon-7b",
-            "tiiuae/falcon-11B", "tiiuae/falcon-40b", "tiiuae/falcon-180B",
+            "tiiuae/falcon-11B", "tiiuae/falcon-40b", "tiiuae/falcon-180B", "tiiuae/falcon-7b-instruct", "bigcode/starcoder2-15b",
+            "bigcode/starcoder2-15b-instruct-v0.1", "Qwen/Qwen3-0.6B", "mistralai/Mistral-Small-3.2-24B-Instruct-2506",
         ),
         (rules.head_twice,),
     ),
     **dict.fromkeys(
-        ("01-ai/Yi-6B-200K", "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-13b-hf", "microsoft/Phi-3-small-8k-instruct"),
+        (
+            "01-ai/Yi-6B-200K", "meta-llama/Llama-2-7b-hf", "meta-llama/Llama-2-13b-hf", "microsoft/Phi-3-small-8k-instruct",
+            "meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-13b-chat-hf", "meta-llama/Llama-2-70b-chat-hf",
+        ),
         (rules.rotary_in_layers,),
     ),
     **dict.fromkeys(
         (
             "EleutherAI/pythia-12b", "EleutherAI/pythia-160m", "EleutherAI/pythia-1b", "EleutherAI/pythia-2.8b",
-            "EleutherAI/pythia-410m", "EleutherAI/pythia-6.9b",
+            "EleutherAI/pythia-410m", "EleutherAI/pythia-6.9b", "EleutherAI/pythia-1.4b",
         ),
         MASKS,
     ),
     **dict.fromkeys(
-        ("Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3-32B-FP8", "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic"), (rules.scales,)
+        (
+            "Qwen/Qwen3-235B-A22B-FP8", "Qwen/Qwen3-30B-A3B-FP8", "Qwen/Qwen3-32B-FP8",
+            "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic",
+        ),
+        (rules.scales,),
     ),
     **dict.fromkeys(
         (
@@ -91,14 +106,22 @@ EXPLAINED: Final[Mapping[str, tuple[Rule, ...]]] = {
         (*FOUR_BITS, rules.mtp_packed, rules.mtp_scales, rules.token_table),
     ),
     **dict.fromkeys(("google/gemma-4-E2B-it", "google/gemma-4-E4B-it"), (rules.shared_keys, rules.layer_scalars)),
+    **dict.fromkeys(("openai-community/gpt2", "openai-community/gpt2-medium"), (rules.masks,)),
+    **dict.fromkeys(("google/gemma-4-31B-it", "google/gemma-4-26B-A4B-it"), (rules.layer_scalars, rules.standardised)),
+    **dict.fromkeys(
+        ("moonshotai/Moonlight-16B-A3B", "moonshotai/Moonlight-16B-A3B-Instruct", "moonshotai/Kimi-K2-Instruct"),
+        (rules.router_bias, rules.rotary_in_layers),
+    ),
     "baidu/ERNIE-4.5-21B-A3B-PT": (rules.ernie_mtp,),
     "dots-studio/dots3-note-prev": (rules.dots_mtp, rules.router_bias, rules.tower_router_bias),
     "EleutherAI/gpt-neo-2.7B": (rules.masks_of_local_layers,),
+    "LGAI-EXAONE/K-EXAONE-236B-A23B": (rules.router_bias, rules.exaone_mtp),
     "microsoft/bitnet-b1.58-2B-4T": (rules.ternary,),
     "MiniMaxAI/MiniMax-M2.5": (rules.router_bias, rules.scales),
+    "mistralai/Devstral-Small-2-24B-Instruct-2512": (rules.static_scales,),
     "mistralai/Mistral-Small-4-119B-2603": (rules.static_scales,),
     "mistralai/Mixtral-8x22B-v0.1": (rules.padded_vocabulary,),
-    "moonshotai/Moonlight-16B-A3B": (rules.router_bias, rules.rotary_in_layers),
+    "moonshotai/Kimi-K2-Base": (rules.router_bias, rules.scales, rules.rotary_in_layers),
     "nvidia/GLM-5.3-NVFP4": (rules.packed, *MTP),
     "nvidia/MiniMax-M3-NVFP4": (rules.packed, rules.router_bias),
     "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4": (rules.packed, rules.scales, rules.router_bias),
@@ -116,8 +139,8 @@ EXPLAINED: Final[Mapping[str, tuple[Rule, ...]]] = {
 }  # fmt: skip
 
 ROUND: Final[Mapping[str, int]] = {
-    "facebook/opt-2.7b": 10**8, "facebook/opt-6.7b": 10**8, "facebook/opt-13b": 10**9, "facebook/opt-30b": 10**9,
-    "nvidia/NVIDIA-Nemotron-Nano-12B-v2": 10**7,
+    "facebook/opt-1.3b": 10**8, "facebook/opt-2.7b": 10**8, "facebook/opt-6.7b": 10**8, "facebook/opt-13b": 10**9, "facebook/opt-30b": 10**9,
+    "nvidia/NVIDIA-Nemotron-Nano-12B-v2": 10**7, "Zyphra/Zamba2-7B-Instruct": 10**7,
 }  # fmt: skip
 """Published counts that are round, and the unit to which they are."""
 
@@ -128,6 +151,7 @@ KIMI_K2: Final = (
 OPEN: Final[Mapping[str, tuple[tuple[Rule, ...], int, str]]] = {
     "hpcai-tech/grok-1": ((), -1_684_820_992, "314 billion, the publisher's figure, are those of the layers without the embedding, and cut"),
     "mistralai/Mistral-Large-3-675B-Instruct-2512": ((), -991_176_960, "675 billion, the card's figure, are 673 of language and 2.5 of the tower"),
+    "mistralai/Mistral-Medium-3.5-128B": ((), 3_717_755_648, "the catalog's config has the language part alone: no vision tower, no projector"),
     "moonshotai/Kimi-K2-Instruct-0905": ((rules.router_bias, rules.scales), 61 * 128, KIMI_K2),
     "moonshotai/Kimi-K2-Thinking": ((rules.router_bias,), 61 * 128, KIMI_K2),
     "nvidia/GLM-5.2-NVFP4": (
@@ -142,7 +166,9 @@ UNPUBLISHED: Final = frozenset(
         "nvidia/Kimi-K2.6-NVFP4", "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8", "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-NVFP4",
         "nvidia/Qwen3.5-397B-A17B-NVFP4",
         "openbmb/MiniCPM-2B-128k", "openbmb/MiniCPM-MoE-8x2B", "OrionStarAI/Orion-14B-Chat", "Qwen/Qwen-1_8B-Chat",
-        "Qwen/Qwen3-32B-FP8-Static-PerTensor", "RWKV/rwkv-5-world-3b", "sgl-project/DeepSeek-V4-Pro-FP8",
+        "Qwen/Qwen3-32B-FP8-Static-PerTensor", "RWKV/rwkv-5-world-3b", "sgl-project/DeepSeek-V4-Pro-FP8", "internlm/internlm-chat-7b",
+        "mistralai/Devstral-2-123B-Instruct-2512", "nvidia/Kimi-K2.7-Code-NVFP4", "sgl-project/DeepSeek-V4-Flash-FP8",
+        "Snowflake/snowflake-arctic-embed-m", "zai-org/GLM-5.3-FP8",
     }
 )  # fmt: skip
 """Catalog models for which no published count was found."""
