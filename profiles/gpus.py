@@ -36,6 +36,7 @@ __all__ = [
     "VisibleMemory",
     "find_gpu",
     "gpu_aliases",
+    "is_id",
     "list_gpus",
     "nearest",
     "parse_gpu",

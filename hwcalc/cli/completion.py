@@ -185,6 +185,13 @@ def formats(incomplete: str) -> list[str]:
     return _starting(FORMATS, incomplete)
 
 
+def sorts(incomplete: str) -> list[str]:
+    """Orders of ``kvplan recommend``."""
+    from hwcalc.planner.recommend import SORTS
+
+    return _starting(SORTS, incomplete)
+
+
 def plan_formats(incomplete: str) -> list[str]:
     """Output formats of a plan."""
     from hwcalc.report.plan import FORMATS

@@ -39,8 +39,17 @@ _CHOICE: Final = (
         complete="clouds",
     ),
     Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
-    Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
+    Option(
+        "sort",
+        ("--sort",),
+        "S",
+        "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory.",
+        complete="sorts",
+    ),
+    Option("strict", ("--strict",), "", "Leave out what only probably fits.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
+    Option("every", ("--all",), "", "List each instance, not one for all with the same accelerator.", "flag"),
+    Option("any_layout", ("--any-layout",), "", "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7.", "flag"),
 )
 OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
 

@@ -110,6 +110,21 @@ def test_the_data(gpu_id: str) -> None:
         assert max(gpu.memory_options_gb) == gpu.memory_marketing_gb
 
 
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [("h200", 8), ("l4", 8), ("rtx-4090", 8), ("gb200", 4), ("dgx-spark", 2), ("m4-max-128", 1), ("rtx-5090-laptop", 1)],
+)
+def test_a_node(name: str, node: int) -> None:
+    """A server has eight, a tray of a rack four; two DGX Spark are linked, and no Macs or laptops."""
+    assert find_gpu(name).node == node
+
+
+@pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if "gpus_per_node" in content(gpu_id)])
+def test_the_size_of_a_node_has_a_source(gpu_id: str) -> None:
+    """Beside the table's sources, by its own name."""
+    assert content(gpu_id)["source"]["node"]
+
+
 @pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if content(gpu_id)["vendor"] == "nvidia"])
 def test_the_capability_is_the_architecture(gpu_id: str) -> None:
     """``sm_103`` is 10.3; FP8 attention came with 8.9."""
@@ -216,8 +231,8 @@ def test_no_size_is_the_largest() -> None:
 
     assert load_gpu("m4-max", notes).memory_marketing_gb == 128
     assert [note.code for note in notes] == ["memory-option", "metal-limit"]
-    assert "48, 64 or 128" in notes[0].message
-    assert "--gpu apple-m4-max-40c-64gb" in notes[0].message
+    assert notes[0].message == "m4-max: planned 128 GB of memory; also m4-max-48gb, m4-max-64gb."
+    assert all(find_gpu(f"m4-max-{size}gb").memory_marketing_gb == size for size in (48, 64))
     assert find_gpu("apple-m4-max-40c-64gb").memory_marketing_gb == 64
     # 55,662.79 x 10^6 bytes, read of a Mac with 64 GB, are 51.84 GiB.
     load_gpu("m4-max-64", notes := [])
