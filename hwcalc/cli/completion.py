@@ -187,7 +187,7 @@ def formats(incomplete: str) -> list[str]:
 
 def sorts(incomplete: str) -> list[str]:
     """Orders of ``kvplan recommend``."""
-    from hwcalc.planner.recommend import SORTS
+    from hwcalc.planner.offers import SORTS
 
     return _starting(SORTS, incomplete)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.library.keywords import RecommendOptions
     from hwcalc.library.load import ModelLike
     from hwcalc.model import Note
-    from hwcalc.planner.recommend import Recommendation
+    from hwcalc.planner.offers import Recommendation
 
 __all__ = ["recommend"]
 
@@ -49,7 +49,8 @@ def recommend(
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
-    from hwcalc.planner.recommend import Wishes, recommend_model
+    from hwcalc.planner.offers import Wishes
+    from hwcalc.planner.recommend import recommend_model
     from hwcalc.planner.values import read_flag
 
     _, asked = take_options("recommend", options)

@@ -7,139 +7,30 @@ planned again, as ``kvplan plan`` would, so that its row shows the verdict of a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import Try
-from hwcalc.errors import KvplanError, UnsupportedError, UsageError
+from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts, node_of
+from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
 from hwcalc.planner.plan import plan_model
-from hwcalc.planner.result import Layout, Plan, Verdict
-from hwcalc.text import operand, shown
+from hwcalc.planner.result import Layout, Plan
+from hwcalc.text import operand
 
 if TYPE_CHECKING:
     from hwcalc.hardware.candidates import Candidate
 
-__all__ = [
-    "DEFAULT_LIMIT",
-    "DEFAULT_MOST",
-    "DEFAULT_SORT",
-    "LARGEST_MOST",
-    "SORTS",
-    "Offer",
-    "Recommendation",
-    "Wishes",
-    "is_sure",
-    "recommend_model",
-]
+__all__ = ["recommend_model"]
 
-DEFAULT_MOST: Final = 8
-DEFAULT_LIMIT: Final = 20
-LARGEST_MOST: Final = 64
-DEFAULT_SORT: Final = "memory"
-
-
-@frozen
-class Offer:
-    """Hardware that would do, planned. Bytes are those of the fullest GPU; null is unknown.
-
-    ``also`` names the larger instances of the same cloud and accelerator that would do as well. ``total_bytes`` is what programs see of
-    all its GPUs together. ``needed_low_bytes`` and ``needed_high_bytes`` are the ends of the estimate. ``max_batch`` and ``max_seq`` are
-    the most sequences of the planned length and the longest of the planned number. ``notes`` are those that not every offer has.
-    """
-
-    gpu: str
-    name: str
-    vendor: str
-    category: str | None
-    instance: str | None
-    also: tuple[str, ...]
-    gpus: int
-    tp: int
-    pp: int
-    dp: int
-    ep: int
-    verdict: Verdict
-    total_bytes: int
-    usable_bytes: int
-    needed_bytes: int
-    needed_low_bytes: int
-    needed_high_bytes: int
-    headroom_bytes: int
-    max_batch: int | None
-    max_seq: int | None
-    decode_tokens_per_s_bound: float | None
-    prefill_s_bound: float | None
-    bound_by: str | None
-    notes: tuple[Note, ...]
-
-
-@frozen
-class Recommendation:
-    """What would do, in the order of ``sort`` with what is sure first, and what was left out.
-
-    ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do not hold
-    the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or only a few of
-    them. ``unsure_left_out`` fit by the expected value only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes
-    closest, and ``message`` and ``suggestions`` are its plan's.
-    """
-
-    schema_version: str
-    kvplan_version: str
-    model: str
-    revision: str | None
-    engine: str
-    engine_version: str | None
-    seq: int
-    batch: int
-    kv_dtype: str
-    weights: str
-    max_gpus: int
-    sort: str
-    considered: int
-    refused: int
-    unknown: int
-    too_small: int
-    one_at_a_time: int
-    unsure_left_out: int
-    offers: tuple[Offer, ...]
-    more: int
-    nearest: Offer | None
-    message: str
-    suggestions: tuple[Try, ...]
-    notes: tuple[Note, ...]
-
-
-@frozen
-class Wishes:
-    """Which offers are wanted, and in which order.
-
-    ``strict`` leaves out what is not sure to fit. A ``limit`` of 0 lists every offer. ``every`` lists instances with the same accelerator
-    one by one. ``any_layout`` tries odd numbers of GPUs and every tp x pp x dp as well.
-    """
-
-    max_gpus: int = DEFAULT_MOST
-    sort: str = DEFAULT_SORT
-    strict: bool = False
-    limit: int = DEFAULT_LIMIT
-    every: bool = False
-    any_layout: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_gpus <= LARGEST_MOST:
-            raise UsageError(f"max-gpus is {self.max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
-        if self.limit < 0:
-            raise UsageError(f"limit is {self.limit:,}.", hint="Allowed: a whole number; 0 lists all.")
-        if self.sort not in SORTS:
-            raise UsageError(f"sort is {shown(self.sort, 40)}.", hint=f"Allowed: {', '.join(SORTS)}.")
+_OF_MATCH: Final = ("memory", "gpus")
+"""Orders that are known without a plan."""
 
 
 @frozen
@@ -160,11 +51,6 @@ class _Match:
         return not self.certain, self.total_bytes, -bandwidth * self.layout.gpus, name, self.layout.gpus
 
 
-def is_sure(verdict: Verdict) -> bool:
-    """Whether it fits even at the high end of the estimates."""
-    return verdict is Verdict.FITS
-
-
 def _natural(name: str) -> tuple[tuple[str, int], ...]:
     """The order of instances by size: ``xlarge`` before ``2xlarge`` before ``12xlarge``.
 
@@ -173,31 +59,6 @@ def _natural(name: str) -> tuple[tuple[str, int], ...]:
     """
     numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name)
     return tuple((text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]{1,9})?", numbered))
-
-
-_Order = Callable[[_Match, Plan], tuple[float, ...]]
-
-
-def _headroom(plan: Plan) -> float:
-    assert plan.fit is not None
-    return plan.fit.headroom_bytes / plan.fit.usable_bytes if plan.fit.usable_bytes else 0.0
-
-
-def _speed(plan: Plan) -> float:
-    return (plan.speed.decode_tokens_per_s_bound or 0.0) if plan.speed is not None else 0.0
-
-
-SORTS: Final[Mapping[str, _Order]] = MappingProxyType(
-    {
-        "memory": lambda match, _: (match.total_bytes,),
-        "gpus": lambda match, _: (match.layout.gpus, match.total_bytes),
-        "speed": lambda _, plan: (-_speed(plan),),
-        "headroom": lambda _, plan: (-_headroom(plan),),
-    }
-)
-"""Orders of the offers: least memory, fewest GPUs, most tokens per second by the bound, most of a GPU free. What is sure comes first."""
-_OF_MATCH: Final = ("memory", "gpus")
-"""Orders that need no plan."""
 
 
 def recommend_model(
@@ -395,7 +256,7 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
 
 def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: dict[str, Any]) -> list[tuple[_Match, Plan]]:
     """Plan the first matches again, and drop those that do not fit by their plan. Some orders need the plans of all."""
-    order, out = SORTS[wishes.sort], list[tuple[_Match, Plan]]()
+    out: list[tuple[_Match, Plan]] = []
     if wishes.sort == "gpus":
         kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
     for match in kept:
@@ -404,7 +265,7 @@ def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: 
         plan = _replan(model, match, options)
         if plan.fit is not None and plan.fit.fits:
             out.append((match, plan))
-    out.sort(key=lambda pair: (not pair[0].certain, order(*pair)))
+    out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(*pair, ()))))
     return out[: wishes.limit or None]
 
 

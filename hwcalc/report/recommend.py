@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.planner.recommend import LARGEST_MOST, Offer, Recommendation, is_sure
+from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation, is_sure
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import how_many, percent, plural

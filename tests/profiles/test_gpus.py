@@ -110,21 +110,6 @@ def test_the_data(gpu_id: str) -> None:
         assert max(gpu.memory_options_gb) == gpu.memory_marketing_gb
 
 
-@pytest.mark.parametrize(
-    ("name", "node"),
-    [("h200", 8), ("l4", 8), ("rtx-4090", 8), ("gb200", 4), ("dgx-spark", 2), ("m4-max-128", 1), ("rtx-5090-laptop", 1)],
-)
-def test_a_node(name: str, node: int) -> None:
-    """A server has eight, a tray of a rack four; two DGX Spark are linked, and no Macs or laptops."""
-    assert find_gpu(name).node == node
-
-
-@pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if "gpus_per_node" in content(gpu_id)])
-def test_the_size_of_a_node_has_a_source(gpu_id: str) -> None:
-    """Beside the table's sources, by its own name."""
-    assert content(gpu_id)["source"]["node"]
-
-
 @pytest.mark.parametrize("gpu_id", [gpu_id for gpu_id in IDS if content(gpu_id)["vendor"] == "nvidia"])
 def test_the_capability_is_the_architecture(gpu_id: str) -> None:
     """``sm_103`` is 10.3; FP8 attention came with 8.9."""

@@ -11,9 +11,9 @@ from hwcalc import load_model, plan, recommend
 from hwcalc.engines.base import Opened
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts
-from hwcalc.planner.recommend import Offer
+from hwcalc.planner.offers import Offer
 from hwcalc.planner.result import Layout
-from hwcalc.profiles.gpus import find_gpu, list_gpus
+from hwcalc.profiles.gpus import BUILT_IN, find_gpu, list_gpus
 from tests.hwcalc.command import Capture, run
 
 DEEPSEEK = "deepseek-ai/DeepSeek-V3"
@@ -192,9 +192,7 @@ def test_fewest_names_its_layout(capsys: Capture) -> None:
 
 def test_fewest_is_said_where_another_layout_of_as_many_holds(capsys: Capture) -> None:
     """Eight ranks with a copy of the cache each hold too few; eight replicas hold all."""
-    status, out, _ = run(
-        capsys, DEEPSEEK, "--gpu", "h200", "--gpus", "8", "--seq", "64k", "--batch", "32", "--engine", "vllm"
-    )
+    status, out, _ = run(capsys, DEEPSEEK, "--gpu", "h200", "--gpus", "8", "--seq", "64k", "--batch", "32", "--engine", "vllm")
 
     assert status == 1
     assert "fewest   8 x h200-sxm-141gb (dp 8, ep 8)" in out
@@ -250,9 +248,20 @@ def test_a_check_says_an_assumed_size_of_memory(tmp_path: Any, capsys: Capture) 
         assert "m4-16gb, m4-24gb" in run(capsys, "check", str(path), "--format", format_)[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [("h200", 8), ("l4", 8), ("rtx-4090", 8), ("gb200", 4), ("dgx-spark", 2), ("m4-max-128", 1), ("rtx-5090-laptop", 1)],
+)
+def test_a_node(name: str, node: int) -> None:
+    """A server has eight, a tray of a rack four; two DGX Spark are linked, and no Macs or laptops."""
+    assert find_gpu(name).node == node
+
+
 def test_every_profile_has_a_node() -> None:
-    """A power of two, and one machine where machines cannot be linked."""
+    """A power of two with a source, and one machine where machines cannot be linked."""
     for name in list_gpus():
         gpu = find_gpu(name)
         assert gpu.node in (1, 2, 4, 8)
+        text = (BUILT_IN / f"{name}.yaml").read_text(encoding="utf-8")
+        assert ("\ngpus_per_node: " in text) is ("\n  node: " in text)
         assert (gpu.node == 1) <= gpu.whole_machine

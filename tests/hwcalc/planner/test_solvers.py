@@ -253,7 +253,9 @@ def sensible(opened: Opened, most: int) -> list[Layout]:
     deals = experts and opened.engine.name != "transformers"
     out = []
     for gpus in (size for size in (1, 2, 4, 8) if size <= most):
-        for tp in (size for size in (1, 2, 4, 8) if gpus % size == 0 and all(heads % size == 0 for heads in heads_of(opened.model))):
+        for tp in (
+            size for size in (1, 2, 4, 8) if gpus % size == 0 and all(heads % size == 0 for heads in heads_of(opened.model))
+        ):
             dp = gpus // tp
             out.append(Layout(tp=tp, dp=dp, ep=gpus if deals and dp > 1 else 1))
     return out
