@@ -265,7 +265,7 @@ def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: 
         plan = _replan(model, match, options)
         if plan.fit is not None and plan.fit.fits:
             out.append((match, plan))
-    out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(*pair, ()))))
+    out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
     return out[: wishes.limit or None]
 
 

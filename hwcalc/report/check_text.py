@@ -97,8 +97,8 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = 10
             lines += _wrapped(clean(line), width, " " * _INDENT, 2)
         for note in check.warnings:
             lines += _wrapped(f"warning: {clean(note.message)}", width, " " * _INDENT, 2)
-        for note in _assumed(check, quiet=quiet):
-            lines += _wrapped(f"note: {clean(note)}", width, " " * _INDENT, 2)
+        for said in _assumed(check, quiet=quiet):
+            lines += _wrapped(f"note: {clean(said)}", width, " " * _INDENT, 2)
         if check.status != "pass":
             lines += _wrapped(f"at {clean(cut(place(check), LONGEST_WORD))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
@@ -154,7 +154,7 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
                     *(in_full(item) for item in what_is_wrong(check)),
                     *([check.error.message] if check.error else []),
                     *(f"warning: {note.message}" for note in check.warnings),
-                    *(f"note: {note}" for note in _assumed(check, quiet=quiet)),
+                    *(f"note: {said}" for said in _assumed(check, quiet=quiet)),
                 ]
             ),
         )
