@@ -65,7 +65,11 @@ def left_out(recommendation: Recommendation) -> list[str]:
     """What is not listed, and why."""
     out = []
     if recommendation.too_small and recommendation.offers:
-        larger = "" if recommendation.max_gpus >= LARGEST_MOST else f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}"
+        larger = (
+            ""
+            if recommendation.max_gpus >= LARGEST_MOST
+            else f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}"
+        )
         up_to = plural(recommendation.max_gpus, "GPU")
         out.append(f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {up_to}{larger}.")
     if recommendation.one_at_a_time:
