@@ -13,12 +13,14 @@ from hwcalc.profiles.catalog import ProfileError
 from hwcalc.profiles.fields import Field, check, date, number, sources, text, version, whole
 from hwcalc.profiles.yaml_file import YamlFile
 
-__all__ = ["FIELDS", "MEMORY_FIELDS", "SCHEMA_VERSION", "TFLOPS", "Gpu", "is_id", "parse_gpu"]
+__all__ = ["FIELDS", "MEMORY_FIELDS", "NODE", "SCHEMA_VERSION", "TFLOPS", "Gpu", "is_id", "parse_gpu"]
 
 SCHEMA_VERSION: Final = 1
 MEMORY_FIELDS: Final = ("memory_marketing_gb", "memory_total_mib", "torch_total_mib")
 TFLOPS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 LONGEST_ID: Final = 64
+NODE: Final = 8
+"""The accelerators of a node whose file does not say how many it has: the largest servers that are commonly sold have eight."""
 
 _ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]")
@@ -59,6 +61,8 @@ class Gpu:
     interconnect: Mapping[str, str | float | None] = field(default_factory=lambda: MappingProxyType({}))
     tdp_w: float | None = None
     devices_per_package: int | None = None
+    gpus_per_node: int | None = None
+    """How many of them one node has at most; for a whole machine, how many machines can be linked to work as one."""
     confidence: str | None = None
     note: str | None = None
     path: Path | None = None
@@ -67,8 +71,16 @@ class Gpu:
 
     @property
     def whole_machine(self) -> bool:
-        """Whether it is a whole machine, such as a laptop. Plans join several of them only if the user asks for it."""
+        """Whether it is a whole machine, such as a laptop. Only machines that can be linked are ever joined (:attr:`node`)."""
         return self.category in ("laptop", "unified")
+
+    @property
+    def node(self) -> int:
+        """How many of them work as one node, over whose links tensor parallelism runs.
+
+        Where the file does not say, it is 8 as in most servers, and 1 for a whole machine.
+        """
+        return self.gpus_per_node or (1 if self.whole_machine else NODE)
 
     @property
     def capability(self) -> tuple[int, int] | None:
@@ -140,6 +152,7 @@ _FIELDS: tuple[Field, ...] = (
     ("interconnect", _link, "kind, gbps_bidirectional and host", True),
     ("tdp_w", number, "a positive number", True),
     ("devices_per_package", whole, "a positive whole number", True),
+    ("gpus_per_node", whole, "a positive whole number", True),
     ("fp8_kv", _one_of("native", "storage", "no"), "native, storage or 'no' in quotes", True),
     ("confidence", _one_of("high", "medium", "low"), "high, medium or low", True),
     ("note", text, "words", True),

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.catalog import ProfileError
-from hwcalc.profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
+from hwcalc.profiles.gpu_file import FIELDS, LONGEST_ID, MEMORY_FIELDS, NODE, SCHEMA_VERSION, TFLOPS, Gpu, is_id, parse_gpu
 from hwcalc.profiles.visible import VisibleMemory, usable_mib, visible_memory
 from hwcalc.profiles.yaml_file import read_yaml
 
@@ -28,6 +28,7 @@ __all__ = [
     "BUILT_IN",
     "FIELDS",
     "MEMORY_FIELDS",
+    "NODE",
     "SCHEMA_VERSION",
     "TFLOPS",
     "Gpu",
@@ -35,6 +36,7 @@ __all__ = [
     "VisibleMemory",
     "find_gpu",
     "gpu_aliases",
+    "is_id",
     "list_gpus",
     "nearest",
     "other_forms",

@@ -27,6 +27,8 @@ from hwcalc.profiles.gpus import BUILT_IN, FIELDS, SCHEMA_VERSION, TFLOPS, parse
 from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
+NODE = "node"
+"""The name of the source of ``gpus_per_node``."""
 NAMED = "a named device, by torch.cuda.get_device_properties"
 BY_CAPACITY = "out-of-memory texts, matched by capacity"
 
@@ -59,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     stale = []
     for entry in table["accelerators"]:
         path = options.folder / f"{entry['id']}.yaml"
-        text = written(entry, table)
+        text = written({**entry, **kept(path)}, table)
         parse_gpu(parse_yaml(text, path))
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
@@ -74,6 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
     return int(options.check and bool(stale))
 
 
+def kept(path: Path) -> dict[str, Any]:
+    """How many make a node, and the source of that: they are not in the table, and stay as the file has them."""
+    data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {"gpus_per_node": data["gpus_per_node"], NODE: data["source"][NODE]} if "gpus_per_node" in data else {}
+
+
 def elsewhere(table: Mapping[str, Any]) -> set[str]:
     """Sources of what is in no accelerator's file: a Mac's limit (``profiles/hardware.yaml``)."""
     return set(table.get("apple_gpu_usable", {}).get("source", ()))
@@ -82,10 +90,10 @@ def elsewhere(table: Mapping[str, Any]) -> set[str]:
 def written(entry: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     """The text of one file."""
     facts = converted(entry, table)
-    unknown = set(entry) - set(FIELDS) - TAKEN_APART
+    unknown = set(entry) - set(FIELDS) - TAKEN_APART - {NODE}
     if unknown:
         raise SystemExit(f"{entry['id']}: no place for {', '.join(sorted(unknown))}")
-    source = {"source": facts.pop("source")}
+    source = {"source": {**facts.pop("source"), **({NODE: entry[NODE]} if NODE in entry else {})}}
     # A note or a source is one line, so that a change of it is one line in a diff.
     body = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=WIDEST, default_flow_style=None)
     return body + yaml.safe_dump(source, sort_keys=False, allow_unicode=True, width=WIDEST, default_flow_style=False)
@@ -109,7 +117,7 @@ def converted(entry: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
         "note": " ".join(filter(None, (entry.get("note"), entry.get("gpu_usable")))) or None,
         "source": {name: table["sources"][name] for name in entry["source"]},
     }
-    optional = {"memory_options_gb", "devices_per_package", "note"}
+    optional = {"memory_options_gb", "devices_per_package", "gpus_per_node", "note"}
     return {name: facts.get(name) for name in FIELDS if name not in optional or facts.get(name) is not None}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,8 +12,11 @@ from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
-from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Plan, Verdict
-from hwcalc.planner.solve import MOST_GPUS, NODE, counts
+from hwcalc.formulas.frozen import replace
+from hwcalc.planner.layouts import counts
+from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Layout, Plan, Verdict
+from hwcalc.planner.solve import MOST_GPUS
+from hwcalc.profiles.gpus import NODE
 from hwcalc.units import human_bytes
 
 __all__ = ["judge", "with_unit"]
@@ -165,17 +168,24 @@ def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Repla
     """Whether some layout of ``least`` to ``most`` GPUs fits at the high end of the estimate too."""
     if plan.fit is not None and plan.fit.verdict == Verdict.FITS and fit.gpus <= most:
         return True
-    for count in counts(min(most, MOST_GPUS)):
+    for layout in _layouts(plan, least, most):
+        with suppress(KvplanError):  # the model or the engine does not allow this layout
+            other = replan(gpu=fit.gpu, gpus=None, instance=None, **vars(layout), dcp=1).fit
+            if other is not None and other.verdict == Verdict.FITS:
+                return True
+    return False
+
+
+def _layouts(plan: Plan, least: int, most: int) -> Iterator[Layout]:
+    """The layout of the fewest GPUs, and then every one of ``least`` to ``most`` GPUs; with experts cut, and dealt out whole."""
+    if plan.fit is not None and plan.fit.min_layout is not None:
+        yield plan.fit.min_layout
+    for count in counts(min(most, MOST_GPUS), any_layout=True):
         for tp in range(min(count, NODE), 0, -1) if count >= least else ():
             for pp in range(1, count // tp + 1):
-                if count % (tp * pp):
-                    continue
-                layout = {"tp": tp, "pp": pp, "dp": count // tp // pp, "dcp": 1, "ep": 1}
-                with suppress(KvplanError):  # the model or the engine does not allow this layout
-                    other = replan(gpu=fit.gpu, gpus=None, instance=None, **layout).fit
-                    if other is not None and other.verdict == Verdict.FITS:
-                        return True
-    return False
+                if count % (tp * pp) == 0:
+                    layout = Layout(tp=tp, pp=pp, dp=count // tp // pp)
+                    yield from dict.fromkeys((layout, replace(layout, ep=layout.tp * layout.dp)))
 
 
 def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:

@@ -201,6 +201,13 @@ def colors(incomplete: str) -> list[str]:
     return _starting(COLORS, incomplete)
 
 
+def sorts(incomplete: str) -> list[str]:
+    """Orders of ``kvplan recommend``."""
+    from hwcalc.planner.offers import SORTS
+
+    return _starting(SORTS, incomplete)
+
+
 def plan_formats(incomplete: str) -> list[str]:
     """Output formats of a plan."""
     from hwcalc.report.plan import FORMATS

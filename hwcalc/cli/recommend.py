@@ -9,7 +9,7 @@ from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:
     from hwcalc.cli.output import View
-    from hwcalc.planner.recommend import Recommendation
+    from hwcalc.planner.offers import Recommendation
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 
@@ -50,8 +50,24 @@ _CHOICE: Final = (
         group="hardware",
     ),
     Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8.", group="hardware"),
-    Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
+    Option(
+        "sort",
+        ("--sort",),
+        "S",
+        "What is sure first, then by memory (least), gpus (fewest), speed or headroom (most). Default: memory.",
+        complete="sorts",
+    ),
+    Option("strict", ("--strict",), "", "Leave out what only probably fits.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
+    Option("every", ("--all",), "", "List each instance, not one for all with the same accelerator.", "flag"),
+    Option(
+        "any_layout",
+        ("--any-layout",),
+        "",
+        "Try any number of GPUs and any tp x pp x dp: 3, 5 or 7 GPUs, pp 7.",
+        "flag",
+        group="hardware",
+    ),
 )
 OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
 EXAMPLES: Final = (

@@ -185,6 +185,10 @@ class Engine(ABC):
         """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()
 
+    def deals_experts(self, opened: Opened) -> bool:
+        """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
+        return False
+
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
         return False

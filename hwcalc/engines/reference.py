@@ -72,6 +72,9 @@ class Reference(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = "formulas/"
 
+    def deals_experts(self, opened: Opened) -> bool:
+        return True
+
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         model, request = opened.model, opened.request
         default, notes = model_dtype(model, request.dtype)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["ALONE", "Hardware", "Parallel", "Request"]
+__all__ = ["ALONE", "MOST_RANKS", "Hardware", "Parallel", "Request"]
 
-_MOST_RANKS: Final = 4096
+MOST_RANKS: Final = 4096
 
 
 @frozen
@@ -33,8 +33,8 @@ class Parallel:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not 1 <= value <= _MOST_RANKS:
-                raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {_MOST_RANKS:,}.")
+            if not 1 <= value <= MOST_RANKS:
+                raise UsageError(f"{name} is {value:,}.", hint=f"Allowed: a whole number from 1 to {MOST_RANKS:,}.")
 
     @property
     def gpus(self) -> int:

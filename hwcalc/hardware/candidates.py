@@ -22,15 +22,13 @@ EVERY: Final = "all"
 class Candidate:
     """One kind of hardware. ``name`` is the value for ``--gpu``, ``instance`` the value for ``--instance``.
 
-    ``count`` is the number of accelerators of an instance. ``alone`` marks a whole machine, such as a laptop: plans join several
-    of them only if the user asks for it.
+    ``count`` is the number of accelerators of an instance.
     """
 
     name: str
     gpu: Gpu
     instance: str | None = None
     count: int | None = None
-    alone: bool = False
 
 
 def gpu_candidates(
@@ -41,7 +39,7 @@ def gpu_candidates(
     A broken file of the user's own is skipped with a note, unless ``names`` contains it. Raises
     :class:`~hwcalc.errors.UsageError` for an unknown name, and :class:`~hwcalc.errors.ConfigError` for a broken file.
     """
-    every = {one.gpu.id: one for one in (map(_named, names) if names else _known(notes))}
+    every = {one.gpu.id: one for one in ((_named(name, notes) for name in names) if names else _known(notes))}
     return _chosen(tuple(every.values()), vendors, categories)
 
 
@@ -79,11 +77,13 @@ def instance_candidates(
     return _chosen(tuple(candidates), vendors, categories)
 
 
-def _named(name: str) -> Candidate:
+def _named(name: str, notes: list[Note]) -> Candidate:
     """The accelerator of this name under its id. This machine's accelerator stays ``local``: no profile may have its id."""
-    from hwcalc.hardware.named import LOCAL, load_gpu
+    from hwcalc.hardware.named import LOCAL, MEMORY_OPTION, load_gpu
 
-    gpu = load_gpu(name, [])
+    said: list[Note] = []
+    gpu = load_gpu(name, said)
+    notes += (note for note in said if note.code == MEMORY_OPTION)
     return Candidate(name=LOCAL if name.strip().lower() == LOCAL else gpu.id, gpu=gpu)
 
 
@@ -96,7 +96,7 @@ def _known(notes: list[Note]) -> Iterable[Candidate]:
         with leaving_out(notes):
             gpu = find_gpu(name)
             sizes = [f"{name}-{size}gb" for size in gpu.memory_options_gb] if len(gpu.memory_options_gb) > 1 else []
-            candidates = [Candidate(name=sold, gpu=find_gpu(sold), alone=gpu.whole_machine) for sold in sizes or [name]]
+            candidates = [Candidate(name=sold, gpu=find_gpu(sold)) for sold in sizes or [name]]
         yield from candidates
 
 

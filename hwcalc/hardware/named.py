@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import replace
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL",
+    "MEMORY_OPTION",
+    "gpu_ids",
     "gpu_named",
     "instance_device",
     "instance_named",
@@ -27,6 +30,8 @@ __all__ = [
 
 LOCAL = "local"
 """The name that means the accelerator of this machine."""
+MEMORY_OPTION: Final = "memory-option"
+"""The code of the note that a size of memory was assumed. Every command says it."""
 
 
 def load_gpu(name: str, notes: list[Note]) -> Gpu:
@@ -47,8 +52,17 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
             notes.append(
                 Note(code="gpu-name", message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.")
             )
+        notes += _assumed_memory(name, gpu)
     _remarks(gpu, notes)
     return gpu
+
+
+def gpu_ids(names: Iterable[str], notes: list[Note]) -> tuple[str, ...]:
+    """The ids of these accelerators, each once. Sizes of memory that were assumed are added to ``notes``."""
+    said: list[Note] = []
+    ids = tuple(dict.fromkeys(load_gpu(name, said).id for name in names))
+    notes += dict.fromkeys(note for note in said if note.code == MEMORY_OPTION)
+    return ids
 
 
 def gpu_named(name: str, what: str = "accelerator") -> Gpu:
@@ -155,19 +169,12 @@ def _share(gpu: Gpu, instance: Instance) -> Gpu:
 
 
 def _remarks(gpu: Gpu, notes: list[Note]) -> None:
-    """Add notes about the user's own profile, the chosen size of memory, and the limit of a Mac."""
+    """Add notes about the user's own profile and the limit of a Mac."""
     from hwcalc.profiles.gpus import visible_memory
     from hwcalc.text import printable
 
     if gpu.user:
         notes.append(Note(code="user-profile", message=f"The accelerator is your own: {printable(str(gpu.path))}."))
-    others = [size for size in gpu.memory_options_gb if size != gpu.memory_marketing_gb]
-    if others and gpu.memory_marketing_gb is not None:
-        message = (
-            f"{gpu.id} comes with {_listed(gpu.memory_options_gb)} GB of memory: {gpu.memory_marketing_gb} is taken. "
-            f"Another: --gpu {gpu.id}-{others[-1]}gb."
-        )
-        notes.append(Note(code="memory-option", message=message))
     if gpu.vendor == "apple" and gpu.torch_total_mib is None:
         visible = visible_memory(gpu)
         if visible is not None:
@@ -176,5 +183,14 @@ def _remarks(gpu: Gpu, notes: list[Note]) -> None:
             notes.append(Note(code="metal-limit", message=message))
 
 
-def _listed(sizes: tuple[int, ...]) -> str:
-    return " or ".join(filter(None, (", ".join(map(str, sizes[:-1])), str(sizes[-1]))))
+def _assumed_memory(name: str, gpu: Gpu) -> tuple[Note, ...]:
+    """A note on the size of memory that was taken because the name has none, and on the others."""
+    from hwcalc.profiles.gpus import is_id
+
+    others = [size for size in gpu.memory_options_gb if size != gpu.memory_marketing_gb]
+    if not others or gpu.memory_marketing_gb is None:
+        return ()
+    spoken = name.strip().lower()
+    spoken = spoken if is_id(spoken) else gpu.id
+    also = ", ".join(f"{spoken}-{size}gb" for size in others)
+    return (Note(code=MEMORY_OPTION, message=f"{spoken}: planned {gpu.memory_marketing_gb:,} GB of memory; also {also}."),)

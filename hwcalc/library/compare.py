@@ -103,13 +103,14 @@ def compare(
 
 
 def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) -> tuple[Comparison, tuple[Note, ...]]:
-    """As :func:`compare`, from a dict of all keywords. Also returns notes on options without effect, which are not in the document."""
-    from hwcalc.hardware.named import load_gpu
+    """As :func:`compare`, from a dict of all keywords. Also returns notes on assumed hardware and options without effect, which are not in the document."""
+    from hwcalc.hardware.named import gpu_ids
 
+    said: list[Note] = []
     one_for_all, asked = take_options("compare", {name: value for name, value in given.items() if name not in AXES})
     axes: dict[str, tuple[Any, ...]] = {
         **{name: words(given.get(name), name) or (None,) for name in ("engine", "dtype", "weights")},
-        "gpu": tuple(dict.fromkeys(load_gpu(name, []).id for name in words(given.get("gpu"), "gpu"))) or (None,),
+        "gpu": gpu_ids(words(given.get("gpu"), "gpu"), said) or (None,),
         **{name: numbers(given.get(name), name) for name in ("seq", "batch", "tp")},
     }
     axes["batch"], axes["tp"] = axes["batch"] or (1,), axes["tp"] or (None,)
@@ -122,7 +123,8 @@ def compared(models: ModelLike | Sequence[ModelLike], given: Mapping[str, Any]) 
     def draft_of(engine: str | None) -> ModelSpec | None:
         return option_draft(engine or asked.engine, asked.engine_options, asked.access, asked.assume)
 
-    return _planned(specs, axes, one_for_all, draft_of)
+    comparison, notes = _planned(specs, axes, one_for_all, draft_of)
+    return comparison, (*said, *notes)
 
 
 def _common_length(models: Iterable[ModelSpec]) -> int:

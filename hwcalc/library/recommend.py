@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.library.keywords import RecommendOptions
     from hwcalc.library.load import ModelLike
     from hwcalc.model import Note
-    from hwcalc.planner.recommend import Recommendation
+    from hwcalc.planner.offers import Recommendation
 
 __all__ = ["recommend"]
 
@@ -29,21 +29,27 @@ def recommend(
     category: str | Sequence[str] = (),
     instances: str | None = None,
     max_gpus: int | str = 8,
+    sort: str = "memory",
     strict: bool = False,
     limit: int | str = 20,
+    every: bool = False,
+    any_layout: bool = False,
     **options: Unpack[RecommendOptions],
 ) -> Recommendation:
     """List hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first.
 
     These are accelerators, or with ``instances`` those of a cloud, or of all clouds (``"all"``). ``gpu``, ``vendor`` and ``category``
-    narrow the choice; ``max_gpus`` is the most GPUs that may work together; ``strict`` leaves out tight fits; ``limit`` is the number of
-    entries (0: all). ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
+    narrow the choice; ``max_gpus`` is the most GPUs that may work together. What is sure to fit comes first, by ``sort``: ``memory``
+    (least), ``gpus`` (fewest), ``speed`` (fastest by the bound) or ``headroom`` (most of a GPU free); ``strict`` leaves out the rest.
+    ``limit`` is the number of entries (0: all). Instances of a cloud with the same accelerator are one entry, which names the others in
+    ``also``, unless ``every`` is true. ``any_layout`` tries odd numbers of GPUs and any tp x pp x dp as well. ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """
     from hwcalc.formulas.frozen import replace
     from hwcalc.hardware.candidates import gpu_candidates, instance_candidates
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options
+    from hwcalc.planner.offers import Wishes
     from hwcalc.planner.recommend import recommend_model
     from hwcalc.planner.values import read_flag
 
@@ -51,7 +57,8 @@ def recommend(
     names, makers, kinds = (
         words(texts(given, name), name) for given, name in ((gpu, "gpu"), (vendor, "vendor"), (category, "category"))
     )
-    most, most_rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
+    most, rows = parse_tokens(max_gpus, "max_gpus"), parse_tokens(limit, "limit", minimum=0)
+    wishes = Wishes(max_gpus=most, limit=rows, sort=_sort(sort))
     if instances is not None and not isinstance(instances, str):
         raise UsageError(f"instances must be a string (got {quoted(instances)}).", hint='Write instances="aws", or "all".')
     notes: list[Note] = []
@@ -60,5 +67,12 @@ def recommend(
     else:
         candidates = instance_candidates(instances, names, vendors=makers, categories=kinds, notes=notes)
     spec, request = load_request(model, asked)
-    found = recommend_model(spec, candidates, max_gpus=most, strict=read_flag(strict, "strict"), limit=most_rows, **request)
+    flags = {name: read_flag(value, name) for name, value in {"strict": strict, "every": every, "any_layout": any_layout}.items()}
+    found = recommend_model(spec, candidates, replace(wishes, **flags), **request)
     return replace(found, notes=(*found.notes, *notes)) if notes else found
+
+
+def _sort(name: object) -> str:
+    if not isinstance(name, str):
+        raise UsageError(f"sort must be a string (got {quoted(name)}).", hint='Write sort="speed".')
+    return name.strip().lower()

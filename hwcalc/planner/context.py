@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request
 from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
-from hwcalc.formulas.weights import Part
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
+from hwcalc.planner.layouts import chosen_sizes, has_experts, node_of
+from hwcalc.planner.result import Layout
 from hwcalc.text import brief
 from hwcalc.units import MOST_TOKENS
 
@@ -25,8 +27,10 @@ __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes"]
 FIXED_ROLES = (Role.STATE, Role.CONV)
 
 
-def parallel_sizes(gpus: int | None, sizes: Parallel, *, default: bool = False) -> Parallel:
-    """The parallel sizes for ``gpus`` GPUs. Without other sizes, ``gpus`` is the tensor parallel size.
+def parallel_sizes(
+    gpus: int | None, sizes: Parallel, *, default: bool = False, choose: Callable[[int, Parallel], Parallel] | None = None
+) -> Parallel:
+    """The parallel sizes for ``gpus`` GPUs. Without other sizes they are what ``choose`` says, or else all tensor parallel.
 
     Otherwise it must equal tp x pp x dp. If it is a ``default``, it may also be more. Raises :class:`~hwcalc.errors.UsageError`.
     """
@@ -34,7 +38,7 @@ def parallel_sizes(gpus: int | None, sizes: Parallel, *, default: bool = False) 
     if gpus is None or gpus == ranks or (default and 1 < ranks < gpus):
         return _checked(sizes)
     if ranks == 1:
-        return _checked(replace(sizes, tp=gpus))
+        return _checked(replace(sizes, tp=gpus) if choose is None else choose(gpus, sizes))
     if default:
         raise UsageError(
             f"tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}, but the instance gives {gpus:,} GPUs.",
@@ -44,6 +48,24 @@ def parallel_sizes(gpus: int | None, sizes: Parallel, *, default: bool = False) 
         f"gpus is {gpus:,}, but tp {sizes.tp} x pp {sizes.pp} x dp {sizes.dp} = {ranks:,}.",
         hint="Leave out --gpus, or make them equal.",
     )
+
+
+def _parallel(model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
+    """The parallel sizes, with a note that says them if they follow from the number of GPUs alone."""
+    sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
+    instance = asked.instance is not None
+
+    def choose(number: int, given: Parallel) -> Parallel:
+        if not 1 <= number <= MOST_RANKS or gpu is None:
+            return replace(given, tp=number)
+        return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
+
+    parallel = parallel_sizes(gpus, sizes, default=instance, choose=choose)
+    if parallel == sizes or gpu is None:
+        return Noted(parallel)
+    layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
+    message = f"{parallel.gpus:,} GPUs are planned as {layout}. Another layout: --tp, --pp, --dp, --ep."
+    return Noted(parallel, (Note(code="layout", message=message),))
 
 
 def _checked(sizes: Parallel) -> Parallel:
@@ -61,10 +83,8 @@ def _checked(sizes: Parallel) -> Parallel:
 
 def _check_divides(model: ModelSpec, sizes: Parallel) -> None:
     """Check that the model has experts for ``ep``, and that each key/value head has ``dcp`` ranks."""
-    if sizes.ep > 1 and model.counted is not None:
-        language = [block for block in model.counted.blocks if block.part is Part.LANGUAGE]
-        if not any(weight.copies > 1 for block in language for weight in block.weights):
-            raise UsageError(f"ep {sizes.ep}: {model.id} has no experts to deal out.", hint="Leave out --ep.")
+    if sizes.ep > 1 and model.counted is not None and not has_experts(model):
+        raise UsageError(f"ep {sizes.ep}: {model.id} has no experts to deal out.", hint="Leave out --ep.")
     if sizes.dcp == 1:
         return
     for group in model.stack.groups:
@@ -87,8 +107,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     engine, version = find_engine(asked.engine)
     _check_shares(asked)
     (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
-    sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
-    parallel = parallel_sizes(gpus, sizes, default=asked.instance is not None)
+    parallel, layout_notes = _parallel(model, asked, gpu, gpus)
+    notes += layout_notes
     _check_divides(model, parallel)
     seq = asked.seq
     if seq is None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
-
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
 from hwcalc.errors import KvplanError
 from hwcalc.model import Definition
 from hwcalc.planner import solve
-from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Verdict
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
 from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]
@@ -55,7 +53,8 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
         headroom_bytes=size - rank_bytes,
         max_seq=longest.value,
         max_batch=most.value,
-        min_gpus=None if fewest is None else prod(fewest),
+        min_gpus=None if fewest is None else fewest.gpus,
+        min_layout=fewest,
         limiting="state blocks" if pool is not None and pool.fits and pool.requires else most.limiting,
         limiting_seq=longest.limiting,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
@@ -64,22 +63,22 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
     )
 
 
-def _fewest(opened: Opened, *, fits: bool) -> tuple[int, int, int] | None:
-    """tp, pp and dp of the fewest GPUs of this kind that fit; ``None`` if none is found.
+def _fewest(opened: Opened, *, fits: bool) -> Layout | None:
+    """The layout of the fewest GPUs of this kind that fit; ``None`` if none is found.
 
-    Nor is it if the user gives the budget, which holds for one layout only.
+    Nor is it if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
     """
-    request = opened.request
-    if request.hardware.gpu is None or request.hardware.kv_memory is not None:
+    request, gpu = opened.request, opened.request.hardware.gpu
+    if gpu is None or request.hardware.kv_memory is not None:
         return None
     if fits and request.gpus == 1:
-        return 1, 1, 1
-    most = request.gpus if fits or (request.hardware.gpu.whole_machine and request.gpus == 1) else solve.MOST_GPUS
+        return Layout()
+    most = request.gpus if fits else max(request.gpus, gpu.node) if gpu.whole_machine else solve.MOST_GPUS
     fewest = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
     parallel = request.parallel
-    # The search skips numbers beyond a node that are not whole nodes, but the user may have requested one.
+    # The search leaves numbers out that nobody sells, but the user may have requested one.
     requested = fewest is None and fits and most <= solve.MOST_SEARCHED
-    return (parallel.tp, parallel.pp, parallel.dp) if requested else fewest
+    return Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep) if requested else fewest
 
 
 def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:
@@ -121,7 +120,7 @@ def _suggestions(
     pool: PoolInfo | None,
     max_seq: int,
     max_batch: int,
-    fewest: tuple[int, int, int] | None,
+    fewest: Layout | None,
     *,
     fits: bool,
 ) -> tuple[Try, ...]:
@@ -144,11 +143,9 @@ def _suggestions(
     ):
         out += _try(opened, opened.engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
     if fewest is not None:
-        sizes = dict(zip(("tp", "pp", "dp"), fewest, strict=True))
-        flags = " ".join(
-            opened.engine.flag(name, size) for name, size in sizes.items() if size != getattr(request.parallel, name)
-        )
-        out += _try(opened, flags, f"{prod(fewest):,} GPUs", **sizes, dcp=1, ep=1)
+        changed = {name: size for name, size in vars(fewest).items() if size != getattr(request.parallel, name)}
+        flags = " ".join(filter(None, (opened.engine.flag(name, size) for name, size in changed.items())))
+        out += _try(opened, flags, f"{fewest.gpus:,} GPUs", **vars(fewest), dcp=1)
     return tuple(out)
 
 

@@ -1,144 +1,82 @@
 """Recommends hardware: for each accelerator or cloud instance the fewest GPUs that hold the planned sequences, smallest first.
 
-The search tries every layout with the rules of the engine (:mod:`hwcalc.planner.solve`). Each listed offer is then planned again, as
-``kvplan plan`` would, so that its row shows the verdict of a plan and not of the search.
+The search tries the layouts that people run (:mod:`hwcalc.planner.layouts`) with the rules of the engine. Each listed offer is then
+planned again, as ``kvplan plan`` would, so that its row shows the verdict of a plan and not of the search.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
-from hwcalc.engines.pool import Try
-from hwcalc.errors import KvplanError, UnsupportedError, UsageError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
+from hwcalc.planner.layouts import counts, layouts, node_of
+from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
 from hwcalc.planner.plan import plan_model
-from hwcalc.planner.result import Plan, Verdict
+from hwcalc.planner.result import Layout, Plan
 from hwcalc.text import operand
 
 if TYPE_CHECKING:
     from hwcalc.hardware.candidates import Candidate
 
-__all__ = ["DEFAULT_LIMIT", "DEFAULT_MOST", "LARGEST_MOST", "Offer", "Recommendation", "recommend_model"]
+__all__ = ["recommend_model"]
 
-DEFAULT_MOST: Final = 8
-DEFAULT_LIMIT: Final = 20
-LARGEST_MOST: Final = 64
-
-
-@frozen
-class Offer:
-    """Hardware that would do, planned. Bytes are those of the fullest GPU; null is unknown.
-
-    ``total_bytes`` is what programs see of all its GPUs together. ``verdict`` is ``tight`` where the estimate's low and high ends
-    disagree; ``needed_low_bytes`` and ``needed_high_bytes`` are those ends. ``max_batch`` and ``max_seq`` are the most sequences of the
-    planned length and the longest of the planned number. ``notes`` are those that not every offer has.
-    """
-
-    gpu: str
-    name: str
-    vendor: str
-    category: str | None
-    instance: str | None
-    gpus: int
-    tp: int
-    pp: int
-    dp: int
-    verdict: Verdict
-    total_bytes: int
-    usable_bytes: int
-    needed_bytes: int
-    needed_low_bytes: int
-    needed_high_bytes: int
-    headroom_bytes: int
-    max_batch: int | None
-    max_seq: int | None
-    decode_tokens_per_s_bound: float | None
-    prefill_s_bound: float | None
-    bound_by: str | None
-    notes: tuple[Note, ...]
-
-
-@frozen
-class Recommendation:
-    """What would do, smallest first, and what was left out.
-
-    ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do not hold
-    the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because a laptop or a machine with unified memory is not joined to
-    others unless it is named. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes closest, and
-    ``message`` and ``suggestions`` are its plan's.
-    """
-
-    schema_version: str
-    kvplan_version: str
-    model: str
-    revision: str | None
-    engine: str
-    engine_version: str | None
-    seq: int
-    batch: int
-    kv_dtype: str
-    weights: str
-    max_gpus: int
-    considered: int
-    refused: int
-    unknown: int
-    too_small: int
-    one_at_a_time: int
-    tight_left_out: int
-    offers: tuple[Offer, ...]
-    more: int
-    nearest: Offer | None
-    message: str
-    suggestions: tuple[Try, ...]
-    notes: tuple[Note, ...]
+_OF_MATCH: Final = ("memory", "gpus")
+"""Orders that are known without a plan."""
 
 
 @frozen
 class _Match:
-    """A candidate in one layout, before it is planned again."""
+    """A candidate in one layout, before it is planned again. ``also`` are the larger instances that it stands for."""
 
     candidate: Candidate
-    layout: solve.GpuLayout
+    layout: Layout
+    certain: bool
     total_bytes: int
+    also: tuple[str, ...] = ()
 
     @property
-    def rank(self) -> tuple[bool, int, float, str, int]:
+    def rank(self) -> tuple[bool, int, float, tuple[tuple[str, int], ...], int]:
         """The sort key: certain matches first, then by least memory, then by most bandwidth."""
         bandwidth = self.candidate.gpu.memory_bandwidth_gbps or 0.0
-        return not self.layout.certain, self.total_bytes, -bandwidth * self.layout.gpus, self.candidate.name, self.layout.gpus
+        name = _natural(self.candidate.name)
+        return not self.certain, self.total_bytes, -bandwidth * self.layout.gpus, name, self.layout.gpus
+
+
+def _natural(name: str) -> tuple[tuple[str, int], ...]:
+    """The order of instances by size: ``xlarge`` before ``2xlarge`` before ``12xlarge``.
+
+    >>> sorted(["g6.12xlarge", "g6.2xlarge", "g6.xlarge"], key=_natural)
+    ['g6.xlarge', 'g6.2xlarge', 'g6.12xlarge']
+    """
+    numbered = re.sub(r"(?<![0-9])xlarge", "1xlarge", name)
+    return tuple((text, int(digits or 0)) for text, digits in re.findall(r"([^0-9]*)([0-9]{1,9})?", numbered))
 
 
 def recommend_model(
-    model: ModelSpec,
-    candidates: Sequence[Candidate],
-    *,
-    max_gpus: int = DEFAULT_MOST,
-    strict: bool = False,
-    limit: int = DEFAULT_LIMIT,
-    **options: Any,
+    model: ModelSpec, candidates: Sequence[Candidate], wishes: Wishes | None = None, **options: Any
 ) -> Recommendation:
     """Search the candidates for hardware that holds the request.
 
-    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. ``strict`` leaves out tight offers. A
-    ``limit`` of 0 lists every offer. Raises a :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
+    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. Raises a
+    :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
     """
-    if not 1 <= max_gpus <= LARGEST_MOST:
-        raise UsageError(f"max-gpus is {max_gpus:,}.", hint=f"Allowed: a whole number from 1 to {LARGEST_MOST}.")
-    if limit < 0:
-        raise UsageError(f"limit is {limit:,}.", hint="Allowed: a whole number; 0 lists all.")
+    wishes = wishes or Wishes()
     opened = open_request(model, **options)
-    search = _Search(opened, max_gpus)
+    search = _Search(opened, wishes)
     matches = sorted(search.all(candidates), key=lambda match: match.rank)
     _check_known(model, search, len(candidates))
-    kept = [match for match in matches if match.layout.certain or not strict]
-    plans = _planned(model, kept, limit, options)
+    sure = [match for match in matches if match.certain or not wishes.strict]
+    kept = sure if wishes.every else _collapsed(sure)
+    plans = _planned(model, kept, wishes, options)
     nearest = None
     if not plans:
         near = matches[0] if matches else search.nearest(candidates)
@@ -157,13 +95,14 @@ def recommend_model(
         batch=opened.batch,
         kv_dtype=opened.dtypes.kv if first is None else first.kv_dtype,
         weights=opened.request.weights or "as published",
-        max_gpus=max_gpus,
+        max_gpus=wishes.max_gpus,
+        sort=wishes.sort,
         considered=len(candidates),
         refused=search.refused,
         unknown=search.unknown,
         too_small=search.too_small,
         one_at_a_time=search.alone,
-        tight_left_out=len(matches) - len(kept),
+        unsure_left_out=len(matches) - len(sure),
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
@@ -173,14 +112,25 @@ def recommend_model(
     )
 
 
+def _collapsed(matches: Iterable[_Match]) -> list[_Match]:
+    """One match, the smallest, for the instances of a cloud that have the same accelerator, and are as certain."""
+    groups: dict[tuple[object, ...], list[_Match]] = {}
+    for match in matches:
+        candidate = match.candidate
+        cloud = candidate.name.partition("/")[0]
+        key = (candidate.name, match.layout) if candidate.instance is None else (cloud, candidate.gpu.id, match.certain)
+        groups.setdefault(key, []).append(match)
+    return [replace(first, also=tuple(one.candidate.name for one in others)) for first, *others in groups.values()]
+
+
 class _Search:
     """Tries candidates one by one, and counts those that it rejects."""
 
-    def __init__(self, opened: Opened, most: int) -> None:
-        self.opened, self.most = opened, most
+    def __init__(self, opened: Opened, wishes: Wishes) -> None:
+        self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
         self.refused = self.unknown = self.too_small = self.alone = 0
         self.message = ""
-        self._seen: dict[tuple[object, ...], list[solve.GpuLayout]] = {}
+        self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
         """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that hold them tightly."""
@@ -189,12 +139,13 @@ class _Search:
             total = None if opened is None else self._total(opened)
             if opened is None or total is None:
                 continue
-            layouts = self._layouts(candidate, opened)
-            if not layouts:
+            found = self._layouts(candidate, opened)
+            if not found:
                 self.too_small += 1
-                self.alone += candidate.alone
-            for layout in layouts:
-                yield _Match(candidate=candidate, layout=layout, total_bytes=total * layout.gpus)
+                self.alone += candidate.instance is None and candidate.gpu.whole_machine
+            for one in found:
+                layout = one.layout
+                yield _Match(candidate=candidate, layout=layout, certain=one.certain, total_bytes=total * layout.gpus)
 
     def _opened(self, candidate: Candidate) -> Opened | None:
         try:
@@ -212,25 +163,31 @@ class _Search:
             return None
         return budget.total_bytes
 
-    def _layouts(self, candidate: Candidate, opened: Opened) -> list[solve.GpuLayout]:
+    def _layouts(self, candidate: Candidate, opened: Opened) -> list[solve.Found]:
         gpu = candidate.gpu
         key = (gpu.id, gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb, candidate.count)
         if key not in self._seen:
             self._seen[key] = self._search(opened, candidate)
         return self._seen[key]
 
-    def _search(self, opened: Opened, candidate: Candidate) -> list[solve.GpuLayout]:
-        if candidate.count is not None:
-            whole = solve.best_layout(opened, candidate.count) if candidate.count <= self.most else None
-            return [] if whole is None else [whole]
-        out: list[solve.GpuLayout] = []
-        for gpus in range(self._at_least(opened), self._most(candidate) + 1):
-            layout = solve.best_layout(opened, gpus)
-            if layout is not None and (layout.certain or not out):
-                out.append(layout)
-                if layout.certain:
+    def _search(self, opened: Opened, candidate: Candidate) -> list[solve.Found]:
+        node, out = node_of(candidate.gpu, candidate.count), list[solve.Found]()
+        least = self._at_least(opened)
+        for gpus in self._counts(candidate):
+            found = solve.best_layout(opened, gpus, node, any_layout=self.any_layout) if gpus >= least else None
+            if found is not None and (found.certain or not out):
+                out.append(found)
+                if found.certain:
                     break
         return out
+
+    def _counts(self, candidate: Candidate) -> tuple[int, ...]:
+        """The numbers of GPUs to try: all of an instance; of machines no more than can be linked."""
+        gpu = candidate.gpu
+        if candidate.count is not None:
+            return (candidate.count,) if candidate.count <= self.most else ()
+        most = min(self.most, gpu.node) if gpu.whole_machine else self.most
+        return counts(most, gpu.node, any_layout=self.any_layout)
 
     def _at_least(self, opened: Opened) -> int:
         """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
@@ -242,9 +199,6 @@ class _Search:
         cache = min(_formula_bytes(opened), opened.needed_bytes)
         return max(1, -(-(weights + cache) // budget.requested_bytes))
 
-    def _most(self, candidate: Candidate) -> int:
-        return 1 if candidate.alone else min(candidate.count or self.most, self.most)
-
     def nearest(self, candidates: Iterable[Candidate]) -> _Match | None:
         """The candidate and layout that come closest: those that need the smallest multiple of their memory."""
         best: tuple[float, _Match] | None = None
@@ -253,9 +207,11 @@ class _Search:
                 opened = self.opened.changed(gpu=candidate.gpu)
             except KvplanError:
                 continue
-            for tp, pp, dp in solve.layouts(opened, self._most(candidate)):
+            node = node_of(candidate.gpu, candidate.count)
+            most = max(self._counts(candidate), default=0)
+            for layout in layouts(opened, most, node, any_layout=self.any_layout) if most else ():
                 try:
-                    changed = opened.changed(tp=tp, pp=pp, dp=dp)
+                    changed = opened.changed(**vars(layout))
                     budget = changed.budget
                     if budget is None or budget.requested_bytes <= 0:
                         break
@@ -264,8 +220,8 @@ class _Search:
                     continue
                 share = needed / budget.requested_bytes
                 if best is None or share < best[0]:
-                    layout = solve.GpuLayout(tp=tp, pp=pp, dp=dp, sequences=0, certain=False)
-                    best = share, _Match(candidate=candidate, layout=layout, total_bytes=budget.total_bytes * layout.gpus)
+                    total = budget.total_bytes * layout.gpus
+                    best = share, _Match(candidate=candidate, layout=layout, certain=False, total_bytes=total)
         return None if best is None else best[1]
 
 
@@ -298,22 +254,25 @@ def _check_known(model: ModelSpec, search: _Search, considered: int) -> None:
         raise UnsupportedError(search.message or f"The memory that {model.id} takes is not known.", hint=hint)
 
 
-def _planned(model: ModelSpec, kept: Sequence[_Match], limit: int, options: dict[str, Any]) -> list[tuple[_Match, Plan]]:
-    """Plan the first matches again, and drop those that do not fit by their plan."""
+def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: dict[str, Any]) -> list[tuple[_Match, Plan]]:
+    """Plan the first matches again, and drop those that do not fit by their plan. Some orders need the plans of all."""
     out: list[tuple[_Match, Plan]] = []
+    if wishes.sort == "gpus":
+        kept = sorted(kept, key=lambda match: (not match.certain, match.layout.gpus))
     for match in kept:
-        if limit and len(out) == limit:
+        if wishes.limit and len(out) == wishes.limit and wishes.sort in _OF_MATCH:
             break
         plan = _replan(model, match, options)
         if plan.fit is not None and plan.fit.fits:
             out.append((match, plan))
-    return out
+    out.sort(key=lambda pair: (not pair[0].certain, SORTS[wishes.sort](_offer(pair[0], pair[1], ()))))
+    return out[: wishes.limit or None]
 
 
 def _replan(model: ModelSpec, match: _Match, options: dict[str, Any]) -> Plan:
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return plan_model(model, **options, **hardware, tp=layout.tp, pp=layout.pp, dp=layout.dp)
+    return plan_model(model, **options, **hardware, **vars(layout))
 
 
 def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
@@ -333,10 +292,9 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         vendor=gpu.vendor,
         category=gpu.category,
         instance=match.candidate.instance,
+        also=match.also,
         gpus=match.layout.gpus,
-        tp=match.layout.tp,
-        pp=match.layout.pp,
-        dp=match.layout.dp,
+        **vars(match.layout),
         verdict=fit.verdict,
         total_bytes=match.total_bytes,
         usable_bytes=fit.usable_bytes,

@@ -26,6 +26,7 @@ __all__ = [
     "CacheShare",
     "FitInfo",
     "LayerInfo",
+    "Layout",
     "MemoryInfo",
     "ModelInfo",
     "OverheadInfo",
@@ -279,13 +280,33 @@ class BudgetInfo:
 
 
 @frozen
+class Layout:
+    """The parallel sizes of a layout. ``ep`` reuses the GPUs of ``tp`` and ``dp``."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def text(self) -> str:
+        """The sizes above one: ``tp 8, pp 2``; empty for a single GPU."""
+        return ", ".join(f"{name} {size:,}" for name, size in vars(self).items() if size > 1)
+
+
+@frozen
 class FitInfo:
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
     ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of the
     estimates as well. ``fits`` goes by the expected value; ``verdict`` is ``tight`` where one of the ends says otherwise. ``max_seq``
     is the longest that each of the planned sequences may be, ``max_batch`` how many of the planned length fit at once, and
-    ``min_gpus`` the fewest GPUs of this kind that would do. ``limiting`` names what binds: what stands in the way where it does not
+    ``min_gpus`` the fewest GPUs of this kind that would do, laid out as ``min_layout``. ``limiting`` names what binds: what stands in the way where it does not
     fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
     """
 
@@ -301,6 +322,7 @@ class FitInfo:
     max_seq: int | None
     max_batch: int | None
     min_gpus: int | None
+    min_layout: Layout | None
     limiting: str | None
     limiting_seq: str | None
     message: str

@@ -7,31 +7,29 @@ But a sequence passes through every shorter length, so it fits only if all short
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
-from hwcalc.planner.result import UNLIMITED
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
+from hwcalc.planner.result import UNLIMITED, Layout
 
 __all__ = [
     "MOST_GPUS",
     "MOST_SEARCHED",
-    "NODE",
     "UNLIMITED",
-    "GpuLayout",
+    "Found",
     "Most",
     "best_layout",
     "budget_bytes",
-    "counts",
     "fewest_gpus",
     "holds",
     "holds_in",
     "last_yes",
-    "layouts",
     "longest",
     "most",
 ]
@@ -40,8 +38,6 @@ MOST_GPUS: Final = 64
 
 MOST_SEARCHED: Final = 512
 """The most GPUs among which the fewest are searched for where a request for more fits: each node takes up to 75 ms."""
-NODE: Final = 8
-"""How many GPUs are linked closely enough for tensor parallelism, by default."""
 
 
 @frozen
@@ -50,22 +46,6 @@ class Most:
 
     value: int
     limiting: str | None
-
-
-@frozen
-class GpuLayout:
-    """The parallel sizes, how many sequences they hold at once, and whether they do so even at the high end of the estimates."""
-
-    tp: int
-    pp: int
-    dp: int
-    sequences: int
-    certain: bool
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs."""
-        return self.tp * self.pp * self.dp
 
 
 def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
@@ -193,60 +173,38 @@ def _holds_changed(opened: Opened, **change: int) -> bool:
         return False
 
 
-def layouts(opened: Opened, gpus: int, node: int = NODE) -> Iterator[tuple[int, int, int]]:
-    """Every (tp, pp, dp) of ``gpus`` GPUs: tp divides all heads and stays in a node, and pp is at most the number of layers.
+@frozen
+class Found:
+    """A layout that holds the planned sequences, and whether it does so even at the high end of the estimates."""
 
-    >>> from hwcalc import load_model
-    >>> from hwcalc.planner.context import open_request
-    >>> opened = open_request(load_model("meta-llama/Llama-3.1-8B"), seq=4096)
-    >>> list(layouts(opened, 4))
-    [(4, 1, 1), (2, 1, 2), (2, 2, 1), (1, 1, 4), (1, 2, 2), (1, 4, 1)]
+    layout: Layout
+    certain: bool
+
+
+def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> Found | None:
+    """The layout of ``gpus`` GPUs to run the planned sequences in; ``None`` if none holds them.
+
+    It is the first one in the order of :func:`~hwcalc.planner.layouts.layouts` that holds them for certain, or else the first that holds
+    them by the expected value.
     """
-    heads = {
-        dims["num_attention_heads"] for group in opened.model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())
-    }
-    for tp in range(min(gpus, node), 0, -1):
-        if gpus % tp or any(count % tp for count in heads):
+    likely: Found | None = None
+    for layout in layouts(opened, gpus, node, any_layout=any_layout):
+        accepted = _accepted(opened, layout)
+        if accepted is None or not holds(accepted[1]):
             continue
-        for pp in range(1, min(gpus // tp, len(opened.model.stack)) + 1):
-            if gpus // tp % pp == 0:
-                yield tp, pp, gpus // tp // pp
+        if holds(accepted[1], "low"):
+            return Found(layout=accepted[0], certain=True)
+        likely = likely or Found(layout=accepted[0], certain=False)
+    return likely
 
 
-def counts(most_gpus: int, node: int = NODE) -> tuple[int, ...]:
-    """The numbers of GPUs to search: any number up to a node, and then whole nodes.
-
-    >>> counts(40, node=8)
-    (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40)
-    """
-    return (*range(1, min(node, most_gpus) + 1), *range(2 * node, most_gpus + 1, node))
-
-
-def best_layout(opened: Opened, gpus: int, node: int = NODE) -> GpuLayout | None:
-    """The best layout of ``gpus`` GPUs that holds the planned sequences; ``None`` if none does.
-
-    Layouts that hold them for certain are better, then those that hold more sequences at once, then those with fewer pipeline stages,
-    then those with more tensor parallelism.
-    """
-    best: tuple[tuple[bool, int, int, int], GpuLayout] | None = None
-    for tp, pp, dp in layouts(opened, gpus, node):
-        changed = _if_it_holds(opened, tp=tp, pp=pp, dp=dp)
-        if changed is None:
-            continue
-        layout = GpuLayout(tp=tp, pp=pp, dp=dp, sequences=most(changed).value, certain=holds(changed, "low"))
-        rank = (layout.certain, layout.sequences, -pp, tp)
-        if best is None or rank > best[0]:
-            best = rank, layout
-    return None if best is None else best[1]
-
-
-def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS, node: int = NODE) -> tuple[int, int, int] | None:
-    """tp, pp and dp of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if ``most_gpus`` do not."""
+def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> Layout | None:
+    """The layout of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if ``most_gpus`` do not."""
     least = _at_least(opened)
-    for gpus in counts(most_gpus, node):
-        for tp, pp, dp in layouts(opened, gpus, node) if gpus >= least else ():
-            if _if_it_holds(opened, tp=tp, pp=pp, dp=dp) is not None:
-                return tp, pp, dp
+    for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu)):
+        found = best_layout(opened, gpus) if gpus >= least else None
+        if found is not None:
+            return found.layout
     return None
 
 
@@ -263,10 +221,13 @@ def _at_least(opened: Opened) -> int:
     return max(1, -(-weights // budget.requested_bytes))
 
 
-def _if_it_holds(opened: Opened, **layout: int) -> Opened | None:
-    """The request in another layout; ``None`` if it does not fit, or the engine refuses it."""
-    try:
-        changed = opened.changed(**layout, dcp=1, ep=1)
-        return changed if holds(changed) else None
-    except KvplanError:
-        return None
+def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
+    """The request in another layout, which may deal out experts that cannot be cut evenly; ``None`` if the engine refuses both."""
+    dealt = replace(layout, ep=layout.tp * layout.dp)
+    deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
+    for each in (layout, dealt) if deals else (layout,):
+        try:
+            return each, opened.changed(**vars(each), dcp=1)
+        except KvplanError:
+            continue
+    return None

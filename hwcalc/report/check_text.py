@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from hwcalc.check.result import CheckDocument, Checked, Judged
 from hwcalc.check.verdict import in_words
+from hwcalc.hardware.named import MEMORY_OPTION
 from hwcalc.report.glance import SCREEN
 from hwcalc.report.table import PIPED_WIDTH
 from hwcalc.report.text import plural
@@ -100,6 +101,8 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = PI
             lines += _wrapped(clean(line), width, " " * _INDENT, 2)
         for note in check.warnings:
             lines += _wrapped(f"warning: {clean(note.message)}", width, " " * _INDENT, 2)
+        for said in _assumed(check, quiet=quiet):
+            lines += _wrapped(f"note: {clean(said)}", width, " " * _INDENT, 2)
         if check.status != "pass":
             lines += _wrapped(f"at {clean(cut(place(check), LONGEST_WORD))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
@@ -108,6 +111,11 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = PI
     status = "pass" if document.summary.exit_code == 0 else "fail"
     counts = _colored(summary_line(document), status, color=color)
     return "\n".join([*([counts] if len(lines) >= SCREEN[0] else []), *lines, counts]) + "\n"
+
+
+def _assumed(check: Checked, *, quiet: bool) -> list[str]:
+    """What was assumed of the hardware that a check names."""
+    return [] if quiet else [note.message for note in check.notes if note.code == MEMORY_OPTION]
 
 
 def _told(document: CheckDocument, *, quiet: bool) -> list[Checked]:
@@ -151,6 +159,7 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
                     *(in_full(item) for item in what_is_wrong(check)),
                     *([check.error.message] if check.error else []),
                     *(f"warning: {note.message}" for note in check.warnings),
+                    *(f"note: {said}" for said in _assumed(check, quiet=quiet)),
                 ]
             ),
         )

@@ -1,12 +1,11 @@
-"""A recommendation as a table, Markdown or CSV: hardware that fits, smallest first, then what is tight, then what was left out."""
+"""A recommendation as a table, Markdown or CSV: hardware that fits, then what probably fits, then what was left out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.planner.recommend import Offer, Recommendation
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation, is_sure
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
@@ -17,7 +16,7 @@ from hwcalc.units import GIB
 __all__ = ["layout_words", "left_out", "recommendation_csv", "recommendation_text"]
 
 _CSV_COLUMNS = (
-    "gpu", "instance", "gpus", "tp", "pp", "dp", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
+    "gpu", "instance", "gpus", "tp", "pp", "dp", "ep", "verdict", "total_bytes", "usable_bytes", "needed_bytes", "needed_low_bytes",
     "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
 )  # fmt: skip
 
@@ -36,14 +35,14 @@ def recommendation_text(
     recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
 ) -> str:
     """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
-    sure = [offer for offer in recommendation.offers if offer.verdict != Verdict.TIGHT]
-    tight = [offer for offer in recommendation.offers if offer.verdict == Verdict.TIGHT]
+    sure = [offer for offer in recommendation.offers if is_sure(offer.verdict)]
+    unsure = [offer for offer in recommendation.offers if not is_sure(offer.verdict)]
     blocks = [_lines([_asked(recommendation)], format_, width)]
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
-    if tight:
-        blocks.append("Tight: enough by the expected value, not at the high end of the estimates.\n")
-        blocks.append(_table(tight, format_=format_, color=color, width=width))
+    if unsure:
+        blocks.append("Probably fits: enough by the expected value, not at the high end of the estimates.\n")
+        blocks.append(_table(unsure, format_=format_, color=color, width=width))
     if not recommendation.offers:
         blocks += _nothing(recommendation, format_=format_, color=color, width=width)
     lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
@@ -69,19 +68,23 @@ def left_out(recommendation: Recommendation) -> list[str]:
     """What is not listed, and why."""
     out = []
     if recommendation.too_small and recommendation.offers:
-        out.append(
-            f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {plural(recommendation.max_gpus, 'GPU')}."
+        larger = (
+            ""
+            if recommendation.max_gpus >= LARGEST_MOST
+            else f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}"
         )
+        up_to = plural(recommendation.max_gpus, "GPU")
+        out.append(f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {up_to}{larger}.")
     if recommendation.one_at_a_time:
         out.append(
-            f"{recommendation.one_at_a_time:,} of those are laptops or have unified memory: one is taken, unless --gpu names it."
+            f"{recommendation.one_at_a_time:,} of those are machines by themselves, such as laptops and Macs, which are not joined."
         )
     if recommendation.refused:
         out.append(f"{recommendation.refused:,} of {recommendation.considered:,} are not for {recommendation.engine}.")
     if recommendation.unknown:
         out.append(f"{recommendation.unknown:,} of {recommendation.considered:,}: memory not known.")
-    if recommendation.tight_left_out:
-        out.append(f"{recommendation.tight_left_out:,} tight left out (--strict).")
+    if recommendation.unsure_left_out:
+        out.append(f"{recommendation.unsure_left_out:,} that probably fit left out (--strict).")
     return out
 
 
@@ -89,10 +92,10 @@ def layout_words(offer: Offer) -> str:
     """The parallel sizes above one, such as ``tp4 pp2``; empty for a single GPU.
 
     >>> from types import SimpleNamespace
-    >>> layout_words(SimpleNamespace(tp=4, pp=2, dp=1)), layout_words(SimpleNamespace(tp=1, pp=1, dp=1))
+    >>> layout_words(SimpleNamespace(tp=4, pp=2, dp=1, ep=1)), layout_words(SimpleNamespace(tp=1, pp=1, dp=1, ep=1))
     ('tp4 pp2', '')
     """
-    sizes = (("tp", offer.tp), ("pp", offer.pp), ("dp", offer.dp))
+    sizes = (("tp", offer.tp), ("pp", offer.pp), ("dp", offer.dp), ("ep", offer.ep))
     return " ".join(f"{name}{size}" for name, size in sizes if size > 1)
 
 
@@ -109,28 +112,37 @@ def _asked(recommendation: Recommendation) -> str:
 
 def _table(offers: Sequence[Offer], *, format_: str, color: bool, width: int) -> str:
     instances = any(offer.instance is not None for offer in offers)
+    clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
     header = ["instance" if instances else "accelerator", "GPUs", "layout", "GiB used", "of", "free", "max batch"]
     header += [*([] if instances else ["max seq"]), "max tok/s"]
-    rows = [_row(offer, instances=instances) for offer in offers]
+    rows = [_row(offer, one_cloud=len(clouds) == 1) for offer in offers]
     return listing(header, rows, format_=format_, right=range(3, len(header)), color=color, width=width)
 
 
-def _row(offer: Offer, *, instances: bool) -> list[str]:
-    gpus = f"{offer.gpus:,} {offer.gpu}" if instances else f"{offer.gpus:,}"
-    row = [
-        offer.instance or offer.gpu,
-        gpus,
+def _row(offer: Offer, *, one_cloud: bool) -> list[str]:
+    instance = offer.instance is not None
+    return [
+        _instance(offer, one_cloud=one_cloud) if instance else offer.gpu,
+        f"{offer.gpus:,} {offer.gpu}" if instance else f"{offer.gpus:,}",
         layout_words(offer),
         _used(offer),
         _gib(offer.usable_bytes),
         _headroom(offer),
         how_many(offer.max_batch),
+        *([] if instance else [how_many(offer.max_seq)]),
+        _rate(offer.decode_tokens_per_s_bound),
     ]
-    return [*row, *([] if instances else [how_many(offer.max_seq)]), _rate(offer.decode_tokens_per_s_bound)]
+
+
+def _instance(offer: Offer, *, one_cloud: bool) -> str:
+    """The instance, without its cloud where all are of one, and how many larger ones it stands for."""
+    name = str(offer.instance)
+    larger = f" and {len(offer.also):,} larger" if offer.also else ""
+    return f"{name.partition('/')[2] if one_cloud else name}{larger}"
 
 
 def _used(offer: Offer) -> str:
-    if offer.verdict != Verdict.TIGHT:
+    if is_sure(offer.verdict):
         return _gib(offer.needed_bytes)
     return f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
 
@@ -155,8 +167,8 @@ def _rate(tokens: float | None) -> str:
 def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width: int) -> list[str]:
     """What to show if nothing fits: the nearest hardware, and what would help."""
     of = f"{plural(recommendation.considered, 'candidate')} with up to {plural(recommendation.max_gpus, 'GPU')} each"
-    tight = " for certain" if recommendation.tight_left_out else ""
-    out = [f"Nothing holds it{tight}: {of}.\n"]
+    sure = " for certain" if recommendation.unsure_left_out else ""
+    out = [f"Nothing holds it{sure}: {of}.\n"]
     if recommendation.nearest is not None:
         out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
         lines = [recommendation.message] if recommendation.message else []

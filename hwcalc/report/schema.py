@@ -44,7 +44,7 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.library.compare import Comparison
     from hwcalc.library.explain import KindExplanation
     from hwcalc.planner.diff import Difference
-    from hwcalc.planner.recommend import Recommendation
+    from hwcalc.planner.offers import Recommendation
     from hwcalc.planner.result import Plan
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation

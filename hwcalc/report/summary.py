@@ -236,8 +236,9 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
         each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} sequences"
         out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{_because(fit.limiting_seq)}"))
-    if fit.min_gpus is not None and fit.min_gpus != fit.gpus:
-        out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}"))
+    if fit.min_layout is not None and (fit.min_gpus != fit.gpus or not fit.fits):
+        layout = f" ({fit.min_layout.text})" if fit.min_layout.text else ""
+        out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}{layout}"))
     speed = plan.speed
     if speed is not None and speed.decode_tokens_per_s_bound is not None:
         prompt = "" if speed.prefill_s_bound is None else f"; a prompt takes {speed.prefill_s_bound:.3g} s or more"

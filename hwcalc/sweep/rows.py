@@ -35,7 +35,7 @@ class Sweep:
 
     grid: Grid
     notes: tuple[Note, ...] = ()
-    """Notes on options that have no effect on any row."""
+    """Notes on hardware that was assumed, and on options that have no effect on any row."""
     seconds: float = 0.0
     """About how long all rows take."""
 
@@ -72,10 +72,11 @@ def sweep(
     ``every`` adds the whole catalog. A point that cannot be planned is a row with an ``error``, and so is a model that cannot be
     read; with ``keep_going`` also where no model can. A grid that would take longer than ``max_time`` by estimate is refused. Raises a :class:`~hwcalc.errors.KvplanError` subclass if an option is wrong for all models.
     """
-    from hwcalc.hardware.named import load_gpu
+    from hwcalc.hardware.named import gpu_ids
 
     one_for_all, asked = take_options("sweep", options)
-    gpus = tuple(dict.fromkeys(load_gpu(name, []).id for name in words(gpu, "gpu")))
+    said: list[Note] = []
+    gpus = gpu_ids(words(gpu, "gpu"), said)
     axes: dict[str, tuple[Any, ...]] = {
         "seqs": numbers(seq, "seq"),
         "batches": numbers(batch, "batch") or (1,),
@@ -91,6 +92,7 @@ def sweep(
     check(grid)
     read = [model for model in grid.models if isinstance(model, ModelSpec)]
     notes = (
+        *said,
         *without_effect({**asked.keywords(), "draft": asked.draft, "gpu": grid.gpus[0]}, grid.tps),
         *no_encoder(read, asked.encoder_seq),
     )

@@ -95,7 +95,7 @@ def test_the_data(gpu_id: str) -> None:
     assert not gpu.user
     assert data["source"]
     assert all(text.strip() for text in data["source"].values())
-    assert set(FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "note"}
+    assert set(FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "gpus_per_node", "note"}
     assert 0 not in data.values()
     sizes = [gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb and gpu.memory_marketing_gb * 1024]
     known = [size for size in sizes if size is not None]
@@ -216,8 +216,8 @@ def test_no_size_is_the_largest() -> None:
 
     assert load_gpu("m4-max", notes).memory_marketing_gb == 128
     assert [note.code for note in notes] == ["gpu-name", "memory-option", "metal-limit"]
-    assert "48, 64 or 128" in notes[1].message
-    assert "--gpu apple-m4-max-40c-64gb" in notes[1].message
+    assert notes[1].message == "m4-max: planned 128 GB of memory; also m4-max-48gb, m4-max-64gb."
+    assert all(find_gpu(f"m4-max-{size}gb").memory_marketing_gb == size for size in (48, 64))
     assert find_gpu("apple-m4-max-40c-64gb").memory_marketing_gb == 64
     # 55,662.79 x 10^6 bytes, read of a Mac with 64 GB, are 51.84 GiB.
     load_gpu("m4-max-64", notes := [])

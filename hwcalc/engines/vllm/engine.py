@@ -34,6 +34,7 @@ from hwcalc.engines.vllm.weights import VLLM
 from hwcalc.formulas import LayerKind, Role
 from hwcalc.formulas.tensor import Once
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.profiles.engines import planned_version
 
 __all__ = ["Vllm"]
 
@@ -142,6 +143,9 @@ class Vllm(Engine):
         planned = of_vllm(opened)
         return pool_buffers(planned.layout, planned.settings.override or _blocks_of_budget(planned), stage)
 
+    def deals_experts(self, opened: Opened) -> bool:
+        return planned_version(opened.version) >= versions.since(FLAGS["dp"].since)
+
     def most_sequences(self, opened: Opened) -> tuple[int, str]:
         return of_vllm(opened).settings.sequences * opened.request.parallel.dp, "max_num_seqs"
 
@@ -162,6 +166,8 @@ class Vllm(Engine):
 
     def flag(self, name: str, value: object) -> str:
         key = _FLAG_KEYS.get(name, name)
+        if key == "ep":
+            return FLAGS[key].name if value != 1 else ""
         return f"{FLAGS[key].name} {value}" if key in FLAGS else super().flag(name, value)
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:

@@ -39,6 +39,7 @@ def fit(**changes: Any) -> FitInfo:
         "max_seq": 4096,
         "max_batch": 8,
         "min_gpus": 2,
+        "min_layout": None,
         "limiting": None,
         "limiting_seq": None,
         "message": "",

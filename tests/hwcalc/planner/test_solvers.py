@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import takewhile
-from math import ceil, prod
+from math import ceil
 from typing import Any, Final
 
 import pytest
@@ -17,6 +17,7 @@ from hwcalc.engines import ENGINES
 from hwcalc.engines.base import Opened
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
+from hwcalc.planner.result import Layout
 from hwcalc.profiles.gpus import Gpu
 from hwcalc.units import MIB
 
@@ -227,36 +228,42 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
         length, batch = int(2 ** dice.uniform(8, 18)), int(2 ** dice.uniform(0, 7))
         opened = open_request(model, engine=engine, seq=length, batch=batch)
         opened = replace(opened, request=opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
-        every = {
-            (tp, pp, dp): fits(opened, tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
-            for tp in (1, 2, 4)
-            for pp in (1, 2, 3, 4)
-            for dp in (1, 2, 3, 4)
-            if tp * pp * dp <= 4 and all(heads % tp == 0 for heads in heads_of(opened.model))
-        }
+        every = {layout: fits(opened, **vars(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]
         fewest = solve.fewest_gpus(opened, most_gpus=4)
 
-        assert (None if fewest is None else prod(fewest)) == min((prod(layout) for layout in good), default=None)
+        assert (None if fewest is None else fewest.gpus) == min((layout.gpus for layout in good), default=None)
         assert fewest is None or fewest in good
         best = solve.best_layout(opened, 4)
-        most = {
-            layout: solve.most(opened.changed(**dict(zip(("tp", "pp", "dp"), layout, strict=True)), dcp=1, ep=1)).value
-            for layout in good
-            if prod(layout) == 4
-        }
-        assert (best is None) is (not most)
+        of_four = [layout for layout in good if layout.gpus == 4]
+        sure = [layout for layout in of_four if certainly(opened, layout)]
+        assert (best is None) is (not of_four)
         if best is not None:
-            certain = [layout for layout in most if certainly(opened, layout)] or [*most]
-            assert best.sequences == max(most[layout] for layout in certain)
-        found.add(None if fewest is None else prod(fewest))
+            assert best.layout in (sure or of_four)
+            assert best.certain is bool(sure)
+            # No replica is idle unless all layouts have an idle one.
+            assert best.layout.dp <= opened.batch or all(layout.dp > opened.batch for layout in (sure or of_four))
+        found.add(None if fewest is None else fewest.gpus)
     assert found >= {None, 1, 2}
 
 
-def certainly(opened: Opened, layout: tuple[int, int, int]) -> bool:
+def sensible(opened: Opened, most: int) -> list[Layout]:
+    """Up to ``most`` GPUs of one node, by powers of two; the small models' heads are cut evenly, so that there are no stages."""
+    experts = "num_experts" in opened.model.config or "n_routed_experts" in opened.model.config
+    deals = experts and opened.engine.name != "transformers"
+    out = []
+    for gpus in (size for size in (1, 2, 4, 8) if size <= most):
+        for tp in (
+            size for size in (1, 2, 4, 8) if gpus % size == 0 and all(heads % size == 0 for heads in heads_of(opened.model))
+        ):
+            dp = gpus // tp
+            out.append(Layout(tp=tp, dp=dp, ep=gpus if deals and dp > 1 else 1))
+    return out
+
+
+def certainly(opened: Opened, layout: Layout) -> bool:
     """Whether the layout holds at the low end of the budget too."""
-    tp, pp, dp = layout
-    made = opened.changed(tp=tp, pp=pp, dp=dp, dcp=1, ep=1)
+    made = opened.changed(**vars(layout), dcp=1)
     assert made.budget is not None
     return solve.holds_in(made, made.budget.low)
 

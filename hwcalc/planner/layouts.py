@@ -1,0 +1,159 @@
+"""The parallel layouts that people run: which numbers of GPUs are offered, and how a model is laid out on them.
+
+Sold and rented are 1, 2, 4 or 8 GPUs in a node, and whole nodes beyond. Inside a node a model is cut by tensor parallelism, whose
+traffic needs the links of a node; stages of a pipeline and replicas go over nodes. Replicas of a mixture of experts share the experts
+where the engine does that: attention is data parallel, and whole experts are dealt out over all ranks. ``docs/layouts.md`` cites who
+runs what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd, prod
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.request import Parallel
+from hwcalc.formulas import LayerKind
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.weights import Part
+from hwcalc.model import ModelSpec
+from hwcalc.planner.result import Layout
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["chosen_sizes", "counts", "has_experts", "layouts", "node_of"]
+
+_NODE: Final = 8
+"""The GPUs of a node if no hardware is named."""
+
+
+def node_of(gpu: Gpu | None, instance: int | None = None) -> int:
+    """How many GPUs work as one node: all of an ``instance`` with so many, else as many as the accelerator's profile says."""
+    return instance or (_NODE if gpu is None else gpu.node)
+
+
+def counts(most: int, node: int = _NODE, *, any_layout: bool = False) -> tuple[int, ...]:
+    """The numbers of GPUs to try: powers of two up to a node, the node, and whole nodes by powers of two.
+
+    With ``any_layout`` they are all numbers up to a node, and then whole nodes.
+
+    >>> counts(64), counts(8, node=4), counts(8, node=1)
+    ((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), (1, 2, 4, 8))
+    >>> counts(40, any_layout=True)
+    (1, 2, 3, 4, 5, 6, 7, 8, 16, 24, 32, 40)
+    """
+    if any_layout:
+        return (*range(1, min(node, most) + 1), *range(2 * node, most + 1, node))
+    inside = (1 << power for power in range(node.bit_length()) if 1 << power < node)
+    beyond = (node << power for power in range(most.bit_length()))
+    return tuple(number for number in (*inside, *beyond) if number <= most)
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Whether the language model has experts, which ranks can share."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return any(weight.copies > 1 for block in blocks if block.part is Part.LANGUAGE for weight in block.weights)
+
+
+def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: bool = False) -> tuple[Layout, ...]:
+    """The layouts of ``gpus`` GPUs, the one to prefer first. ``tp`` divides the attention heads and stays in a node.
+
+    Replicas that the planned sequences leave idle come last. Before them, fewer pipeline stages are better, since a stage waits for the
+    one before it. Then a layout that keeps each key and value once is better than one where tensor-parallel ranks keep copies: ranks
+    beyond the number of key/value heads, and all ranks of latent attention, hold the same cache. Data-parallel attention avoids the
+    copies, and needs as many sequences as replicas. With fewer, tensor parallelism over the whole node is next, which people run for
+    latent attention too; what lies between these two is last. Equal layouts go by more tensor parallelism.
+
+    Stages inside a node are for what tensor parallelism cannot cut evenly: 14 heads on 4 GPUs are tp 2 x pp 2. With ``any_layout``
+    there is every tp x pp x dp instead, such as pp 7.
+
+    >>> from hwcalc import load_model
+    >>> from hwcalc.planner.context import open_request
+    >>> opened = open_request(load_model("meta-llama/Llama-3.1-8B"), seq=4096, batch=2)
+    >>> [layout.text for layout in layouts(opened, 4)]
+    ['tp 4', 'tp 2, dp 2', 'dp 4']
+    >>> [layout.text for layout in layouts(opened, 16)]
+    ['tp 8, dp 2', 'tp 8, pp 2', 'tp 4, dp 4', 'tp 2, dp 8', 'dp 16']
+    """
+    node = node_of(opened.request.hardware.gpu) if node is None else node
+    deals = opened.engine.deals_experts(opened) and has_experts(opened.model)
+    every = tuple(_every(opened, gpus, node) if any_layout else _sensible(opened, gpus, node, deals=deals))
+    copies = {tp: _copies(opened, tp) for tp in {layout.tp for layout in every}}
+    full = max(copies)
+
+    def rank(layout: Layout) -> tuple[bool, int, int, int]:
+        form = 2 if copies[layout.tp] <= 1 else int(layout.tp == full)
+        return layout.dp <= opened.batch, -layout.pp, form, layout.tp
+
+    dealt = (replace(layout, ep=layout.tp * layout.dp) if deals and layout.dp > 1 else layout for layout in every)
+    return tuple(sorted(dealt, key=rank, reverse=True))
+
+
+def _sensible(opened: Opened, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
+    """Layouts with one node's part alike on every node; stages only beside the largest ``tp``, and not where experts are dealt out."""
+    inside = _inside(gpus, node)
+    sizes = [tp for tp in _divisors(inside) if _divides(opened.model, tp)]
+    for tp in sizes:
+        largest = tp == sizes[-1]
+        in_node = _divisors(inside // tp) if largest else (1,)
+        over_nodes = _divisors(gpus // inside) if largest else (1,)
+        for pp in sorted({stages * nodes for stages in in_node for nodes in over_nodes}):
+            dp = gpus // (tp * pp)
+            if pp <= max(1, len(opened.model.stack)) and not (deals and pp > 1 and dp > 1):
+                yield Layout(tp=tp, pp=pp, dp=dp)
+
+
+def _every(opened: Opened, gpus: int, node: int) -> Iterator[Layout]:
+    for tp in _divisors(gpus):
+        for pp in _divisors(gpus // tp) if tp <= node and _divides(opened.model, tp) else ():
+            if pp <= max(1, len(opened.model.stack)):
+                yield Layout(tp=tp, pp=pp, dp=gpus // (tp * pp))
+
+
+def chosen_sizes(model: ModelSpec, gpus: int, sizes: Parallel, node: int) -> Parallel:
+    """How ``gpus`` GPUs are used if the user says no more than their number: tensor parallelism inside a node, stages for the rest.
+
+    With ``ep`` the rest are replicas, which share the experts. Where the model has too few layers for that, all are tensor parallel.
+    """
+    tp = max(tp for tp in _divisors(_inside(gpus, node)) if _divides(model, tp))
+    rest = gpus // tp
+    if sizes.ep > tp:
+        return replace(sizes, tp=tp, dp=rest)
+    if rest > max(1, len(model.stack)) or tp % sizes.dcp:
+        return replace(sizes, tp=gpus)
+    return replace(sizes, tp=tp, pp=rest)
+
+
+def _inside(gpus: int, node: int) -> int:
+    """How many of ``gpus`` GPUs are in each node."""
+    return gpus if gpus <= node else gcd(gpus, node)
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(size for size in range(1, number + 1) if number % size == 0)
+
+
+def _divides(model: ModelSpec, tp: int) -> bool:
+    """Whether ``tp`` divides the attention heads of every layer."""
+    heads = {dims["num_attention_heads"] for group in model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())}
+    return not any(count % tp for count in heads)
+
+
+def _copies(opened: Opened, tp: int) -> int:
+    """How many ranks of ``tp`` keep the same keys and values: 1 if each rank has its own heads, ``tp`` for latent attention."""
+    rules, model = opened.engine.weight_rules(), opened.model
+
+    def count() -> int:
+        kinds = [(group.count, group.kind) for group in opened.stack.groups if "num_attention_heads" in group.kind.dims()]
+        whole = sum(number * _elements(kind) for number, kind in kinds)
+        part = sum(number * _elements(rules.shard(model, kind, tp)) for number, kind in kinds)
+        return tp * part // whole if whole else 1
+
+    return int(model.once((opened.engine.name, "copies", tp), count))
+
+
+def _elements(kind: LayerKind) -> int:
+    """Numbers that a layer keeps of one position."""
+    return sum(prod(tensor.shape) for tensor in kind.tensors())
