@@ -80,7 +80,7 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
         limit=None,
         got=None,
         holds=holds,
-        certain=plan.fit.verdict != Verdict.TIGHT,
+        certain=plan.fit.verdict.certain,
         message=message,
     )
 
@@ -141,7 +141,7 @@ def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
         certain = True
         if fit.needed_low_bytes != fit.needed_high_bytes:
             at_limit = replan(**{option: item.limit}).fit
-            certain = at_limit is not None and at_limit.verdict != Verdict.TIGHT
+            certain = at_limit is not None and at_limit.verdict.certain
         return _compared(item, unit, got, got, got, holds=got >= item.limit, certain=certain)
 
     return judged

@@ -7,6 +7,7 @@ from typing import Any, Final
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
+from hwcalc.planner.result import Verdict
 
 __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]
 
@@ -77,7 +78,7 @@ class CheckFailure:
 class Checked:
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
-    ``verdict`` is ``fits``, ``tight`` or ``does not fit``; null where no hardware was named. ``source`` is where the model came from.
+    ``verdict`` is ``fits``, ``probably``, ``probably_not`` or ``no``; null where no hardware was named. ``source`` is where the model came from.
     ``warnings`` are the plan's own, and what no baseline has; they change no status. A file that could not be read is one check with
     the name of the file, no ``model`` and the ``error``.
     """
@@ -88,7 +89,7 @@ class Checked:
     column: int
     model: str | None
     status: str
-    verdict: str | None
+    verdict: Verdict | None
     source: str | None
     revision: str | None
     plan: Figures | None

@@ -39,7 +39,13 @@ _CHOICE: Final = (
         complete="clouds",
     ),
     Option("max_gpus", ("--max-gpus",), "N", "At most so many GPUs together. Default: 8."),
-    Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
+    Option(
+        "strict",
+        ("--strict",),
+        "",
+        "Leave out what only probably fits: what fits by the expected value, not at the high end of the estimates.",
+        "flag",
+    ),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
 )
 OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)

@@ -18,7 +18,7 @@ from hwcalc.library.plan import option_draft, plan_loaded
 from hwcalc.model import PARTIAL_WEIGHTS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan, Verdict
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -61,7 +61,7 @@ class Variant:
     total_per_gpu_high_bytes: int | None = None
     usable_bytes: int | None = None
     fits: bool | None = None
-    verdict: str | None = None
+    verdict: Verdict | None = None
     max_seq: int | None = None
     max_batch: int | None = None
     error: str | None = None

@@ -36,7 +36,7 @@ def recommend(
     """List hardware that holds ``batch`` sequences of ``seq`` tokens, smallest first.
 
     These are accelerators, or with ``instances`` those of a cloud, or of all clouds (``"all"``). ``gpu``, ``vendor`` and ``category``
-    narrow the choice; ``max_gpus`` is the most GPUs that may work together; ``strict`` leaves out tight fits; ``limit`` is the number of
+    narrow the choice; ``max_gpus`` is the most GPUs that may work together; ``strict`` leaves out what only probably fits; ``limit`` is the number of
     entries (0: all). ``options`` are the keywords of :func:`hwcalc.plan` that do not name hardware.
     Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
     """

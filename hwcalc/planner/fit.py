@@ -159,6 +159,6 @@ def _try(opened: Opened, flag: str, effect: str, **change: object) -> list[Try]:
         if not solve.holds(changed):
             return []
         # Suggested numbers are maxima by the expected value, so the low end of the budget may not hold them.
-        return [Try(flag=flag, effect=effect if solve.holds(changed, "low") else f"{effect}; tight")]
+        return [Try(flag=flag, effect=effect if solve.holds(changed, "low") else f"{effect}; {Verdict.PROBABLY.text}")]
     except KvplanError:
         return []

@@ -36,8 +36,8 @@ LARGEST_MOST: Final = 64
 class Offer:
     """Hardware that would do, planned. Bytes are those of the fullest GPU; null is unknown.
 
-    ``total_bytes`` is what programs see of all its GPUs together. ``verdict`` is ``tight`` where the estimate's low and high ends
-    disagree; ``needed_low_bytes`` and ``needed_high_bytes`` are those ends. ``max_batch`` and ``max_seq`` are the most sequences of the
+    ``total_bytes`` is what programs see of all its GPUs together. ``verdict`` is ``probably`` where it does not fit at the
+    high end of the estimate; ``needed_low_bytes`` and ``needed_high_bytes`` are those ends. ``max_batch`` and ``max_seq`` are the most sequences of the
     planned length and the longest of the planned number. ``notes`` are those that not every offer has.
     """
 
@@ -91,7 +91,7 @@ class Recommendation:
     unknown: int
     too_small: int
     one_at_a_time: int
-    tight_left_out: int
+    probable_left_out: int
     offers: tuple[Offer, ...]
     more: int
     nearest: Offer | None
@@ -126,7 +126,7 @@ def recommend_model(
 ) -> Recommendation:
     """Search the candidates for hardware that holds the request.
 
-    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. ``strict`` leaves out tight offers. A
+    ``options`` are those of :func:`~hwcalc.planner.context.open_request` without hardware. ``strict`` leaves out offers that only probably fit. A
     ``limit`` of 0 lists every offer. Raises a :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
     """
     if not 1 <= max_gpus <= LARGEST_MOST:
@@ -163,7 +163,7 @@ def recommend_model(
         unknown=search.unknown,
         too_small=search.too_small,
         one_at_a_time=search.alone,
-        tight_left_out=len(matches) - len(kept),
+        probable_left_out=len(matches) - len(kept),
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
         nearest=None if nearest is None else _offer(*nearest, common),
@@ -183,7 +183,7 @@ class _Search:
         self._seen: dict[tuple[object, ...], list[solve.GpuLayout]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
-        """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that hold them tightly."""
+        """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
         for candidate in candidates:
             opened = self._opened(candidate)
             total = None if opened is None else self._total(opened)

@@ -13,7 +13,6 @@ from hwcalc.documents import document_of
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 
@@ -48,29 +47,48 @@ NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
 
 
-class Verdict(Shown, enum.StrEnum):
-    """Whether something fits, and whether both ends of the estimate agree on it."""
+class Verdict(enum.StrEnum):
+    """Whether something fits by the expected value, and whether both ends of the estimate agree. Documents have the value."""
 
     FITS = "fits"
-    """At both ends."""
-    TIGHT = "tight"
-    """At one end alone."""
-    DOES_NOT_FIT = "does not fit"
-    """At neither end."""
+    """Even at the high end of the estimate."""
+    PROBABLY = "probably"
+    """By the expected value, but not at the high end."""
+    PROBABLY_NOT = "probably_not"
+    """Not by the expected value, but at the low end."""
+    NO = "no"
+    """Not even at the low end."""
 
     @classmethod
     def of(cls, fits: bool, *ends: bool) -> Verdict:
         """From what holds by the expected value, and at the ends of the estimate."""
         if any(end is not fits for end in ends):
-            return cls.TIGHT
-        return cls.FITS if fits else cls.DOES_NOT_FIT
+            return cls.PROBABLY if fits else cls.PROBABLY_NOT
+        return cls.FITS if fits else cls.NO
+
+    @property
+    def certain(self) -> bool:
+        """Whether both ends of the estimate agree."""
+        return self in {Verdict.FITS, Verdict.NO}
 
     @property
     def text(self) -> str:
-        """The words themselves."""
-        return self.value
+        """The words that every text has.
+
+        >>> [verdict.text for verdict in Verdict]
+        ['fits', 'probably fits', 'probably not', 'does not fit']
+        """
+        return _VERDICT_WORDS[self]
 
     __repr__ = str.__repr__
+
+
+_VERDICT_WORDS: Final = {
+    Verdict.FITS: "fits",
+    Verdict.PROBABLY: "probably fits",
+    Verdict.PROBABLY_NOT: "probably not",
+    Verdict.NO: "does not fit",
+}
 
 
 @frozen
@@ -283,7 +301,7 @@ class FitInfo:
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
     ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of the
-    estimates as well. ``fits`` goes by the expected value; ``verdict`` is ``tight`` where one of the ends says otherwise. ``max_seq``
+    estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``, ``probably_not`` or ``no``. ``max_seq``
     is the longest that each of the planned sequences may be, ``max_batch`` how many of the planned length fit at once, and
     ``min_gpus`` the fewest GPUs of this kind that would do. ``limiting`` names what binds: what stands in the way where it does not
     fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.

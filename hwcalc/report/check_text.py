@@ -22,9 +22,9 @@ __all__ = [
     "what_is_wrong",
 ]
 
-_WORDS = {"pass": "ok", "warning": "tight", "fail": "FAIL", "error": "ERROR"}
+_WORDS = {"pass": "ok", "warning": "probably", "fail": "FAIL", "error": "ERROR"}
 _COLORS = {"pass": "32", "warning": "33", "fail": "31", "error": "31"}
-_INDENT = 7
+_INDENT = 9
 _LONGEST_HINT = 240
 
 
@@ -60,16 +60,16 @@ def what_is_wrong(check: Checked) -> Iterator[Judged]:
 
 
 def in_full(item: Judged) -> str:
-    """A requirement and its outcome. A verdict is printed without its name, so that "tight" is never shown as "fits"."""
+    """A requirement and its outcome. A verdict is printed without its name, so that "probably fits" does not stand behind "fits"."""
     return item.message if item.name == "fits" else f"{item.name}: {item.message}"
 
 
 def summary_line(document: CheckDocument) -> str:
-    """``4 checks: 2 hold, 1 tight, 1 fails``."""
+    """``4 checks: 2 hold, 1 probably holds, 1 fails``."""
     summary = document.summary
     counts = (
         (summary.passed, "hold" if summary.passed != 1 else "holds"),
-        (summary.warnings, "tight"),
+        (summary.warnings, "probably hold" if summary.warnings != 1 else "probably holds"),
         (summary.failed, "fails" if summary.failed == 1 else "fail"),
         (summary.errors, "could not be checked"),
     )
@@ -139,8 +139,8 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
         (
             _WORDS[check.status],
             check.name,
-            check.verdict or "",
-            headline(check).removeprefix(f"{check.verdict}: "),
+            "" if check.verdict is None else check.verdict.text,
+            headline(check).removeprefix("" if check.verdict is None else f"{check.verdict.text}: "),
             "; ".join(
                 [
                     *(in_full(item) for item in what_is_wrong(check)),

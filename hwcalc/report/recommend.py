@@ -1,4 +1,4 @@
-"""A recommendation as a table, Markdown or CSV: hardware that fits, smallest first, then what is tight, then what was left out."""
+"""A recommendation as a table, Markdown or CSV: hardware that fits, smallest first, then what probably fits, then what was left out."""
 
 from __future__ import annotations
 
@@ -35,14 +35,16 @@ def recommendation_text(
     recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = 100, quiet: bool = False
 ) -> str:
     """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
-    sure = [offer for offer in recommendation.offers if offer.verdict != Verdict.TIGHT]
-    tight = [offer for offer in recommendation.offers if offer.verdict == Verdict.TIGHT]
+    sure = [offer for offer in recommendation.offers if offer.verdict.certain]
+    probable = [offer for offer in recommendation.offers if not offer.verdict.certain]
     blocks = [_lines([_asked(recommendation)], format_, width)]
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
-    if tight:
-        blocks.append("Tight: enough by the expected value, not at the high end of the estimates.\n")
-        blocks.append(_table(tight, format_=format_, color=color, width=width))
+    if probable:
+        blocks.append(
+            f"{Verdict.PROBABLY.text.capitalize()}: enough by the expected value, not at the high end of the estimates.\n"
+        )
+        blocks.append(_table(probable, format_=format_, color=color, width=width))
     if not recommendation.offers:
         blocks += _nothing(recommendation, format_=format_, color=color, width=width)
     lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
@@ -77,8 +79,8 @@ def left_out(recommendation: Recommendation) -> list[str]:
         out.append(f"{recommendation.refused:,} of {recommendation.considered:,} are not for {recommendation.engine}.")
     if recommendation.unknown:
         out.append(f"{recommendation.unknown:,} of {recommendation.considered:,}: memory not known.")
-    if recommendation.tight_left_out:
-        out.append(f"{recommendation.tight_left_out:,} tight left out (--strict).")
+    if recommendation.probable_left_out:
+        out.append(f"{recommendation.probable_left_out:,} that only probably fit left out (--strict).")
     return out
 
 
@@ -127,7 +129,7 @@ def _row(offer: Offer, *, instances: bool) -> list[str]:
 
 
 def _used(offer: Offer) -> str:
-    if offer.verdict != Verdict.TIGHT:
+    if offer.verdict.certain:
         return _gib(offer.needed_bytes)
     return f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
 
@@ -152,8 +154,8 @@ def _rate(tokens: float | None) -> str:
 def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width: int) -> list[str]:
     """What to show if nothing fits: the nearest hardware, and what would help."""
     of = f"{plural(recommendation.considered, 'candidate')} with up to {plural(recommendation.max_gpus, 'GPU')} each"
-    tight = " for certain" if recommendation.tight_left_out else ""
-    out = [f"Nothing holds it{tight}: {of}.\n"]
+    surely = " for certain" if recommendation.probable_left_out else ""
+    out = [f"Nothing holds it{surely}: {of}.\n"]
     if recommendation.nearest is not None:
         out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
         lines = [recommendation.message] if recommendation.message else []

@@ -7,7 +7,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.formulas import Full, LayerNumbers, Role, Strided
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
-from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo, Verdict
+from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
@@ -197,31 +197,26 @@ def _growth(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether the plan fits, and how sure that is. A plan is only said to fit if it does at the high end of the estimates."""
+    """Whether the plan fits, and how sure that is, in the verdict's own words first; then what the engine would do."""
     fit = plan.fit
     assert fit is not None
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
-    pooled = plan.pool is not None
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
     required = f" with {flags}" if flags else ""
-    if fit.verdict is Verdict.TIGHT:
-        start = (
-            f"{engine} will {'probably' if fit.fits else 'probably not'} start"
-            if pooled
-            else "probably"
-            if fit.fits
-            else "probably not"
-        )
+    words = f"{fit.verdict.text}{where}"
+    if not fit.verdict.certain:
         return (
-            f"tight{where}: {start}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
+            f"{words}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
             f"of {human_bytes(fit.usable_bytes)} per GPU"
         )
+    if plan.pool is None:
+        return words
     if fit.fits:
-        return f"{engine} will start{where}{required}" if pooled else f"fits{where}"
-    if plan.pool is not None and plan.pool.fits:
-        return f"{engine} will start{where}, but holds {fit.max_batch or 0:,} of {plan.request.batch:,} sequences at once"
-    return f"{engine} will not start{where}" if pooled else f"does not fit{where}"
+        return f"{words}: {engine} will start{required}"
+    if plan.pool.fits:
+        return f"{words}: {engine} will start, but holds {fit.max_batch or 0:,} of {plan.request.batch:,} sequences at once"
+    return f"{words}: {engine} will not start"
 
 
 def fit_lines(plan: Plan) -> list[tuple[str, str]]:

@@ -106,7 +106,7 @@ def _verdict(plan: Plan) -> list[RenderableType]:
 
     if plan.fit is None:
         return []
-    colour = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}[plan.fit.verdict]
+    colour = {Verdict.FITS: "green", Verdict.NO: "red"}.get(plan.fit.verdict, "yellow")
     lines: list[RenderableType] = [Text(verdict(plan), style=f"bold {colour}")]
     lines += hanging([(label, text, "") for label, text in fit_lines(plan)])
     if plan.fit.suggestions:

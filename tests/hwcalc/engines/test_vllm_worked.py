@@ -35,7 +35,7 @@ def test_the_null_block_costs_sixteen_tokens() -> None:
 
 
 def test_a_request_of_the_estimated_length_starts_and_one_token_more_does_not() -> None:
-    """The estimate is tight: 65,520 tokens fill 4,095 blocks, 65,521 need the null block too."""
+    """The estimate is close: 65,520 tokens fill 4,095 blocks, 65,521 need the null block too."""
     assert pool("meta-llama/Llama-3.1-8B", 8 * GIB, seq=65_520).fits
     assert not pool("meta-llama/Llama-3.1-8B", 8 * GIB, seq=65_521).fits
 

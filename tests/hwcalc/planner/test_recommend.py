@@ -119,27 +119,27 @@ def test_everything_large_enough_is_there() -> None:
 def test_smallest_first_and_tight_last() -> None:
     """Certain ones come first; within each part memory never falls."""
     found = everything()
-    tight = [offer.verdict == "tight" for offer in found]
+    probable = [offer.verdict == "probably" for offer in found]
 
-    assert set(tight) == {True, False}
-    assert tight == sorted(tight)
+    assert set(probable) == {True, False}
+    assert probable == sorted(probable)
     for one, other in pairwise(found):
         assert one.verdict != other.verdict or one.total_bytes <= other.total_bytes
 
 
 def test_tight_disagrees_at_the_ends() -> None:
-    """A tight offer fits as expected and not at the high end; a certain one fits there as well."""
+    """A probable offer fits as expected and not at the high end; a certain one fits there as well."""
     for offer in everything():
         assert offer.needed_low_bytes <= offer.needed_bytes <= offer.usable_bytes
         assert (offer.verdict == "fits") is (offer.needed_high_bytes <= offer.usable_bytes)
 
 
 def test_strict_leaves_out_what_is_tight() -> None:
-    """Strict leaves out tight offers, and says how many."""
+    """Strict leaves out probable offers, and says how many."""
     strict = recommend(LLAMA_70B, seq="8k", limit=0, offline=True, strict=True)
 
     assert [offer for offer in everything() if offer.verdict == "fits"] == list(strict.offers)
-    assert strict.tight_left_out == len(everything()) - len(strict.offers) > 0
+    assert strict.probable_left_out == len(everything()) - len(strict.offers) > 0
 
 
 def test_a_limit_says_how_many_more() -> None:
@@ -367,11 +367,11 @@ def test_csv_and_markdown(capsys: Capture) -> None:
 
 
 def test_table(capsys: Capture) -> None:
-    """No line is wider than a hundred columns, tight ones included; the rest of the list is one option away."""
+    """No line is wider than a hundred columns, probable ones included; the rest of the list is one option away."""
     status, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "0")
 
     assert status == 0
-    assert "Tight:" in out
+    assert "Probably fits:" in out
     assert max(map(len, out.splitlines())) <= 100
     _, out, _ = run(capsys, "recommend", LLAMA_70B, "--seq", "8k", "--limit", "1")
     assert "more: --limit 0" in out
