@@ -32,7 +32,10 @@ class Judged:
 
 @frozen
 class Fit:
-    """The verdict in bytes per GPU: what is usable and what is needed, with the ends of the estimate. Null is not planned."""
+    """The verdict in bytes per GPU: what is usable and what is needed, with the ends of the estimate. Null is not planned.
+
+    ``max_seq`` and ``max_batch`` hold for sure, those with ``expected`` by the expected value.
+    """
 
     gpu: str | None
     gpus: int
@@ -42,7 +45,9 @@ class Fit:
     needed_high_bytes: int
     headroom_bytes: int
     max_seq: int | None
+    expected_max_seq: int | None
     max_batch: int | None
+    expected_max_batch: int | None
     min_gpus: int | None
 
 

@@ -46,7 +46,9 @@ def _fit(plan: Plan) -> Fit | None:
         needed_high_bytes=fit.needed_high_bytes,
         headroom_bytes=fit.headroom_bytes,
         max_seq=fit.max_seq,
+        expected_max_seq=fit.expected_max_seq,
         max_batch=fit.max_batch,
+        expected_max_batch=fit.expected_max_batch,
         min_gpus=fit.min_gpus,
     )
 

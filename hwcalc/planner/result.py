@@ -301,10 +301,11 @@ class FitInfo:
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
     ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of the
-    estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``, ``probably_not`` or ``no``. ``max_seq``
-    is the longest that each of the planned sequences may be, ``max_batch`` how many of the planned length fit at once, and
-    ``min_gpus`` the fewest GPUs of this kind that would do. ``limiting`` names what binds: what stands in the way where it does not
-    fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
+    estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``,
+    ``probably_not`` or ``no``. ``max_seq`` is the longest that each of the planned sequences may be for sure, ``max_batch`` how many of
+    the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and ``expected_max_batch``
+    are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do. ``limiting`` names what binds: what
+    stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
     """
 
     gpu: str | None
@@ -317,7 +318,9 @@ class FitInfo:
     verdict: Verdict
     headroom_bytes: int
     max_seq: int | None
+    expected_max_seq: int | None
     max_batch: int | None
+    expected_max_batch: int | None
     min_gpus: int | None
     limiting: str | None
     limiting_seq: str | None

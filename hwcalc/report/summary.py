@@ -215,7 +215,9 @@ def verdict(plan: Plan) -> str:
     if fit.fits:
         return f"{words}: {engine} will start{required}"
     if plan.pool.fits:
-        return f"{words}: {engine} will start, but holds {fit.max_batch or 0:,} of {plan.request.batch:,} sequences at once"
+        held = fit.max_batch or fit.expected_max_batch or 0
+        start = "will start" if fit.max_batch else "will probably start"
+        return f"{words}: {engine} {start}, but holds {held:,} of {plan.request.batch:,} sequences at once"
     return f"{words}: {engine} will not start"
 
 
@@ -226,10 +228,13 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     out = [("error", clean(fit.message))] if fit.message else []
     out += _equation(plan) if plan.pool is None else _pool(plan, plan.pool)
     if fit.max_batch is not None and fit.gpu is not None:
-        out.append(("at once", f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{_because(fit.limiting)}"))
+        expected = _expected(fit.max_batch, fit.expected_max_batch)
+        many = f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{expected}"
+        out.append(("at once", f"{many}{_because(fit.limiting)}"))
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
         each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} sequences"
-        out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{_because(fit.limiting_seq)}"))
+        expected = _expected(fit.max_seq, fit.expected_max_seq)
+        out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{expected}{_because(fit.limiting_seq)}"))
     if fit.min_gpus is not None and fit.min_gpus != fit.gpus:
         out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}"))
     speed = plan.speed
@@ -241,6 +246,13 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def _up_to(count: int, what: str) -> str:
     return f"any number of {what}s" if count >= UNLIMITED else plural(count, what)
+
+
+def _expected(sure: int, expected: int | None) -> str:
+    """What is expected beside what is sure, where that is not the same."""
+    if expected is None or expected == sure:
+        return ""
+    return f", {'any number' if expected >= UNLIMITED else f'{expected:,}'} expected"
 
 
 def _because(limiting: str | None) -> str:

@@ -44,7 +44,9 @@ def figures(verdict: Verdict) -> Figures:
         needed_high_bytes=high,
         headroom_bytes=GIB,
         max_seq=4096,
+        expected_max_seq=4096,
         max_batch=2,
+        expected_max_batch=2,
         min_gpus=1,
     )
     return Figures(

@@ -37,7 +37,9 @@ def fit(**changes: Any) -> FitInfo:
         "verdict": Verdict.FITS,
         "headroom_bytes": 2 * GIB,
         "max_seq": 4096,
+        "expected_max_seq": 4096,
         "max_batch": 8,
+        "expected_max_batch": 8,
         "min_gpus": 2,
         "limiting": None,
         "limiting_seq": None,
@@ -153,19 +155,28 @@ def test_headroom_at_the_ends() -> None:
     assert (judged("headroom: 3GiB", of).holds, judged("headroom: 3GiB", of).certain) == (False, False)
 
 
-@pytest.mark.parametrize(("verdict", "certain"), [(Verdict.FITS, True), (Verdict.PROBABLY, False)])
-def test_a_limit_is_asked_about_at_the_ends(verdict: Verdict, certain: bool) -> None:
-    """With an estimate, eight sequences are planned again to see what its high end says of them."""
+@pytest.mark.parametrize(("limit", "holds", "certain"), [(5, True, True), (6, True, False), (8, True, False)])
+def test_a_limit_between_the_sure_and_the_expected_number(limit: int, holds: bool, certain: bool) -> None:
+    """Five sequences fit for sure and eight are expected: nothing is planned again."""
+    found = judged(f"min_concurrency: {limit}", made(fit(max_batch=5, needed_high_bytes=19 * GIB)))
+
+    assert (found.got, found.holds, found.certain) == (8, holds, certain)
+    assert found.message == f"8 sequences (5 sequences to 8 sequences), at least {limit} sequences required"
+
+
+@pytest.mark.parametrize(("verdict", "certain"), [(Verdict.NO, True), (Verdict.PROBABLY_NOT, False)])
+def test_a_limit_that_fails_is_asked_about_at_the_ends(verdict: Verdict, certain: bool) -> None:
+    """Nine sequences are planned again to see whether the high end of the budget holds them."""
     asked: list[dict[str, object]] = []
 
     def again(**change: object) -> Plan:
         asked.append(change)
         return made(fit(verdict=verdict))
 
-    found = judged("min_concurrency: 8", made(fit(needed_high_bytes=19 * GIB)), again)
+    found = judged("min_concurrency: 9", made(fit(needed_high_bytes=19 * GIB)), again)
 
-    assert asked == [{"batch": 8}]
-    assert (found.holds, found.certain) == (True, certain)
+    assert asked == [{"batch": 9}]
+    assert (found.holds, found.certain) == (False, certain)
 
 
 def test_every_requirement_has_a_judge() -> None:
