@@ -12,6 +12,7 @@ from hwcalc.check.file import Required
 from hwcalc.check.result import Figures, Fit, Judged
 from hwcalc.check.verdict import figures_of, in_words
 from hwcalc.errors import KvplanError, UnsupportedError
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner.result import NO_VERDICT, UNLIMITED, Plan, Verdict
 from hwcalc.planner.solve import MOST_GPUS, NODE, counts
 from hwcalc.units import human_bytes
@@ -184,7 +185,12 @@ def _held_for_certain(fit: Fit, least: int, most: int, plan: Plan, replan: Repla
 
 def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
     got = _known(item, figures.decode_tokens_per_s_bound, figures)
-    return _compared(item, "tokens/s", got, got, got, holds=got >= item.limit, certain=True)
+    fit = plan.fit
+    judged = _compared(item, "tokens/s", got, got, got, holds=got >= item.limit and (fit is None or fit.fits), certain=True)
+    if fit is None or fit.verdict is Verdict.FITS:
+        return judged
+    certain = fit.verdict.certain or got < item.limit
+    return replace(judged, certain=certain, message=f"{judged.message}; {fit.verdict.text}")
 
 
 def _exact(value: Any) -> tuple[Any, Any, Any]:

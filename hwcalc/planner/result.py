@@ -180,7 +180,8 @@ class CacheInfo:
 
     ``bytes_per_token`` is the growth of one sequence from ``seq`` to ``seq`` + 1 tokens by the formulas,
     ``state_bytes_per_sequence`` what does not grow with length, ``bytes_per_sequence`` what one sequence of ``seq`` tokens
-    holds, ``total_bytes`` what the batch holds on all ranks, ``per_gpu_bytes`` the largest rank, and
+    holds, ``total_bytes`` what the batch holds on all ranks, ``copied_bytes`` the part of it that repeats what another tensor-parallel
+    rank keeps (a latent, or a key/value head where there are more ranks than heads), ``per_gpu_bytes`` the largest rank, and
     ``read_bytes_per_step`` what one decode step of the batch reads. The bytes of ``tensors`` add up to ``total_bytes``.
     ``groups`` are the layers that share a block table, where the engine has such; every block is as wide as the widest group.
     """
@@ -190,6 +191,7 @@ class CacheInfo:
     state_bytes_per_sequence: int
     bytes_per_sequence: int
     total_bytes: int
+    copied_bytes: int
     per_gpu_bytes: int
     tensors: tuple[TensorInfo, ...]
     groups: tuple[PoolGroup, ...]
@@ -346,7 +348,7 @@ class MemoryInfo:
 
 @frozen
 class SpeedInfo:
-    """How fast at most. Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
+    """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 
     ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is the time in
     which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt of ``seq`` tokens. ``bound_by`` is

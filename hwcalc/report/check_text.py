@@ -182,18 +182,10 @@ def check_csv(document: CheckDocument) -> str:
         start = (check.file, check.line, check.name, check.model or "", check.status, check.verdict or "")
         plan = check.plan
         definition = "" if plan is None else plan.definition
-        figures = ("", "", "") if plan is None else (plan.cache_bytes, _cell(plan.weights_bytes), _cell(plan.total_bytes))
+        figures = (None,) * 3 if plan is None else (plan.cache_bytes, plan.weights_bytes, plan.total_bytes)
         for item in check.requirements:
-            judged = (item.name, _truth(item.holds), _truth(item.certain), item.unit, _cell(item.limit), _cell(item.got))
+            judged = (item.name, item.holds, item.certain, item.unit, item.limit, item.got)
             rows.append((*start, *judged, *figures, item.message, definition))
         if check.error is not None:
-            rows.append((*start, "error", "false", "true", "", "", "", *figures, check.error.message, definition))
+            rows.append((*start, "error", False, True, "", "", "", *figures, check.error.message, definition))
     return csv_text(_COLUMNS, rows)
-
-
-def _cell(value: float | None) -> object:
-    return "" if value is None else value
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"

@@ -152,7 +152,11 @@ def figures(plan: Plan) -> list[Figure]:
     if cache.state_bytes_per_sequence:
         meaning = "per sequence, whatever its length"
         out.append(Figure(name="fixed state", bytes=cache.state_bytes_per_sequence, meaning=meaning))
-    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token")))
+    copies = ""
+    if cache.copied_bytes:
+        copied = human_bytes(cache.copied_bytes * cache.bytes_per_sequence // cache.total_bytes)
+        copies = f"; {copied} are copies on {request.tp:,} ranks"
+    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token") + copies))
     out.append(Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch, "sequence")))
     weights, together = plan.memory.weights, plan.memory.total_bytes
     if weights.bytes is not None and together is not None:
@@ -238,7 +242,8 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     if fit.min_gpus is not None and fit.min_gpus != fit.gpus:
         out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}"))
     speed = plan.speed
-    if speed is not None and speed.decode_tokens_per_s_bound is not None:
+    # What does not fit does not run: a bound on its speed would say that it does.
+    if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
         prompt = "" if speed.prefill_s_bound is None else f"; a prompt takes {speed.prefill_s_bound:.3g} s or more"
         out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
     return out

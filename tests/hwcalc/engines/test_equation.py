@@ -13,7 +13,7 @@ import pytest
 from hwcalc import KvplanError, Plan, plan
 from hwcalc.engines import ENGINES
 from hwcalc.engines.budget import Section
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.planner.result import FitInfo, Verdict
 from hwcalc.profiles.engines import runtime_profile
 from hwcalc.profiles.gpus import find_gpu, visible_memory
@@ -128,7 +128,7 @@ def test_the_cache_of_a_rank() -> None:
     latent = 4096 * 61 * 576 * 2
     assert rank("deepseek-ai/DeepSeek-V3", tp=8) == latent
     assert rank("deepseek-ai/DeepSeek-V3", tp=8, dp=2, batch=2) == latent
-    with pytest.raises(UnsupportedError, match="layers"):
+    with pytest.raises(UsageError, match="layers"):
         rank(LLAMA, pp=33)
 
 
@@ -216,7 +216,8 @@ def test_vllms_own_figures(model: str, gpu: str, tp: int, seq: int) -> None:
     assert terms(made)["weights"] == (whole - norms) // tp + norms
     assert pool.blocks == fit.budget.expected // (block // tp)
     assert pool.tokens == pool.blocks * 16 // seq * seq or pool.tokens == int(pool.blocks / (seq // 16) * seq)
-    assert fit.max_batch == (pool.blocks - 1) // (seq // 16)
+    assert fit.expected_max_batch == (pool.blocks - 1) // (seq // 16)
+    assert fit.max_batch == (fit.budget.low // (block // tp) - 1) // (seq // 16)
     memory = visible_memory(find_gpu(gpu))
     assert memory is not None
     assert fit.usable_bytes == ceil(memory.expected_bytes * 0.92)
