@@ -233,6 +233,27 @@ def test_decoding_speed() -> None:
     assert not judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of).holds
 
 
+@pytest.mark.parametrize(
+    ("verdict", "holds", "certain"),
+    [
+        (Verdict.FITS, True, True),
+        (Verdict.PROBABLY, True, False),
+        (Verdict.PROBABLY_NOT, False, False),
+        (Verdict.NO, False, True),
+    ],
+)
+def test_what_does_not_fit_has_no_speed(verdict: Verdict, holds: bool, certain: bool) -> None:
+    """A gate for the speed does not pass a plan that cannot run, even where the file does not demand that it fits."""
+    of = plan(TINY, seq=SEQ, gpu="l4")
+    assert of.fit is not None
+    found = judged(
+        "min_decode_tokens_per_s: 1", replace(of, fit=replace(of.fit, verdict=verdict, fits=verdict in ("fits", "probably")))
+    )
+
+    assert (found.holds, found.certain) == (holds, certain)
+    assert found.message.endswith("required" if verdict is Verdict.FITS else f"required; {verdict.text}")
+
+
 def test_an_estimate_of_weights_has_ends() -> None:
     """``max_total`` between the ends of the sum holds or not by the expected value, and says so."""
     of = plan(TINY, seq=SEQ, gpu="l4")
