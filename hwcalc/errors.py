@@ -104,7 +104,7 @@ class UnreadKeysError(ConfigError):
 
 
 class UnsupportedError(KvplanError):
-    """The engine cannot run this model, or not store it in this format. Exit 3."""
+    """The engine, or this release of it, cannot run this model or store it in this format. Exit 3."""
 
     exit_code = 3
     type = "unsupported"

@@ -145,7 +145,7 @@ def _check_release(opened: VllmOpened) -> None:
             hint=f"Use: --engine vllm@{first}, or --dtype fp8",
         )
     if parallel.dcp > 1 and not rules.dcp:
-        raise UsageError(
+        raise UnsupportedError(
             f"vLLM {version} has no decode context parallelism.", hint="Leave out --dcp, or use --engine vllm@0.10.2"
         )
     latent = LatentAttention in kinds and not expands_latents(model, rules)
@@ -156,15 +156,15 @@ def _check_release(opened: VllmOpened) -> None:
     last = opened.settings.state_caching == "align"
     speculates = rules.hybrid_speculation == "all" or (rules.hybrid_speculation == model.model_type and not last)
     if opened.settings.speculation is not None and kinds & set(STATE_KINDS) and not speculates:
-        raise UsageError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
+        raise UnsupportedError(f"vLLM {version} does not draft tokens for {model.architecture}.", hint="Leave out the draft.")
     if CompressedAttention in kinds and parallel.pp > 1 and not rules.compressed_pp:
-        raise UsageError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
+        raise UnsupportedError(f"vLLM {version} has no pipeline stages for {model.architecture}.", hint="Leave out --pp")
     if model.model_type == "lfm2_moe" and last and not rules.lfm2_moe_caching:
-        raise UsageError(
+        raise UnsupportedError(
             f"vLLM {version} has no prefix caching for {model.architecture}.", hint="Leave out: enable_prefix_caching=true"
         )
     if (model.architecture or "").startswith("KimiLinear") and opened.settings.state != "fp32":
-        raise UsageError(
+        raise UnsupportedError(
             f"vLLM {version} runs {model.architecture} only with mamba_ssm_cache_dtype=float32.",
             hint="Leave out: mamba_ssm_cache_dtype",
         )
