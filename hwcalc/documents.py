@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +19,7 @@ SCHEMA_VERSION: Final = "1"
 
 
 def document_of(value: Any) -> Any:
-    """A value for JSON: dataclasses become dicts, tuples become lists, and a :class:`Shown` value becomes its text.
+    """A value for JSON: dataclasses become dicts, tuples become lists, a :class:`Shown` value its text, an enum its value.
 
     JSON has no infinity and no NaN, which configs may hold: they become text.
 
@@ -27,6 +28,8 @@ def document_of(value: Any) -> Any:
     """
     if isinstance(value, Shown):
         return value.text
+    if isinstance(value, enum.Enum):
+        return value.value
     if is_frozen(value):
         return {field.name: document_of(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):

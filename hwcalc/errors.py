@@ -53,7 +53,7 @@ class KvplanError(Exception):
 
 
 class UsageError(KvplanError, ValueError):
-    """An option or argument is wrong for every model. Exit 2."""
+    """An option or argument is wrong for every model, or it is an engine option or a parallel size that this model cannot have. Exit 2."""
 
     type = "usage"
 
@@ -104,7 +104,7 @@ class UnreadKeysError(ConfigError):
 
 
 class UnsupportedError(KvplanError):
-    """The engine cannot run or store this model in this way. Exit 3."""
+    """The engine, or this release of it, cannot run this model or store it in this format. Exit 3."""
 
     exit_code = 3
     type = "unsupported"

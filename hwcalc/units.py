@@ -37,6 +37,8 @@ _SHARE = re.compile(r"-?[0-9]{1,9}(?:\.[0-9]{0,18})?(?:e-?[0-9]{1,2})?", re.ASCI
 
 def _parse(text: str, factors: dict[str, int], what: str, allowed: str, *, whole: bool) -> int:
     match = _NUMBER.fullmatch(text.strip().lower())
+    if match is None and text.strip()[:1] in {"-", "\N{MINUS SIGN}"} and _NUMBER.fullmatch(text.strip()[1:].lower()):
+        raise UsageError(f"{what} is out of range: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     if match is None or match[3] not in factors:
         raise UsageError(f"{what} is not a number: {shown(text, 40)}", hint=f"Allowed: {allowed}.")
     digits = match[2] or ""

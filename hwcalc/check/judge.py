@@ -83,7 +83,7 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
         limit=None,
         got=None,
         holds=holds,
-        certain=plan.fit.verdict != Verdict.TIGHT,
+        certain=plan.fit.verdict.certain,
         message=message,
     )
 
@@ -136,16 +136,20 @@ def _compared(item: Required, unit: str, expected: float, low: float, high: floa
 
 
 def _at_least(figure: str, option: str, unit: str) -> Callable[..., Judged]:
-    """A judge of what a solver found at the expected value. To be certain, the request at the limit is planned as well."""
+    """A judge of what a solver found: the expected value decides, and the sure one says whether that is certain.
+
+    What fails is planned at the limit, where the high end of the budget may hold it.
+    """
 
     def judged(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
         fit = _fit_of(item, figures, plan)
-        got = _known(item, getattr(fit, figure), figures)
-        certain = True
-        if fit.needed_low_bytes != fit.needed_high_bytes:
-            at_limit = replan(**{option: item.limit}).fit
-            certain = at_limit is not None and at_limit.verdict != Verdict.TIGHT
-        return _compared(item, unit, got, got, got, holds=got >= item.limit, certain=certain)
+        sure, got = (_known(item, getattr(fit, name), figures) for name in (figure, f"expected_{figure}"))
+        holds = got >= item.limit
+        certain = sure >= item.limit
+        if not holds:
+            at_limit = replan(**{option: item.limit}).fit if fit.needed_low_bytes != fit.needed_high_bytes else None
+            certain = at_limit is None or at_limit.verdict.certain
+        return _compared(item, unit, got, sure, got, holds=holds, certain=certain)
 
     return judged
 
@@ -190,7 +194,12 @@ def _layouts(plan: Plan, least: int, most: int) -> Iterator[Layout]:
 
 def _decode(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judged:
     got = _known(item, figures.decode_tokens_per_s_bound, figures)
-    return _compared(item, "tokens/s", got, got, got, holds=got >= item.limit, certain=True)
+    fit = plan.fit
+    judged = _compared(item, "tokens/s", got, got, got, holds=got >= item.limit and (fit is None or fit.fits), certain=True)
+    if fit is None or fit.verdict is Verdict.FITS:
+        return judged
+    certain = fit.verdict.certain or got < item.limit
+    return replace(judged, certain=certain, message=f"{judged.message}; {fit.verdict.text}")
 
 
 def _exact(value: Any) -> tuple[Any, Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from hwcalc.documents import document_of
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
+from hwcalc.planner.result import Verdict
 
 __all__ = ["SCHEMA_VERSION", "CheckDocument", "CheckFailure", "Checked", "Figures", "FileInfo", "Fit", "Judged", "Summary"]
 
@@ -31,7 +32,10 @@ class Judged:
 
 @frozen
 class Fit:
-    """The verdict in bytes per GPU: what is usable and what is needed, with the ends of the estimate. Null is not planned."""
+    """The verdict in bytes per GPU: what is usable and what is needed, with the ends of the estimate. Null is not planned.
+
+    ``max_seq`` and ``max_batch`` hold for sure, those with ``expected`` by the expected value.
+    """
 
     gpu: str | None
     gpus: int
@@ -41,7 +45,9 @@ class Fit:
     needed_high_bytes: int
     headroom_bytes: int
     max_seq: int | None
+    expected_max_seq: int | None
     max_batch: int | None
+    expected_max_batch: int | None
     min_gpus: int | None
 
 
@@ -77,7 +83,7 @@ class CheckFailure:
 class Checked:
     """One check. ``status`` is ``pass``, ``warning`` (it holds, but not at both ends of an estimate), ``fail`` or ``error``.
 
-    ``verdict`` is ``fits``, ``tight`` or ``does not fit``; null where no hardware was named. ``source`` is where the model came from.
+    ``verdict`` is ``fits``, ``probably``, ``probably_not`` or ``no``; null where no hardware was named. ``source`` is where the model came from.
     ``warnings`` are the plan's own, and what no baseline has; they change no status. Each fault of a file that could not be
     read is a check with the name of the file, no ``model`` and the ``error``.
     """
@@ -88,7 +94,7 @@ class Checked:
     column: int
     model: str | None
     status: str
-    verdict: str | None
+    verdict: Verdict | None
     source: str | None
     revision: str | None
     plan: Figures | None

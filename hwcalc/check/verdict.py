@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hwcalc.check.result import Figures, Fit
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan, Verdict
 from hwcalc.units import human_bytes
 
 __all__ = ["figures_of", "in_words", "verdict_of"]
 
 
-def verdict_of(plan: Plan) -> str | None:
-    """The word of the plan's :class:`~hwcalc.planner.result.Verdict`; ``None`` without hardware."""
+def verdict_of(plan: Plan) -> Verdict | None:
+    """The plan's verdict; ``None`` without hardware."""
     return None if plan.fit is None else plan.fit.verdict
 
 
@@ -46,15 +46,17 @@ def _fit(plan: Plan) -> Fit | None:
         needed_high_bytes=fit.needed_high_bytes,
         headroom_bytes=fit.headroom_bytes,
         max_seq=fit.max_seq,
+        expected_max_seq=fit.expected_max_seq,
         max_batch=fit.max_batch,
+        expected_max_batch=fit.expected_max_batch,
         min_gpus=fit.min_gpus,
     )
 
 
-def in_words(verdict: str, fit: Fit) -> str:
-    """The verdict with its numbers, such as ``tight: 19.50 GiB needed (18.90 to 21.30 GiB) of 20.00 GiB usable``."""
+def in_words(verdict: Verdict, fit: Fit) -> str:
+    """The verdict with its numbers, such as ``probably fits: 19.50 GiB needed (18.90 to 21.30 GiB) of 20.00 GiB usable``."""
     span = ""
     if fit.needed_low_bytes != fit.needed_high_bytes:
         span = f" ({human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)})"
     each = " on each GPU" if fit.gpus > 1 else ""
-    return f"{verdict}: {human_bytes(fit.needed_bytes)} needed{span} of {human_bytes(fit.usable_bytes)} usable{each}"
+    return f"{verdict.text}: {human_bytes(fit.needed_bytes)} needed{span} of {human_bytes(fit.usable_bytes)} usable{each}"

@@ -45,7 +45,7 @@ OPTIONS = (
         "strict",
         ("--strict",),
         "",
-        "Fail where a requirement holds by the expected value alone (tight), and where no baseline has the check.",
+        "Fail where a requirement holds by the expected value alone (probably), and where no baseline has the check.",
         "flag",
         group="check",
     ),

@@ -42,6 +42,8 @@ EXAMPLES: Final = (
 )
 
 _HEADER = ("id", "type", "parameters", "released", "source", "fidelity")
+_AS_PUBLISHED = "published parameters"
+_COUNTED = "published parameters are all numbers of the files; a plan counts multi-token prediction apart, and no scales"
 
 
 def run(
@@ -86,8 +88,9 @@ def run(
         )
         for model in found
     ]
-    text = listing(_HEADER, rows, format_=view.format, right=(2,), color=view.color, width=view.width)
-    remarks = () if view.quiet else (plural(len(found), "model"),)
+    header = _HEADER if view.format == "csv" else tuple(_AS_PUBLISHED if name == "parameters" else name for name in _HEADER)
+    text = listing(header, rows, format_=view.format, right=(2,), color=view.color, width=view.width)
+    remarks = () if view.quiet else (f"{plural(len(found), 'model')}; {_COUNTED}",)
     return Answer(text=text, remarks=remarks)
 
 

@@ -56,6 +56,9 @@ class Engine(ABC):
     pooled: ClassVar[bool] = False
     """Whether the engine allocates a pool when it starts, from which sequences take blocks."""
 
+    counts_copies: ClassVar[bool] = False
+    """Whether the stored bytes count what several tensor-parallel ranks each keep, such as a latent, once for each of them."""
+
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
 

@@ -9,7 +9,7 @@ from typing import Final
 from hwcalc.engines.allocation import ITEM_BYTES, Allocation
 from hwcalc.engines.base import Opened
 from hwcalc.engines.stored import StoredTensor
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.profiles.dtypes import find_dtype
 
@@ -23,11 +23,11 @@ def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
     """The stored tensors of one tensor-parallel rank of pipeline stage ``stage`` (from 0).
 
     ``tp`` divides heads, ``dp`` sequences, and ``dcp`` the tokens of attention. What does not divide evenly is rounded up, as on the
-    fullest rank. Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
+    fullest rank. Raises :class:`~hwcalc.errors.UsageError` for more stages than layers.
     """
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
-        raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
+        raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
     local, kind_tensors = opened.replica, opened.rank_tensors
     out: list[Allocation] = []
     for number in opened.engine.weight_rules().spans(len(layers), parallel.pp)[stage]:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.stored import StoredTensor, bytes_of
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Role
 
 __all__ = ["fullest_rank_bytes"]
@@ -20,11 +20,11 @@ def fullest_rank_bytes(opened: Opened) -> int:
 
     Llama-3.1-8B, four tokens in bf16, tp 2 and pp 2: 16 layers x 4 tokens x 4 heads x 256 x 2 bytes = 131,072, a quarter of all.
 
-    Raises :class:`~hwcalc.errors.UnsupportedError` for more stages than layers.
+    Raises :class:`~hwcalc.errors.UsageError` for more stages than layers.
     """
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
-        raise UnsupportedError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
+        raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
     size = {kind: sum(_share(tensor, parallel.dcp) for tensor in tensors) for kind, tensors in opened.rank_tensors.items()}
     stages = opened.model.once((opened.engine.name, "kinds of stages", parallel.pp), lambda: _kinds_of_stages(opened))
     fullest = max(sum(count * size[kind] for kind, count in stage.items()) for stage in stages)

@@ -12,7 +12,7 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.options import integer_option
 from hwcalc.engines.stored import StoredTensor
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import DType
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
@@ -86,7 +86,7 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
             parts = [("", "fp8_e4m3", elements, None), ("_scale", "fp32", 4, "one scale x 4 B")]
         else:
             if elements % options.q_group_size:
-                raise UnsupportedError(
+                raise UsageError(
                     f"{elements:,} cached numbers are no multiple of q_group_size={options.q_group_size}: "
                     f"{options.backend} refuses them.",
                     hint="Choose another q_group_size or length.",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import ROW_PARALLEL, Rank, cut_inputs, cut_outputs, distribute_experts, module_of
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import ExpandedLatentAttention, LayerKind
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.frozen import frozen
@@ -93,25 +93,23 @@ def _plan_of(model: ModelSpec, part: Part) -> ShardPlan:
 
 
 def check_layout(model: ModelSpec, parallel: Parallel) -> None:
-    """Raise :class:`~hwcalc.errors.UnsupportedError` for parallel sizes that transformers 5.23 refuses or cannot run."""
+    """Raise :class:`~hwcalc.errors.UsageError` for parallel sizes that transformers 5.23 refuses or cannot run."""
     plan = plan_of(model)
     listed, tp, ep = _table()[1], parallel.tp, parallel.ep
     if tp > 1 and plan.is_empty and model.model_type not in listed["out"] | listed["in"]:
-        raise UnsupportedError(f"transformers has no tensor-parallel plan for {model.model_type}.", hint="Use: --tp 1, or --pp")
+        raise UsageError(f"transformers has no tensor-parallel plan for {model.model_type}.", hint="Use: --tp 1, or --pp")
     if ep > 1 and not plan.dealt:
-        raise UnsupportedError(f"transformers has no expert-parallel plan for {model.model_type}.", hint="Use: --ep 1")
+        raise UsageError(f"transformers has no expert-parallel plan for {model.model_type}.", hint="Use: --ep 1")
     if ep > 1 and model.counted is not None:
         experts = {weight.copies for block in model.counted.blocks for weight in block.weights if weight.copies > 1}
         if any(count % ep for count in experts):
             counts = ", ".join(f"{count:,}" for count in sorted(experts))
-            raise UnsupportedError(
-                f"transformers deals {counts} experts out evenly only: not over {ep:,} ranks.", hint="Lower --ep."
-            )
+            raise UsageError(f"transformers deals {counts} experts out evenly only: not over {ep:,} ranks.", hint="Lower --ep.")
     if tp > 1 and plan.heads:
         for group in model.stack.groups:
             groups = group.kind.dims().get("num_key_value_heads", tp)
             if groups % tp:
-                raise UnsupportedError(
+                raise UsageError(
                     f"transformers cuts {groups:,} key/value heads over {tp:,} ranks in the middle of a head and then fails.",
                     hint="Use a --tp that divides them.",
                 )

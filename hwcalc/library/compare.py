@@ -18,7 +18,7 @@ from hwcalc.library.plan import option_draft, plan_loaded
 from hwcalc.model import PARTIAL_WEIGHTS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
-from hwcalc.planner.result import Plan
+from hwcalc.planner.result import Plan, Verdict
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -37,7 +37,7 @@ class Variant:
     """One plan's headline figures; null is unknown or not planned, and ``error`` says why nothing was planned.
 
     ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU; ``low`` and
-    ``high`` are the ends of its estimate.
+    ``high`` are the ends of its estimate. ``max_seq`` and ``max_batch`` hold for sure, those with ``expected`` by the expected value.
     """
 
     model: str
@@ -61,9 +61,11 @@ class Variant:
     total_per_gpu_high_bytes: int | None = None
     usable_bytes: int | None = None
     fits: bool | None = None
-    verdict: str | None = None
+    verdict: Verdict | None = None
     max_seq: int | None = None
+    expected_max_seq: int | None = None
     max_batch: int | None = None
+    expected_max_batch: int | None = None
     error: str | None = None
 
 
@@ -235,7 +237,9 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         fits=None if fit is None else fit.fits,
         verdict=None if fit is None else fit.verdict,
         max_seq=None if fit is None else fit.max_seq,
+        expected_max_seq=None if fit is None else fit.expected_max_seq,
         max_batch=None if fit is None else fit.max_batch,
+        expected_max_batch=None if fit is None else fit.expected_max_batch,
     )
 
 

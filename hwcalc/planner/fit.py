@@ -14,7 +14,7 @@ from hwcalc.units import human_bytes
 __all__ = ["plan_fit"]
 
 _FP8_IS_SMALLER = ("auto", "bf16", "fp16")
-_MEMORY = ("cache", "weights", "activations", "state slots", None)
+_MEMORY = ("cache", *Section, "state slots", None)
 
 
 def plan_fit(opened: Opened, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
@@ -38,8 +38,11 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
     fits = solve.holds_in(opened, size, pool)
     ends = () if budget is None else (budget.low, budget.high)
     verdict = Verdict.of(fits, *(solve.holds_in(opened, end) for end in ends))
-    most = solve.most(opened, size, pool)
-    longest = solve.longest(opened, size)
+    most, longest = solve.most(opened, size, pool), solve.longest(opened, size)
+    sure_most, sure_longest = most, longest
+    if low != size:
+        sure_most = solve.most(opened, low, end="low", at_most=most.value)
+        sure_longest = solve.longest(opened, low, "low", longest.value)
     fewest = _fewest(opened, fits=fits)
     return FitInfo(
         gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
@@ -51,14 +54,18 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
         fits=fits,
         verdict=verdict,
         headroom_bytes=size - rank_bytes,
-        max_seq=longest.value,
-        max_batch=most.value,
+        max_seq=sure_longest.value,
+        expected_max_seq=longest.value,
+        max_batch=sure_most.value,
+        expected_max_batch=most.value,
         min_gpus=None if fewest is None else fewest.gpus,
         min_layout=fewest,
-        limiting="state blocks" if pool is not None and pool.fits and pool.requires else most.limiting,
-        limiting_seq=longest.limiting,
+        limiting="state blocks" if pool is not None and pool.fits and pool.requires else sure_most.limiting,
+        limiting_seq=sure_longest.limiting,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
-        suggestions=_suggestions(opened, pool, longest.value, most.value, fewest, fits=fits),
+        suggestions=_suggestions(
+            opened, pool, sure_longest.value or longest.value, sure_most.value or most.value, fewest, fits=fits
+        ),
         budget=None if budget is None else _budget_info(opened, budget),
     )
 
@@ -156,6 +163,6 @@ def _try(opened: Opened, flag: str, effect: str, **change: object) -> list[Try]:
         if not solve.holds(changed):
             return []
         # Suggested numbers are maxima by the expected value, so the low end of the budget may not hold them.
-        return [Try(flag=flag, effect=effect if solve.holds(changed, "low") else f"{effect}; tight")]
+        return [Try(flag=flag, effect=effect if solve.holds(changed, "low") else f"{effect}; {Verdict.PROBABLY.text}")]
     except KvplanError:
         return []

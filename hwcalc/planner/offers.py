@@ -22,7 +22,6 @@ __all__ = [
     "Offer",
     "Recommendation",
     "Wishes",
-    "is_sure",
 ]
 
 DEFAULT_MOST: Final = 8
@@ -124,11 +123,6 @@ class Wishes:
             raise UsageError(f"limit is {self.limit:,}.", hint="Allowed: a whole number; 0 lists all.")
         if self.sort not in SORTS:
             raise UsageError(f"sort is {shown(self.sort, 40)}.", hint=f"Allowed: {', '.join(SORTS)}.")
-
-
-def is_sure(verdict: Verdict) -> bool:
-    """Whether it fits even at the high end of the estimates."""
-    return verdict is Verdict.FITS
 
 
 def _speed(offer: Offer) -> float:

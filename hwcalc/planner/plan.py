@@ -103,11 +103,32 @@ def _cache_info(opened: Opened, stored: list[Stored], definition: Definition) ->
         state_bytes_per_sequence=sum(count * tensor.bytes for _, _, count, tensor in of_single if tensor.role in FIXED_ROLES),
         bytes_per_sequence=single.stored_bytes,
         total_bytes=opened.stored_bytes,
+        copied_bytes=_copied_bytes(opened, stored),
         per_gpu_bytes=opened.needed_bytes,
         tensors=tuple(_tensor_info(*item) for item in stored),
         groups=opened.groups,
         read_bytes_per_step=_read_bytes(stored),
     )
+
+
+def _copied_bytes(opened: Opened, stored: list[Stored]) -> int:
+    """Bytes of ``stored`` that repeat what another tensor-parallel rank keeps: its part of a layer is more than a rank's share of it."""
+    parallel = opened.request.parallel
+    if parallel.tp == 1 or not opened.engine.counts_copies:
+        return 0
+    rules, copied = opened.engine.weight_rules(), 0
+    for kind, _, count, tensor in stored:
+        if kind is not None:
+            once = _kept_bytes(opened, kind)
+            ranks = parallel.tp * _kept_bytes(opened, rules.shard(opened.model, kind, parallel.tp)) // parallel.dcp
+            copied += count * (tensor.bytes * max(0, ranks - once) // ranks if ranks else 0)
+    return copied
+
+
+def _kept_bytes(opened: Opened, kind: LayerKind) -> int:
+    """Bytes that one layer of this kind keeps of a sequence, by the formulas."""
+    roles, tokens, encoder = opened.dtypes.roles, opened.tokens, opened.encoder_tokens
+    return sum(tensor.bytes(roles[tensor.role], tokens, encoder) for tensor in kind.tensors())
 
 
 Stored = tuple[LayerKind | None, LayerNumbers, int, StoredTensor]

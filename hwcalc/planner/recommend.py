@@ -133,7 +133,7 @@ class _Search:
         self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
 
     def all(self, candidates: Iterable[Candidate]) -> Iterator[_Match]:
-        """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that hold them tightly."""
+        """The matches: the fewest GPUs that hold the sequences for certain, in their best layout, and fewer that probably hold them."""
         for candidate in candidates:
             opened = self._opened(candidate)
             total = None if opened is None else self._total(opened)

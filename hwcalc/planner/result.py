@@ -13,7 +13,6 @@ from hwcalc.documents import document_of
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
-from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 
@@ -49,29 +48,48 @@ NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
 
 
-class Verdict(Shown, enum.StrEnum):
-    """Whether something fits, and whether both ends of the estimate agree on it."""
+class Verdict(enum.StrEnum):
+    """Whether something fits by the expected value, and whether both ends of the estimate agree. Documents have the value."""
 
     FITS = "fits"
-    """At both ends."""
-    TIGHT = "tight"
-    """At one end alone."""
-    DOES_NOT_FIT = "does not fit"
-    """At neither end."""
+    """Even at the high end of the estimate."""
+    PROBABLY = "probably"
+    """By the expected value, but not at the high end."""
+    PROBABLY_NOT = "probably_not"
+    """Not by the expected value, but at the low end."""
+    NO = "no"
+    """Not even at the low end."""
 
     @classmethod
     def of(cls, fits: bool, *ends: bool) -> Verdict:
         """From what holds by the expected value, and at the ends of the estimate."""
         if any(end is not fits for end in ends):
-            return cls.TIGHT
-        return cls.FITS if fits else cls.DOES_NOT_FIT
+            return cls.PROBABLY if fits else cls.PROBABLY_NOT
+        return cls.FITS if fits else cls.NO
+
+    @property
+    def certain(self) -> bool:
+        """Whether both ends of the estimate agree."""
+        return self in {Verdict.FITS, Verdict.NO}
 
     @property
     def text(self) -> str:
-        """The words themselves."""
-        return self.value
+        """The words that every text has.
+
+        >>> [verdict.text for verdict in Verdict]
+        ['fits', 'probably fits', 'probably not', 'does not fit']
+        """
+        return _VERDICT_WORDS[self]
 
     __repr__ = str.__repr__
+
+
+_VERDICT_WORDS: Final = {
+    Verdict.FITS: "fits",
+    Verdict.PROBABLY: "probably fits",
+    Verdict.PROBABLY_NOT: "probably not",
+    Verdict.NO: "does not fit",
+}
 
 
 @frozen
@@ -163,7 +181,8 @@ class CacheInfo:
 
     ``bytes_per_token`` is the growth of one sequence from ``seq`` to ``seq`` + 1 tokens by the formulas,
     ``state_bytes_per_sequence`` what does not grow with length, ``bytes_per_sequence`` what one sequence of ``seq`` tokens
-    holds, ``total_bytes`` what the batch holds on all ranks, ``per_gpu_bytes`` the largest rank, and
+    holds, ``total_bytes`` what the batch holds on all ranks, ``copied_bytes`` the part of it that repeats what another tensor-parallel
+    rank keeps (a latent, or a key/value head where there are more ranks than heads), ``per_gpu_bytes`` the largest rank, and
     ``read_bytes_per_step`` what one decode step of the batch reads. The bytes of ``tensors`` add up to ``total_bytes``.
     ``groups`` are the layers that share a block table, where the engine has such; every block is as wide as the widest group.
     """
@@ -173,6 +192,7 @@ class CacheInfo:
     state_bytes_per_sequence: int
     bytes_per_sequence: int
     total_bytes: int
+    copied_bytes: int
     per_gpu_bytes: int
     tensors: tuple[TensorInfo, ...]
     groups: tuple[PoolGroup, ...]
@@ -304,10 +324,11 @@ class FitInfo:
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
     ``usable_bytes`` is what may be used of one GPU and ``needed_bytes`` what the fullest one needs, at the low and high end of the
-    estimates as well. ``fits`` goes by the expected value; ``verdict`` is ``tight`` where one of the ends says otherwise. ``max_seq``
-    is the longest that each of the planned sequences may be, ``max_batch`` how many of the planned length fit at once, and
-    ``min_gpus`` the fewest GPUs of this kind that would do, laid out as ``min_layout``. ``limiting`` names what binds: what stands in the way where it does not
-    fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
+    estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``,
+    ``probably_not`` or ``no``. ``max_seq`` is the longest that each of the planned sequences may be for sure, ``max_batch`` how many of
+    the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and ``expected_max_batch``
+    are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid out as ``min_layout``. ``limiting`` names what binds: what
+    stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
     """
 
     gpu: str | None
@@ -320,7 +341,9 @@ class FitInfo:
     verdict: Verdict
     headroom_bytes: int
     max_seq: int | None
+    expected_max_seq: int | None
     max_batch: int | None
+    expected_max_batch: int | None
     min_gpus: int | None
     min_layout: Layout | None
     limiting: str | None
@@ -347,7 +370,7 @@ class MemoryInfo:
 
 @frozen
 class SpeedInfo:
-    """How fast at most. Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
+    """How fast at most, if it fits (``fit.fits``). Null is unknown: the accelerator's bandwidth or rate, or the model's weights.
 
     ``decode_tokens_per_s_bound`` counts all sequences of all replicas, each holding ``seq`` tokens; ``decode_step_s_bound`` is the time in
     which every sequence gains one token, ``prefill_s_bound`` until the first token of one prompt of ``seq`` tokens. ``bound_by`` is

@@ -1,4 +1,4 @@
-"""Checks as workflow commands of GitHub Actions: one annotation at the line of each check that fails or is tight.
+"""Checks as workflow commands of GitHub Actions: one annotation at the line of each check that fails or only probably holds.
 
 The format is described in "Workflow commands for GitHub Actions": ``::error file=F,line=L,col=C,title=T::MESSAGE``. Messages escape
 ``%``, CR and LF; properties escape ``:`` and ``,`` too. GitHub shows at most ten errors and ten warnings of a step; the log has all.
@@ -14,7 +14,7 @@ __all__ = ["check_annotations"]
 
 
 def check_annotations(document: CheckDocument) -> str:
-    """One line for each check that failed, is tight or could not be made, errors first; then warnings and a notice with the counts."""
+    """One line for each check that failed, only probably holds or could not be made, errors first; then warnings and a notice with the counts."""
     order = {"error": 0, "fail": 1, "warning": 2}
     wrong = sorted((check for check in document.checks if check.status in order), key=lambda check: order[check.status])
     lines = [_annotation(check) for check in wrong]

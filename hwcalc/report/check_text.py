@@ -25,9 +25,9 @@ __all__ = [
     "what_is_wrong",
 ]
 
-_WORDS = {"pass": "ok", "warning": "tight", "fail": "FAIL", "error": "ERROR"}
+_WORDS = {"pass": "ok", "warning": "probably", "fail": "FAIL", "error": "ERROR"}
 _COLORS = {"pass": "32", "warning": "33", "fail": "31", "error": "31"}
-_INDENT = 7
+_INDENT = 9
 _LONGEST_HINT = 240
 
 
@@ -63,16 +63,16 @@ def what_is_wrong(check: Checked) -> Iterator[Judged]:
 
 
 def in_full(item: Judged) -> str:
-    """A requirement and its outcome. A verdict is printed without its name, so that "tight" is never shown as "fits"."""
+    """A requirement and its outcome. A verdict is printed without its name, so that "probably fits" does not stand behind "fits"."""
     return item.message if item.name == "fits" else f"{item.name}: {item.message}"
 
 
 def summary_line(document: CheckDocument) -> str:
-    """``4 checks: 2 hold, 1 tight, 1 fails``."""
+    """``4 checks: 2 hold, 1 probably holds, 1 fails``."""
     summary = document.summary
     counts = (
         (summary.passed, "hold" if summary.passed != 1 else "holds"),
-        (summary.warnings, "tight"),
+        (summary.warnings, "probably hold" if summary.warnings != 1 else "probably holds"),
         (summary.failed, "fails" if summary.failed == 1 else "fail"),
         (summary.errors, "could not be checked"),
     )
@@ -152,8 +152,8 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
         (
             _WORDS[check.status],
             check.name,
-            check.verdict or "",
-            headline(check).removeprefix(f"{check.verdict}: "),
+            "" if check.verdict is None else check.verdict.text,
+            headline(check).removeprefix("" if check.verdict is None else f"{check.verdict.text}: "),
             "; ".join(
                 [
                     *(in_full(item) for item in what_is_wrong(check)),
@@ -196,18 +196,10 @@ def check_csv(document: CheckDocument) -> str:
         start = (check.file, check.line, check.name, check.model or "", check.status, check.verdict or "")
         plan = check.plan
         definition = "" if plan is None else plan.definition
-        figures = ("", "", "") if plan is None else (plan.cache_bytes, _cell(plan.weights_bytes), _cell(plan.total_bytes))
+        figures = (None,) * 3 if plan is None else (plan.cache_bytes, plan.weights_bytes, plan.total_bytes)
         for item in check.requirements:
-            judged = (item.name, _truth(item.holds), _truth(item.certain), item.unit, _cell(item.limit), _cell(item.got))
+            judged = (item.name, item.holds, item.certain, item.unit, item.limit, item.got)
             rows.append((*start, *judged, *figures, item.message, definition))
         if check.error is not None:
-            rows.append((*start, "error", "false", "true", "", "", "", *figures, check.error.message, definition))
+            rows.append((*start, "error", False, True, "", "", "", *figures, check.error.message, definition))
     return csv_text(_COLUMNS, rows)
-
-
-def _cell(value: float | None) -> object:
-    return "" if value is None else value
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"

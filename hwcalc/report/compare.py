@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from hwcalc.formulas.frozen import fields
 from hwcalc.library.compare import Comparison, Variant
-from hwcalc.planner.result import Verdict
 from hwcalc.report.footnote import footnotes
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
@@ -130,7 +129,7 @@ def _verdict(variant: Variant) -> Sequence[str]:
     return (
         _needed(variant),
         _size(variant.usable_bytes),
-        variant.verdict or _UNKNOWN,
+        _UNKNOWN if variant.verdict is None else variant.verdict.text,
         how_many(variant.max_seq),
         how_many(variant.max_batch),
     )
@@ -139,7 +138,7 @@ def _verdict(variant: Variant) -> Sequence[str]:
 def _needed(variant: Variant) -> str:
     """The bytes a GPU needs; both ends of the estimate if the verdict depends on them."""
     low, high = variant.total_per_gpu_low_bytes, variant.total_per_gpu_high_bytes
-    if variant.verdict != Verdict.TIGHT or low is None or high is None:
+    if variant.verdict is None or variant.verdict.certain or low is None or high is None:
         return _size(variant.total_per_gpu_bytes)
     return f"{human_bytes(low)} to {human_bytes(high)}"
 

@@ -1,7 +1,7 @@
 """Checks as JUnit XML, in the form that Jenkins, GitLab and readers of pytest's JUnit files accept.
 
 There is one ``testsuite`` for each check file and one ``testcase`` for each check. A requirement that fails is a ``failure``; a check
-that could not be made is an ``error``. A tight check passes and says so in its ``system-out``.
+that could not be made is an ``error``. A check that only probably holds passes and says so in its ``system-out``.
 """
 
 from __future__ import annotations

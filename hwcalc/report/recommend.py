@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation, is_sure
+from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
@@ -35,8 +35,8 @@ def recommendation_text(
     recommendation: Recommendation, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
 ) -> str:
     """The request, the offers, and what was left out and why. ``quiet`` leaves only the request and the offers."""
-    sure = [offer for offer in recommendation.offers if is_sure(offer.verdict)]
-    unsure = [offer for offer in recommendation.offers if not is_sure(offer.verdict)]
+    sure = [offer for offer in recommendation.offers if offer.verdict.certain]
+    unsure = [offer for offer in recommendation.offers if not offer.verdict.certain]
     blocks = [_lines([_asked(recommendation)], format_, width)]
     if sure:
         blocks.append(_table(sure, format_=format_, color=color, width=width))
@@ -142,7 +142,7 @@ def _instance(offer: Offer, *, one_cloud: bool) -> str:
 
 
 def _used(offer: Offer) -> str:
-    if is_sure(offer.verdict):
+    if offer.verdict.certain:
         return _gib(offer.needed_bytes)
     return f"{_gib(offer.needed_low_bytes)} to {_gib(offer.needed_high_bytes)}"
 

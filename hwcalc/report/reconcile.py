@@ -28,7 +28,9 @@ def verdict(reconciliation: Reconciliation) -> str:
     agree, whole = sum(row.within for row in reconciliation.rows), len(reconciliation.rows)
     allowed = f"{100 * reconciliation.tolerance:g} %"
     if reconciliation.within:
-        return f"agrees: {agree} of {whole} figures within {allowed}"
+        # An estimate agrees where its range does, however far its expected value is from the log's.
+        ranged = any(abs(row.percent or 0) > 100 * max(row.tolerance, reconciliation.tolerance) for row in reconciliation.rows)
+        return f"agrees: {agree} of {whole} figures {'in their range or within' if ranged else 'within'} {allowed}{' of it' if ranged else ''}"
     apart = [row for row in reconciliation.rows if not row.within]
     exact, others = (", ".join(row.name for row in apart if (row.tolerance == 0) is held) for held in (True, False))
     said = [f"{others} further apart than {allowed}" if others else "", f"{exact} (must match exactly)" if exact else ""]
@@ -52,7 +54,7 @@ def reconcile_text(reconciliation: Reconciliation, *, format_: str, color: bool,
 
 def reconcile_csv(reconciliation: Reconciliation) -> str:
     """One row for each figure, with numbers without units and separators."""
-    return csv_text(_CSV, [[_csv_cell(getattr(row, name)) for name in _CSV] for row in reconciliation.rows])
+    return csv_text(_CSV, [[getattr(row, name) for name in _CSV] for row in reconciliation.rows])
 
 
 def _cells(row: Row) -> list[str]:
@@ -133,9 +135,3 @@ def unread_rows(reconciliation: Reconciliation) -> list[tuple[str, str]]:
     rows = [(f"line {one.line:,}", one.text) for one in reconciliation.unread]
     more = reconciliation.unread_lines - len(rows)
     return [*rows, ("", f"and {plural(more, 'line')} more that were not understood")] if rows and more else rows
-
-
-def _csv_cell(value: object) -> object:
-    if value is None:
-        return ""
-    return str(value).lower() if isinstance(value, bool) else value

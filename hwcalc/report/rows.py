@@ -17,21 +17,43 @@ __all__ = ["csv_text", "listing", "plan_csv"]
 _PLAN_COLUMNS = (
     "model", "engine", "engine_version", "seq", "batch", "kv_dtype", "definition",
     "kind", "layers", "count", "tensor", "role", "axes", "shape", "dtype", "span", "positions", "bytes",
+    "cache_total_bytes", "weights_bytes", "total_bytes", "gpu", "gpus", "total_per_gpu_bytes", "total_per_gpu_low_bytes",
+    "total_per_gpu_high_bytes", "usable_bytes", "fits",
 )  # fmt: skip
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Comma-separated values with a header line. Text that a spreadsheet would run as a formula stands behind an apostrophe."""
+    """Comma-separated values with a header line, as every command writes them.
+
+    An empty cell is unknown, ``true`` and ``false`` are those of JSON, and text that a spreadsheet would run as a formula stands behind an
+    apostrophe.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)
-    writer.writerows([csv_cell(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    writer.writerows([_csv_value(cell) for cell in row] for row in rows)
     return out.getvalue()
 
 
+def _csv_value(cell: object) -> object:
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    return csv_cell(cell) if isinstance(cell, str) else cell
+
+
 def plan_csv(plan: Plan, **_style: object) -> str:
-    """One row for each cached tensor. The ``bytes`` column adds up to the total; each row names its plan, so files can be joined."""
-    request = plan.request
+    """One row for each cached tensor. The ``bytes`` column adds up to ``cache_total_bytes``.
+
+    Each row names its plan, so files can be joined, and ends with the plan's sums and its verdict. A plan that caches nothing is one row
+    without a tensor.
+    """
+    request, memory, fit = plan.request, plan.memory, plan.fit
+    sums = (
+        plan.cache.total_bytes, memory.weights.bytes, memory.total_bytes,
+        *((None,) * 7 if fit is None else (
+            fit.gpu, fit.gpus, memory.per_gpu.total, fit.needed_low_bytes, fit.needed_high_bytes, fit.usable_bytes, fit.verdict.value,
+        )),
+    )  # fmt: skip
     common = (
         plan.model.id, request.engine, request.engine_version or "", request.seq, request.batch, request.kv_dtype,
         plan.cache.definition,
@@ -39,11 +61,12 @@ def plan_csv(plan: Plan, **_style: object) -> str:
     rows = (
         (
             *common, tensor.kind, tensor.layers.text, tensor.count, tensor.name, tensor.role, " x ".join(tensor.axes),
-            "x".join(map(str, tensor.shape)), tensor.dtype, tensor.span.text, tensor.positions, tensor.bytes,
+            "x".join(map(str, tensor.shape)), tensor.dtype, tensor.span.text, tensor.positions, tensor.bytes, *sums,
         )
         for tensor in plan.cache.tensors
     )  # fmt: skip
-    return csv_text(_PLAN_COLUMNS, rows)
+    nothing = (*common, *(None,) * (len(_PLAN_COLUMNS) - len(common) - len(sums)), *sums)
+    return csv_text(_PLAN_COLUMNS, rows if plan.cache.tensors else [nothing])
 
 
 def listing(

@@ -1,4 +1,4 @@
-"""Checks as SARIF 2.1.0 (OASIS), for code scanning: a rule for each kind of requirement, a result for each one that fails or is tight.
+"""Checks as SARIF 2.1.0 (OASIS), for code scanning: a rule for each kind of requirement, a result for each one that fails or only probably holds.
 
 A result points to the line and column of its check. Its fingerprint is made of the file, the check's name and the rule: it does not
 change when lines are added above the check.

@@ -7,7 +7,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.formulas import Full, LayerNumbers, Role, Strided
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
-from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo, Verdict
+from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
@@ -153,7 +153,11 @@ def figures(plan: Plan) -> list[Figure]:
     if cache.state_bytes_per_sequence:
         meaning = "per sequence, whatever its length"
         out.append(Figure(name="fixed state", bytes=cache.state_bytes_per_sequence, meaning=meaning))
-    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token")))
+    copies = ""
+    if cache.copied_bytes:
+        copied = human_bytes(cache.copied_bytes * cache.bytes_per_sequence // cache.total_bytes)
+        copies = f"; {copied} are copies on {request.tp:,} ranks"
+    out.append(Figure(name="per sequence", bytes=cache.bytes_per_sequence, meaning=plural(request.seq, "token") + copies))
     out.append(Figure(name="total", bytes=cache.total_bytes, meaning=plural(request.batch, "sequence")))
     weights, together = plan.memory.weights, plan.memory.total_bytes
     if weights.bytes is not None and together is not None:
@@ -198,31 +202,28 @@ def _growth(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether the plan fits, and how sure that is. A plan is only said to fit if it does at the high end of the estimates."""
+    """Whether the plan fits, and how sure that is, in the verdict's own words first; then what the engine would do."""
     fit = plan.fit
     assert fit is not None
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
-    pooled = plan.pool is not None
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
     required = f" with {flags}" if flags else ""
-    if fit.verdict is Verdict.TIGHT:
-        start = (
-            f"{engine} will {'probably' if fit.fits else 'probably not'} start"
-            if pooled
-            else "probably"
-            if fit.fits
-            else "probably not"
-        )
+    words = f"{fit.verdict.text}{where}"
+    if not fit.verdict.certain:
         return (
-            f"tight{where}: {start}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
+            f"{words}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
             f"of {human_bytes(fit.usable_bytes)} per GPU"
         )
+    if plan.pool is None:
+        return words
     if fit.fits:
-        return f"{engine} will start{where}{required}" if pooled else f"fits{where}"
-    if plan.pool is not None and plan.pool.fits:
-        return f"{engine} will start{where}, but holds {fit.max_batch or 0:,} of {plan.request.batch:,} sequences at once"
-    return f"{engine} will not start{where}" if pooled else f"does not fit{where}"
+        return f"{words}: {engine} will start{required}"
+    if plan.pool.fits:
+        held = fit.max_batch or fit.expected_max_batch or 0
+        start = "will start" if fit.max_batch else "will probably start"
+        return f"{words}: {engine} {start}, but holds {held:,} of {plan.request.batch:,} sequences at once"
+    return f"{words}: {engine} will not start"
 
 
 def fit_lines(plan: Plan) -> list[tuple[str, str]]:
@@ -232,15 +233,19 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     out = [("error", clean(fit.message))] if fit.message else []
     out += _equation(plan) if plan.pool is None else _pool(plan, plan.pool)
     if fit.max_batch is not None and fit.gpu is not None:
-        out.append(("at once", f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{_because(fit.limiting)}"))
+        expected = _expected(fit.max_batch, fit.expected_max_batch)
+        many = f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{expected}"
+        out.append(("at once", f"{many}{_because(fit.limiting)}"))
     if fit.max_seq is not None and (fit.gpu is not None or plan.pool is None):
         each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} sequences"
-        out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{_because(fit.limiting_seq)}"))
+        expected = _expected(fit.max_seq, fit.expected_max_seq)
+        out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{expected}{_because(fit.limiting_seq)}"))
     if fit.min_layout is not None and (fit.min_gpus != fit.gpus or not fit.fits):
         layout = f" ({fit.min_layout.text})" if fit.min_layout.text else ""
         out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}{layout}"))
     speed = plan.speed
-    if speed is not None and speed.decode_tokens_per_s_bound is not None:
+    # What does not fit does not run: a bound on its speed would say that it does.
+    if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
         prompt = "" if speed.prefill_s_bound is None else f"; a prompt takes {speed.prefill_s_bound:.3g} s or more"
         out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
     return out
@@ -248,6 +253,13 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
 
 def _up_to(count: int, what: str) -> str:
     return f"any number of {what}s" if count >= UNLIMITED else plural(count, what)
+
+
+def _expected(sure: int, expected: int | None) -> str:
+    """What is expected beside what is sure, where that is not the same."""
+    if expected is None or expected == sure:
+        return ""
+    return f", {'any number' if expected >= UNLIMITED else f'{expected:,}'} expected"
 
 
 def _because(limiting: str | None) -> str:

@@ -64,10 +64,11 @@ def how_many(count: int | None) -> str:
 def parameters(count: int) -> str:
     """A number of parameters with the unit in words, because B would be read as bytes.
 
-    >>> parameters(8_190_735_360), parameters(130_000_000)
-    ('8.19 billion', '130 million')
+    >>> parameters(8_190_735_360), parameters(130_000_000), parameters(999_885_952)
+    ('8.19 billion', '130 million', '1.00 billion')
     """
-    if count >= _BILLION:
+    # Half a million less rounds up to a thousand million, which is a billion.
+    if count >= _BILLION - _MILLION // 2:
         return f"{count / _BILLION:,.2f} billion"
     if count >= _MILLION:
         return f"{count / _MILLION:,.0f} million"

@@ -37,7 +37,7 @@ class RowBlock:
     @property
     def unjudged(self) -> int:
         """The number of planned rows that name an accelerator and have no verdict: nobody can say whether they fit."""
-        columns = ("gpu", "verdict", "error")
+        columns = ("gpu", "fits", "error")
         cells: list[Any] = [
             [held] * self.size if isinstance(held, (str, NoneType)) else held for held in map(self.columns.get, columns)
         ]
@@ -66,7 +66,7 @@ def row_of(plan: Plan) -> dict[str, Value]:
         "total_per_gpu_bytes": memory.per_gpu.total,
         "total_per_gpu_low_bytes": None if plan.fit is None else plan.fit.needed_low_bytes,
         "total_per_gpu_high_bytes": None if plan.fit is None else plan.fit.needed_high_bytes,
-        "verdict": None if plan.fit is None else plan.fit.verdict,
+        "fits": None if plan.fit is None else plan.fit.verdict.value,
         "warning": " ".join(note.code for note in plan.warnings) or None,
         "error": None,
     }

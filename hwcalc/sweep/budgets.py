@@ -94,5 +94,6 @@ def ends_of(needed: Integers, budgets: Budgets) -> tuple[Integers, Integers]:
 def verdicts(needed: Integers, budgets: Budgets) -> list[str]:
     """The verdict of each point: whether its cache fits at the expected value and at both ends of the estimates."""
     fits, low, high = needed <= budgets.expected, needed <= budgets.low, needed <= budgets.high
-    words = np.where((low == fits) & (high == fits), np.where(fits, Verdict.FITS, Verdict.DOES_NOT_FIT), Verdict.TIGHT)
+    certain = (low == fits) & (high == fits)
+    words = np.where(fits, np.where(certain, Verdict.FITS, Verdict.PROBABLY), np.where(certain, Verdict.NO, Verdict.PROBABLY_NOT))
     return [str(word) for word in words.ravel().tolist()]

@@ -273,7 +273,7 @@ def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets:
         "total_per_gpu_bytes": (on_rank + budgets.weights + budgets.beside).ravel(),
         "total_per_gpu_low_bytes": low,
         "total_per_gpu_high_bytes": high,
-        "verdict": verdicts(on_rank, budgets),
+        "fits": verdicts(on_rank, budgets),
     }
 
 

@@ -11,7 +11,9 @@ __all__ = ["SweepDocument", "SweepPoint"]
 class SweepPoint:
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
-    Null is unknown or not asked for. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU. ``warning`` holds the codes of the plan's warnings; with an ``error`` nothing was planned.
+    Null is unknown or not asked for. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU,
+    and ``fits`` is the verdict: ``fits``, ``probably``, ``probably_not`` or ``no``. ``warning`` holds the codes of the plan's warnings; with
+    an ``error`` nothing was planned.
     """
 
     model: str
@@ -32,7 +34,7 @@ class SweepPoint:
     total_per_gpu_bytes: int | None
     total_per_gpu_low_bytes: int | None
     total_per_gpu_high_bytes: int | None
-    verdict: str | None
+    fits: str | None
     warning: str | None
     error: str | None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.specs import ceil_div
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def backend_block(kernel: int, *, packed: bool, user: int | None) -> int:
     """
     size = user if user is not None else max(_DEFAULT, kernel)
     if user is not None and (user % kernel if kernel != _DEFAULT else user % _DEFAULT):
-        raise UnsupportedError(
+        raise UsageError(
             f"block_size={user:,} is not taken by the attention backend of this model.", hint=f"Use a multiple of {kernel}."
         )
     # A packed page with 8 bits per element must hold a page of 16 tokens with 16 bits per element.
@@ -92,7 +92,7 @@ def backend_block(kernel: int, *, packed: bool, user: int | None) -> int:
 def compressed_block(user: int | None, rules: Rules) -> int:
     """Tokens in a block of compressed latent attention (DeepSeek-V4). ``user`` is the requested block size."""
     if user is not None and user not in rules.compressed_blocks:
-        raise UnsupportedError(
+        raise UsageError(
             f"block_size={user:,} is not known for compressed latent attention.",
             hint="Use: --engine-option block_size=" + " or ".join(map(str, rules.compressed_blocks)),
         )

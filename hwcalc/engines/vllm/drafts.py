@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import CompressedAttention, LatentAttention, LayerKind, SparseIndexer
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.model import ModelSpec
@@ -27,7 +27,7 @@ def draft_layers(model: ModelSpec, speculation: Speculation | None) -> Sequence[
 
 def _modules(model: ModelSpec) -> int:
     if model.facts.mtp_modules is None:
-        raise UnsupportedError(
+        raise UsageError(
             f"speculative=mtp: the config of {model.id} names no multi-token-prediction layers.", hint="Use: speculative=ngram:N"
         )
     return model.facts.mtp_modules
@@ -46,4 +46,4 @@ def _predictor(model: ModelSpec) -> Sequence[LayerKind]:
             # It has its own indexer, even if the last layers reuse the selection of an earlier layer.
             groups = model.stack_for("vllm").groups
             return kinds + [group.kind for group in groups if isinstance(group.kind, SparseIndexer)][:1]
-    raise UnsupportedError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")
+    raise UsageError(f"speculative=mtp: {model.id} has no attention layer.", hint="Use: speculative=ngram:N")

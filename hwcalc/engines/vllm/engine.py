@@ -55,6 +55,7 @@ class Vllm(Engine):
     definition: ClassVar[Definition] = Definition.ENGINE
     has_command: ClassVar[bool] = True
     pooled: ClassVar[bool] = True
+    counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"

@@ -12,7 +12,7 @@ from hwcalc.engines.vllm.groups import BlockGroup, form_groups
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.engines.vllm.settings import VllmSettings
 from hwcalc.engines.vllm.specs import FullSpec, LayerSpec, Limits, StateSpec
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, Stack
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
@@ -143,7 +143,7 @@ def _check_stages(stage_groups: Sequence[Sequence[BlockGroup]]) -> None:
         sorted((spec.form, spec.block_size, spec.page) for spec in (group.specs[0] for group in own)) for own in stage_groups
     ]
     if any(one != other for own in kinds[1:] for one, other in zip(kinds[0], own, strict=False)):
-        raise UnsupportedError(
+        raise UsageError(
             "This release forms groups of layers on each pipeline stage, and those of two stages differ.",
             hint="Use another --pp, or --engine vllm@0.11",
         )
@@ -244,7 +244,7 @@ def _placed(stack: Stack, pp: int, rules: Rules) -> Iterator[tuple[int, int, Seq
     V0 gives all of it to the last stage.
     """
     if pp > len(stack):
-        raise UnsupportedError(f"pp {pp} is more than the model's {len(stack)} layers.", hint="Use a smaller pp.")
+        raise UsageError(f"pp {pp} is more than the model's {len(stack)} layers.", hint="Use a smaller pp.")
     counts = [len(stack) // pp] * pp
     if rules.stage_remainder == "last":
         counts[-1] += len(stack) % pp

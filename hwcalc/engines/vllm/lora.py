@@ -18,7 +18,7 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.shards import module_of
 from hwcalc.engines.vllm.shards import VllmRank
 from hwcalc.engines.vllm.weights import VLLM
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
@@ -64,11 +64,11 @@ _FUSED_EXPERTS: Final = frozenset({"gpt_oss", "interns1_pro", "qwen3_5_moe", "qw
 
 
 def slot_rank(rank: int) -> int:
-    """The smallest ``max_lora_rank`` for an adapter: 32 for rank 24. Raises :class:`~hwcalc.errors.UnsupportedError` above 512."""
+    """The smallest ``max_lora_rank`` for an adapter: 32 for rank 24. Raises :class:`~hwcalc.errors.UsageError` above 512."""
     for allowed in RANKS:
         if rank <= allowed:
             return allowed
-    raise UnsupportedError(f"vLLM takes adapters up to rank {RANKS[-1]}, not {rank:,}.", hint=f"Use: --lora rank={RANKS[-1]}")
+    raise UsageError(f"vLLM takes adapters up to rank {RANKS[-1]}, not {rank:,}.", hint=f"Use: --lora rank={RANKS[-1]}")
 
 
 def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALONE) -> RankBytes | None:
@@ -76,7 +76,7 @@ def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALON
 
     ``lora.count`` is ``max_loras``, the number of adapters in one batch. Tables and routers have slots only if ``targets`` is ``all``
     (``--lora-target-modules``). High includes slots for tables of model types that are not known to name them. Raises
-    :class:`~hwcalc.errors.UnsupportedError` for a rank or a vocabulary for which vLLM has no slots.
+    :class:`~hwcalc.errors.UsageError` for a rank or a vocabulary for which vLLM has no slots.
     """
     if model.counted is None:
         return None
@@ -96,7 +96,7 @@ def vllm_lora_bytes_rank(model: ModelSpec, lora: Lora, parallel: Parallel = ALON
     layers, tables = slots(with_tables=False), slots(with_tables=True)
     known = model.model_type in _TABLES | _EMBEDDING_ONLY
     if lora.targets == "all" and model.model_type in _TABLES and (model.vocab_size or 0) > _LARGEST_VOCABULARY:
-        raise UnsupportedError(
+        raise UsageError(
             f"vLLM makes no adapter slots beside a vocabulary of {model.vocab_size:,}, only up to {_LARGEST_VOCABULARY:,}.",
             hint="Use: --lora with targets=attention or targets=mlp",
         )

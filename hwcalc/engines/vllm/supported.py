@@ -210,7 +210,7 @@ def _check_ranks(model: ModelSpec, parallel: Parallel) -> None:
     if parallel.tp % parallel.dcp:
         raise UsageError(f"dcp {parallel.dcp} does not divide tp {parallel.tp}.", hint="dcp reuses the ranks of tp: add --tp.")
     if any(isinstance(kind, (SlidingAttention, ChunkedAttention, CompressedAttention)) for kind in kinds):
-        raise UnsupportedError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
+        raise UsageError("vLLM has no dcp for windowed attention.", hint="Leave out --dcp.")
     for kind in attention:
         if not isinstance(kind, AttentionKind) or isinstance(kind, CrossAttention):
             continue

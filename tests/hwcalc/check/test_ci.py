@@ -77,7 +77,7 @@ def test_the_action_passes(tmp_path: Path) -> None:
     done, written = act(tmp_path, sarif="out.sarif", junit="out/junit.xml", strict="true", offline="true")
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert parts(done)[0].startswith("ok     one")
+    assert parts(done)[0].startswith("ok       one")
     assert "::notice title=kvplan check::1 check: 1 holds" in parts(done)[1]
     assert written["GITHUB_OUTPUT"] == "before\nexit-code=0\n"
     assert written["GITHUB_STEP_SUMMARY"].startswith("before\n### kvplan check: 1 check: 1 holds")

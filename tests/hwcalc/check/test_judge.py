@@ -17,7 +17,7 @@ from hwcalc.check.result import Judged
 from hwcalc.check.verdict import figures_of, in_words, verdict_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UnsupportedError
-from hwcalc.planner.result import FitInfo
+from hwcalc.planner.result import FitInfo, Verdict
 from tests.hwcalc.check.files import PER_TOKEN, TINY, WEIGHTS
 
 GIB = 2**30
@@ -34,10 +34,12 @@ def fit(**changes: Any) -> FitInfo:
         "needed_low_bytes": 18 * GIB,
         "needed_high_bytes": 18 * GIB,
         "fits": True,
-        "verdict": "fits",
+        "verdict": Verdict.FITS,
         "headroom_bytes": 2 * GIB,
         "max_seq": 4096,
+        "expected_max_seq": 4096,
         "max_batch": 8,
+        "expected_max_batch": 8,
         "min_gpus": 2,
         "min_layout": None,
         "limiting": None,
@@ -106,65 +108,76 @@ def test_of_a_verdict(required: str, holds: bool, got: int) -> None:
 @pytest.mark.parametrize(
     ("wanted", "verdict", "fits", "holds", "certain"),
     [
-        ("true", "fits", True, True, True),
-        ("true", "does not fit", False, False, True),
-        ("true", "tight", True, True, False),
-        ("true", "tight", False, False, False),
-        ("false", "fits", True, False, True),
-        ("false", "does not fit", False, True, True),
-        ("false", "tight", False, True, False),
+        ("true", Verdict.FITS, True, True, True),
+        ("true", Verdict.NO, False, False, True),
+        ("true", Verdict.PROBABLY, True, True, False),
+        ("true", Verdict.PROBABLY_NOT, False, False, False),
+        ("false", Verdict.FITS, True, False, True),
+        ("false", Verdict.NO, False, True, True),
+        ("false", Verdict.PROBABLY_NOT, False, True, False),
     ],
 )
-def test_fits(wanted: str, verdict: str, fits: bool, holds: bool, certain: bool) -> None:
+def test_fits(wanted: str, verdict: Verdict, fits: bool, holds: bool, certain: bool) -> None:
     """The expected value decides; where the ends disagree it is not certain."""
-    ends = {"needed_low_bytes": 17 * GIB, "needed_high_bytes": 21 * GIB} if verdict == "tight" else {}
+    ends = {"needed_low_bytes": 17 * GIB, "needed_high_bytes": 21 * GIB} if not verdict.certain else {}
     found = judged(f"fits: {wanted}", made(fit(verdict=verdict, fits=fits, message="because", **ends)))
 
     assert (found.holds, found.certain) == (holds, certain)
-    assert found.message.startswith(f"{verdict}: 18.00 GiB needed")
+    assert found.message.startswith(f"{verdict.text}: 18.00 GiB needed")
     assert ("because" in found.message) is not fits
 
 
 def test_what_would_help_is_said() -> None:
     """The plan's own suggestions, where it was to fit."""
-    of = made(fit(fits=False, verdict="does not fit", message="because.", suggestions=(Try(flag="--x 1", effect="or lower"),)))
+    of = made(fit(fits=False, verdict=Verdict.NO, message="because.", suggestions=(Try(flag="--x 1", effect="or lower"),)))
 
     assert judged("fits: true", of).message.endswith("; because; try --x 1 (or lower)")
     assert "try" not in judged("fits: false", of).message
 
 
-def test_nothing_that_is_tight_is_said_to_fit() -> None:
-    """The word is tight, and the range stands beside it."""
-    of = made(fit(verdict="tight", needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
+def test_nothing_that_probably_fits_is_said_to_fit() -> None:
+    """The words are the verdict's own, and the range stands beside them."""
+    of = made(fit(verdict=Verdict.PROBABLY, needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
     figures = figures_of(of)
     assert figures.fit is not None
 
-    assert verdict_of(of) == "tight"
-    assert in_words("tight", figures.fit) == "tight: 18.00 GiB needed (17.00 GiB to 21.00 GiB) of 20.00 GiB usable"
+    assert verdict_of(of) is Verdict.PROBABLY
+    assert (
+        in_words(Verdict.PROBABLY, figures.fit) == "probably fits: 18.00 GiB needed (17.00 GiB to 21.00 GiB) of 20.00 GiB usable"
+    )
 
 
 def test_headroom_at_the_ends() -> None:
     """3 GiB free at best, none at worst: 2 GiB are there by the expected value alone."""
-    of = made(fit(verdict="tight", needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
+    of = made(fit(verdict=Verdict.PROBABLY, needed_low_bytes=17 * GIB, needed_high_bytes=21 * GIB))
 
     assert (judged("headroom: 2GiB", of).holds, judged("headroom: 2GiB", of).certain) == (True, False)
     assert (judged("headroom: 4GiB", of).holds, judged("headroom: 4GiB", of).certain) == (False, True)
     assert (judged("headroom: 3GiB", of).holds, judged("headroom: 3GiB", of).certain) == (False, False)
 
 
-@pytest.mark.parametrize(("verdict", "certain"), [("fits", True), ("tight", False)])
-def test_a_limit_is_asked_about_at_the_ends(verdict: str, certain: bool) -> None:
-    """With an estimate, eight sequences are planned again to see what its high end says of them."""
+@pytest.mark.parametrize(("limit", "holds", "certain"), [(5, True, True), (6, True, False), (8, True, False)])
+def test_a_limit_between_the_sure_and_the_expected_number(limit: int, holds: bool, certain: bool) -> None:
+    """Five sequences fit for sure and eight are expected: nothing is planned again."""
+    found = judged(f"min_concurrency: {limit}", made(fit(max_batch=5, needed_high_bytes=19 * GIB)))
+
+    assert (found.got, found.holds, found.certain) == (8, holds, certain)
+    assert found.message == f"8 sequences (5 sequences to 8 sequences), at least {limit} sequences required"
+
+
+@pytest.mark.parametrize(("verdict", "certain"), [(Verdict.NO, True), (Verdict.PROBABLY_NOT, False)])
+def test_a_limit_that_fails_is_asked_about_at_the_ends(verdict: Verdict, certain: bool) -> None:
+    """Nine sequences are planned again to see whether the high end of the budget holds them."""
     asked: list[dict[str, object]] = []
 
     def again(**change: object) -> Plan:
         asked.append(change)
         return made(fit(verdict=verdict))
 
-    found = judged("min_concurrency: 8", made(fit(needed_high_bytes=19 * GIB)), again)
+    found = judged("min_concurrency: 9", made(fit(needed_high_bytes=19 * GIB)), again)
 
-    assert asked == [{"batch": 8}]
-    assert (found.holds, found.certain) == (True, certain)
+    assert asked == [{"batch": 9}]
+    assert (found.holds, found.certain) == (False, certain)
 
 
 def test_every_requirement_has_a_judge() -> None:
@@ -190,7 +203,7 @@ def test_figures_in_words(count: float, unit: str, words: str) -> None:
 
 def test_no_number_of_gpus_will_do() -> None:
     """Nothing was found: that is a failure, not an unknown."""
-    found = judged("max_gpus: 64", made(fit(fits=False, verdict="does not fit", min_gpus=None)))
+    found = judged("max_gpus: 64", made(fit(fits=False, verdict=Verdict.NO, min_gpus=None)))
 
     assert (found.holds, found.certain, found.got) == (False, True, None)
 
@@ -221,6 +234,27 @@ def test_decoding_speed() -> None:
     assert not judged(f"min_decode_tokens_per_s: {int(bound) + 1}", of).holds
 
 
+@pytest.mark.parametrize(
+    ("verdict", "holds", "certain"),
+    [
+        (Verdict.FITS, True, True),
+        (Verdict.PROBABLY, True, False),
+        (Verdict.PROBABLY_NOT, False, False),
+        (Verdict.NO, False, True),
+    ],
+)
+def test_what_does_not_fit_has_no_speed(verdict: Verdict, holds: bool, certain: bool) -> None:
+    """A gate for the speed does not pass a plan that cannot run, even where the file does not demand that it fits."""
+    of = plan(TINY, seq=SEQ, gpu="l4")
+    assert of.fit is not None
+    found = judged(
+        "min_decode_tokens_per_s: 1", replace(of, fit=replace(of.fit, verdict=verdict, fits=verdict in ("fits", "probably")))
+    )
+
+    assert (found.holds, found.certain) == (holds, certain)
+    assert found.message.endswith("required" if verdict is Verdict.FITS else f"required; {verdict.text}")
+
+
 def test_an_estimate_of_weights_has_ends() -> None:
     """``max_total`` between the ends of the sum holds or not by the expected value, and says so."""
     of = plan(TINY, seq=SEQ, gpu="l4")
@@ -246,11 +280,11 @@ def planned_with(required: str, **options: Any) -> Judged:
 
 @pytest.mark.parametrize(("limit", "certain"), [(2, False), (3, True)])
 def test_max_gpus_speaks_of_the_number_that_it_takes(limit: int, certain: bool) -> None:
-    """On one l4 it surely does not fit, on two it is tight, on three it fits: two are uncertain, whatever one is."""
+    """On one l4 it surely does not fit, on two it probably fits, on three it fits: two are uncertain, whatever one is."""
     found = planned_with(f"max_gpus: {limit}")
 
     assert (found.got, found.holds, found.certain) == (2, True, certain)
-    assert [planned("tight", tp=2), planned("fits", tp=1, pp=3)] == [True, True]
+    assert [planned("probably", tp=2), planned("fits", tp=1, pp=3)] == [True, True]
 
 
 def planned(verdict: str, **layout: int) -> bool:
@@ -259,7 +293,7 @@ def planned(verdict: str, **layout: int) -> bool:
     return made.fit is not None and made.fit.verdict == verdict
 
 
-def test_more_gpus_than_the_tight_one_are_certain() -> None:
-    """What is tight on one GPU and fits on two holds for certain where eight are allowed, and is open where one is."""
+def test_more_gpus_than_the_uncertain_one_are_certain() -> None:
+    """What probably fits on one GPU and fits on two holds for certain where eight are allowed, and is open where one is."""
     assert planned_with("max_gpus: 8", seq="40k", batch=1).certain
     assert not planned_with("max_gpus: 1", seq="40k", batch=1).certain

@@ -56,7 +56,7 @@ def test_quantized_layer(case: dict[str, Any]) -> None:
         return result.cache.total_bytes
 
     if "error" in case:
-        with pytest.raises(UnsupportedError, match="q_group_size"):
+        with pytest.raises(UsageError, match="q_group_size"):
             planned()
     else:
         assert case["layer_bytes"] == planned()
@@ -137,7 +137,7 @@ def test_offloaded_bytes_are_the_same() -> None:
         ({"max_cache_len": 100}, "bf16", "belongs to cache=static"),
         ({"cache": "quantized", "nbits": 3}, "bf16", "does not pack 3 bits"),
         ({"cache": "quantized", "quant_backend": "fp8", "nbits": 4}, "bf16", "does not pack 4 bits"),
-        ({"cache": "static", "max_cache_len": "-5"}, "bf16", "not a number"),
+        ({"cache": "static", "max_cache_len": "-5"}, "bf16", "out of range"),
         ({"cache": "static", "max_cache_len": 0}, "bf16", "out of range"),
         ({}, "fp8", "never in fp8"),
         ({}, "bf16:fp16", "never in"),

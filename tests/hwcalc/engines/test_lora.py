@@ -14,7 +14,7 @@ from hwcalc.engines.lora_weights import lora_bytes_rank
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_weights import TRANSFORMERS
 from hwcalc.engines.vllm.lora import slot_rank, vllm_lora_bytes_rank
-from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.errors import UsageError
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 ATTENTION: Final = 16 * (4096 + 4096) + 2 * 16 * (4096 + 1024) + 16 * (4096 + 4096)
@@ -188,10 +188,10 @@ def test_vllm_ranks(rank: int, slot: int) -> None:
 
 def test_vllm_refuses() -> None:
     """A rank above 512, and a vocabulary above 258,048 where it has slots for tables."""
-    with pytest.raises(UnsupportedError, match="up to rank 512"):
+    with pytest.raises(UsageError, match="up to rank 512"):
         vllm_lora_bytes_rank(load_model(LLAMA), Lora(rank=513))
     large = load_model({**SMALL_MOE, "vocab_size": 258_049})
-    with pytest.raises(UnsupportedError, match="258,049"):
+    with pytest.raises(UsageError, match="258,049"):
         vllm_lora_bytes_rank(large, Lora(rank=8))
     assert vllm_lora_bytes_rank(large, Lora(rank=8, targets="attention")) is not None
 

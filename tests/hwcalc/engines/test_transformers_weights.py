@@ -12,7 +12,7 @@ from hwcalc import load_model, plan
 from hwcalc.engines.rank_weights import rank_weight_bytes
 from hwcalc.engines.request import Parallel
 from hwcalc.engines.transformers_weights import TRANSFORMERS, check_layout, plan_of
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UsageError
 from tests.paths import GOLDEN as ROWS
 
 GOLDEN: Final = json.loads((ROWS / "transformers_ranks.json").read_text(encoding="utf-8"))
@@ -44,7 +44,7 @@ def test_what_it_cannot_run(case: Mapping[str, Any]) -> None:
     """A key or value head in two halves loads, and then the first forward pass fails; it does for no other reason here."""
     model = load_model(CONFIGS[case["model_type"]])
     if "is invalid for input of size" in case.get("forward", ""):
-        with pytest.raises(UnsupportedError, match="in the middle of a head"):
+        with pytest.raises(UsageError, match="in the middle of a head"):
             check_layout(model, parallel=Parallel(tp=case["tp"], ep=case.get("ep", 1)))
     else:
         check_layout(model, parallel=Parallel(tp=case.get("tp", 1), ep=case.get("ep", 1)))
@@ -54,15 +54,15 @@ def test_what_it_cannot_run(case: Mapping[str, Any]) -> None:
 def test_what_it_refuses(case: Mapping[str, Any]) -> None:
     """Experts that do not divide."""
     assert "Cannot evenly shard" in case["error"]
-    with pytest.raises(UnsupportedError, match="evenly"):
+    with pytest.raises(UsageError, match="evenly"):
         check_layout(load_model(CONFIGS[case["model_type"]]), parallel=Parallel(tp=case["tp"], ep=case["ep"]))
 
 
 def test_families_without_a_plan_are_refused() -> None:
     """GPT-2 has no plan at all, Llama none for experts."""
-    with pytest.raises(UnsupportedError, match="no tensor-parallel plan for gpt2"):
+    with pytest.raises(UsageError, match="no tensor-parallel plan for gpt2"):
         check_layout(load_model(GPT2), parallel=Parallel(tp=2))
-    with pytest.raises(UnsupportedError, match="no expert-parallel plan for llama"):
+    with pytest.raises(UsageError, match="no expert-parallel plan for llama"):
         check_layout(load_model("meta-llama/Llama-3.1-8B"), parallel=Parallel(ep=2))
 
 

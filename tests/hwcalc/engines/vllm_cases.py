@@ -14,7 +14,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
 from hwcalc.engines.vllm.versions import since
-from hwcalc.errors import UnsupportedError
+from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.engines import planned_version
 from hwcalc.units import GIB
@@ -70,7 +70,7 @@ def answer(asked: Case, version: str) -> Any:
     try:
         context = opened(asked.model, seq=asked.seq, version=version, **asked.fields)
         pool = context.pool(asked.budget)
-    except UnsupportedError as error:
+    except (UnsupportedError, UsageError) as error:
         expected = asked.before if version == asked.releases[0] else asked.after
         told = isinstance(expected, Refused) and expected.says in error.message
         return expected if told else Refused(error.message)

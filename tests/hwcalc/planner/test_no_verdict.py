@@ -99,7 +99,7 @@ def test_sweep(capsys: Capture) -> None:
     rows = [json.loads(line) for line in out.splitlines()]
 
     assert 1 == status
-    assert [None, None] == [row["verdict"] for row in rows]
+    assert [None, None] == [row["fits"] for row in rows]
     assert [NO_VERDICT, f"beyond-maximum {NO_VERDICT}"] == [row["warning"] for row in rows]
     assert "2 of 2 points have no verdict" in err
     assert "1 of 1 point has no verdict" in run(capsys, "sweep", UNCOUNTED, *ASKED)[2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hwcalc import recommend
-from hwcalc.planner.offers import Offer, is_sure
+from hwcalc.planner.offers import Offer
 from tests.hwcalc.command import Capture, run
 from tests.hwcalc.planner.test_recommend import LLAMA_70B, everything, offers
 
@@ -29,7 +29,7 @@ def test_orders(sort: str, key: Callable[[Offer], Any]) -> None:
     few = recommend(LLAMA_70B, seq="8k", limit=5, offline=True, sort=sort)
 
     assert whole.sort == sort
-    assert sorted(whole.offers, key=lambda offer: (not is_sure(offer.verdict), key(offer))) == list(whole.offers)
+    assert sorted(whole.offers, key=lambda offer: (not offer.verdict.certain, key(offer))) == list(whole.offers)
     assert {offer.gpu for offer in whole.offers} == {offer.gpu for offer in everything()}
     assert list(few.offers) == list(whole.offers[:5])
 

@@ -15,7 +15,7 @@ import pytest
 
 from hwcalc import KvplanError, plan, recommend
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
-from hwcalc.planner.offers import Offer, Recommendation, is_sure
+from hwcalc.planner.offers import Offer, Recommendation
 from hwcalc.profiles.gpus import find_gpu, list_gpus, visible_memory
 from hwcalc.report.schema import json_schema
 from tests.hwcalc.command import QWEN, Capture, run
@@ -122,10 +122,10 @@ def test_everything_large_enough_is_there() -> None:
 def test_smallest_first_and_what_is_not_sure_last() -> None:
     """Certain ones come first; within each part memory never falls."""
     found = everything()
-    unsure = [not is_sure(offer.verdict) for offer in found]
+    probable = [offer.verdict == "probably" for offer in found]
 
-    assert set(unsure) == {True, False}
-    assert unsure == sorted(unsure)
+    assert set(probable) == {True, False}
+    assert probable == sorted(probable)
     for one, other in pairwise(found):
         assert one.verdict != other.verdict or one.total_bytes <= other.total_bytes
 
@@ -134,14 +134,14 @@ def test_what_is_not_sure_disagrees_at_the_ends() -> None:
     """It fits as expected and not at the high end; what is sure fits there as well."""
     for offer in everything():
         assert offer.needed_low_bytes <= offer.needed_bytes <= offer.usable_bytes
-        assert is_sure(offer.verdict) is (offer.needed_high_bytes <= offer.usable_bytes)
+        assert offer.verdict.certain is (offer.needed_high_bytes <= offer.usable_bytes)
 
 
 def test_strict_leaves_out_what_is_not_sure() -> None:
     """And says how many."""
     strict = recommend(LLAMA_70B, seq="8k", limit=0, offline=True, strict=True)
 
-    assert [offer for offer in everything() if is_sure(offer.verdict)] == list(strict.offers)
+    assert [offer for offer in everything() if offer.verdict.certain] == list(strict.offers)
     assert strict.unsure_left_out == len(everything()) - len(strict.offers) > 0
 
 

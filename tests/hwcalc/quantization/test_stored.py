@@ -197,7 +197,7 @@ def test_every_command_says_it_and_plans_the_parameters(tmp_path: Path, capsys: 
 
     status, out, _ = run(capsys, model, "--gpu", gpu, "--seq", "1k", "--json")
     document = json.loads(out)
-    assert (status, document["fit"]["verdict"], document["memory"]["weights"]["bytes"]) == (1, "does not fit", 2 * PARAMETERS)
+    assert (status, document["fit"]["verdict"], document["memory"]["weights"]["bytes"]) == (1, "no", 2 * PARAMETERS)
     assert [row["code"] for row in document["warnings"]] == ["weights-partial"]
     assert words in document["warnings"][0]["message"]
     assert "weights-partial" not in [row["code"] for row in document["notes"]]

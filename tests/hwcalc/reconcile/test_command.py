@@ -45,6 +45,21 @@ def test_a_log_that_agrees(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> 
     assert max(map(len, lines[1:])) <= 100
 
 
+def test_what_agrees_by_its_range_says_so(capsys: Capture) -> None:
+    """Rows of more than 1 % agree where the estimate's range has the log's figure: the first line does not call that within 1 %."""
+    log = str(LOGS / "vllm/v1-0.27-qwen3-235b-tp4.log")
+    status, out, _ = run(capsys, "reconcile", "Qwen/Qwen3-235B-A22B-FP8", "--log", log, "--gpu", "h20-96gb", "-q", "--json")
+    document = json.loads(out)
+    text = run(capsys, "reconcile", "Qwen/Qwen3-235B-A22B-FP8", "--log", log, "--gpu", "h20-96gb", "-q")[1]
+
+    assert status == 0
+    assert max(abs(row["percent"]) for row in document["rows"]) > 1
+    assert (
+        text.splitlines()[1]
+        == f"agrees: {len(document['rows'])} of {len(document['rows'])} figures in their range or within 1 % of it"
+    )
+
+
 def test_a_log_that_differs(capsys: Capture) -> None:
     """Exit status 1, the figure is marked and named."""
     status, out, _ = run(capsys, "reconcile", "meta-llama/Llama-3.2-1B", "--log", GOOD, "-q")

@@ -76,11 +76,11 @@ def test_verdicts(capsys: Capture) -> None:
     both = variants(capsys, QWEN, "--gpu", "l4,h100", "--seq", "100k")
     neither = variants(capsys, "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "l4,h100", "--seq", "1k", status=1)
 
-    assert [variant["verdict"] for variant in both] == ["does not fit", "fits"]
+    assert [variant["verdict"] for variant in both] == ["no", "fits"]
     assert [variant["gpu"] for variant in both] == ["l4", "h100-sxm5-80gb"]
     assert both[1]["usable_bytes"] > both[0]["usable_bytes"]
     assert both[1]["max_seq"] >= 102_400
-    assert {variant["verdict"] for variant in neither} == {"does not fit"}
+    assert {variant["verdict"] for variant in neither} == {"no"}
 
 
 def test_versions_of_one_engine(capsys: Capture) -> None:
@@ -211,9 +211,9 @@ def test_a_state_space_model_holds_any_length(capsys: Capture) -> None:
 def test_tight_is_shown_with_its_range(capsys: Capture) -> None:
     """Both ends where they disagree, one figure where they do not."""
     words = (QWEN, "--seq", "32k", "--dtype", "bf16,fp8", "--gpu", "l4")
-    tight, fits = variants(capsys, *words)
+    close, fits = variants(capsys, *words)
     _, out, _ = run(capsys, "compare", *words)
 
-    assert tight["total_per_gpu_low_bytes"] < tight["usable_bytes"] < tight["total_per_gpu_high_bytes"]
+    assert close["total_per_gpu_low_bytes"] < close["usable_bytes"] < close["total_per_gpu_high_bytes"]
     assert fits["total_per_gpu_high_bytes"] < fits["usable_bytes"]
     assert [" GiB to " in line for line in out.split("\n\n")[1].splitlines()] == [False, True, False]
