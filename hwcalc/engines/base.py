@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
     from hwcalc.formulas import Stack
 
 __all__ = ["Engine", "Opened"]
@@ -184,6 +185,13 @@ class Engine(ABC):
     def periods(self, opened: Opened) -> frozenset[int]:
         """Every how many tokens a buffer of the cache is emptied; empty if a longer sequence never takes less memory."""
         return frozenset()
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterable[Saving]:
+        """Settings of this engine that take less memory of the planned GPU, and that both can do.
+
+        ``short_bytes`` is what the fullest GPU lacks. The planner tries each, so that one that does not help may be among them.
+        """
+        return ()
 
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hwcalc.library.explain import Explanation
 from hwcalc.planner.result import Plan
+from hwcalc.report.advice import advice_items
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.summary import definition, figures, fit_lines, model_lines, request_line, shares, source_line, verdict
 from hwcalc.report.text import exact, percent
@@ -54,7 +55,7 @@ def _verdict(plan: Plan) -> list[str]:
     if plan.fit is None:
         return []
     lines = [f"- {label}: {escaped(text)}\n" for label, text in fit_lines(plan)]
-    lines += [f"- try: `{one.flag}` ({escaped(one.effect)})\n" for one in plan.fit.suggestions]
+    lines += advice_items(plan.fit.suggestions, plan.request.engine)
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.planner.result import Verdict
+from hwcalc.report.advice import advice_blocks
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import how_many, percent, plural
@@ -157,6 +158,6 @@ def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width
     if recommendation.nearest is not None:
         out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
         lines = [recommendation.message] if recommendation.message else []
-        lines += [f"try {one.flag}  ({one.effect})" for one in recommendation.suggestions]
         out += [_lines(lines, format_, width)] if lines else []
+        out += advice_blocks(recommendation.suggestions, recommendation.engine, format_)
     return out

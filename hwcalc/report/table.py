@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan, Verdict
+from hwcalc.report.advice import advice_pairs
 from hwcalc.report.summary import (
     LayerShare,
     definition,
@@ -53,7 +54,7 @@ def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int
     )
     with console.capture() as captured:
         for part in parts:
-            console.print(part)
+            console.print(part, crop=False)
     return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
@@ -102,6 +103,7 @@ def plan_table(plan: Plan, *, color: bool = False, width: int = PIPED_WIDTH, qui
 
 def _verdict(plan: Plan) -> list[RenderableType]:
     """Whether the plan fits, why, how much more would fit, and what would help."""
+    from rich.console import Group
     from rich.text import Text
 
     if plan.fit is None:
@@ -109,8 +111,10 @@ def _verdict(plan: Plan) -> list[RenderableType]:
     colour = {Verdict.FITS: "green", Verdict.TIGHT: "yellow", Verdict.DOES_NOT_FIT: "red"}[plan.fit.verdict]
     lines: list[RenderableType] = [Text(verdict(plan), style=f"bold {colour}")]
     lines += hanging([(label, text, "") for label, text in fit_lines(plan)])
-    if plan.fit.suggestions:
-        lines += hanging([("try", f"{one.flag}  ({one.effect})", "yellow") for one in plan.fit.suggestions])
+    for command, about in advice_pairs(plan.fit.suggestions, plan.request.engine):
+        # A command is never cut or wrapped: it would not be pasted as one.
+        lines.append(Group(Text(f"  try  {command}", style="yellow", no_wrap=True, overflow="ignore")))
+        lines += hanging([("   ", about, "dim")])
     return [*lines, Text()]
 
 

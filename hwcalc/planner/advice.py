@@ -1,0 +1,363 @@
+"""Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
+
+Changes are tried alone, in the order of :class:`~hwcalc.engines.saving.Cost`, and together where none alone does without taking something
+away. A number that is offered, of tokens or of sequences, holds at the low end of the budget. What holds by the expected value alone is
+offered only where little else is. At most :data:`MOST_PLANS` requests are opened, each in about a millisecond; others of a family (another
+length or number) take a tenth of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.pool import Try
+from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.planner import solve
+from hwcalc.planner.command import CommandLine
+from hwcalc.units import MOST_TOKENS, human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["MOST_LINES", "MOST_PLANS", "PARALLEL", "Layout", "advice", "required"]
+
+MOST_LINES: Final = 6
+MOST_PLANS: Final = 120
+_ENOUGH_SURE: Final = 3
+"""With so many lines that hold for certain, those that probably hold are left out."""
+_LEAST_SHARE: Final = 16
+"""A length below this part of the planned one is no advice, if there is any other."""
+_LARGER: Final = 4
+"""How many larger GPUs are tried."""
+PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
+_EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
+"""Changes on the GPUs at hand that take nothing away that is missed."""
+
+Layout = Mapping[str, int]
+"""Parallel sizes by name."""
+
+
+@frozen
+class _Change:
+    """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
+
+    cost: Cost
+    what: str
+    settings: Mapping[str, Any]
+    parts: int = 1
+
+    def __or__(self, other: _Change) -> _Change:
+        """Both together. That costs what the dearer one costs."""
+        options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
+        settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
+        return _Change(
+            cost=max(self.cost, other.cost),
+            what=" and ".join(filter(None, (self.what, other.what))),
+            settings=settings,
+            parts=self.parts + other.parts,
+        )
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The place among the lines: by what it costs, and then by how many changes it takes."""
+        return self.cost, self.parts
+
+
+@frozen
+class _Offer:
+    """A change that fits, and how sure that is."""
+
+    change: _Change
+    opened: Opened
+    sure: bool
+
+
+def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Layout | None) -> tuple[Try, ...]:
+    """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do."""
+    return _Adviser(opened, line, fits=fits).advise(fewest)
+
+
+def required(opened: Opened, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
+    """The flags that an engine needs to start, with the command lines that set them."""
+    return tuple(_with_command(opened, line, one) for one in flags)
+
+
+def _with_command(opened: Opened, line: CommandLine, one: Try) -> Try:
+    name, value = next(
+        ((name, value) for value in one.flag.split()[-1:] for name in opened.engine.options if opened.engine.flag(name, value) == one.flag),
+        ("", ""),
+    )  # fmt: skip
+    options = {**opened.request.options, name: value}
+    return Try(command=line.changed(engine_options=options).text if name else "", flag=one.flag, effect=one.effect)
+
+
+class _Adviser:
+    """Tries changes of one plan, and counts them."""
+
+    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool) -> None:
+        self.opened, self.line, self.fits = opened, line, fits
+        self.left = MOST_PLANS
+        self.offers: list[_Offer] = []
+        budget = None if opened.request.hardware.gpu is None else opened.budget
+        self.budget = budget if opened.request.hardware.kv_memory is None else None
+        size = solve.budget_bytes(opened, "low") or 0
+        self.savings = [_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+
+    def advise(self, fewest: Layout | None) -> tuple[Try, ...]:
+        self._alone(fewest)
+        if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
+            self._together()
+        sure = [offer for offer in self.offers if offer.sure]
+        chosen = sure if self.fits or len(sure) >= _ENOUGH_SURE else self.offers
+        chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
+        before = self._held(self.opened, sure=True)
+        return tuple(self._written(offer, before) for offer in chosen)
+
+    def _alone(self, fewest: Layout | None) -> None:
+        """One change at a time."""
+        for change in chain(self._defaults(), self.savings):
+            self._offer(change)
+        self._gpus(fewest)
+        self._numbers(_NOTHING, self.opened)
+
+    def _defaults(self) -> Iterator[_Change]:
+        """Options of the user that leave the engine less than it would take, or run fewer sequences than planned."""
+        limit = self.opened.engine.most_sequences(self.opened)
+        if limit is not None and self.opened.batch > limit[0]:
+            options = {limit[1]: str(self.opened.request.replica_batch)}
+            yield _Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
+        for name in ("memory_utilization", "margin") if self.budget is not None else ():
+            if self.line.given.get(name) is not None:
+                what = f"the default of --{name.replace('_', '-')}"
+                yield _Change(cost=Cost.NOTHING, what=what, settings={name: None})
+
+    def _offer(self, change: _Change) -> _Offer | None:
+        """Plan with a change. It is offered if it fits, and if no other of its cost is sure already."""
+        if any(one.sure and one.change.rank == change.rank for one in self.offers):
+            return None
+        offer = self._tried(change)
+        if offer is not None:
+            self.offers.append(offer)
+        return offer
+
+    def _tried(self, change: _Change) -> _Offer | None:
+        changed = self._changed(change)
+        if changed is None:
+            return None
+        try:
+            sure = solve.holds(changed, "low")
+            holds = sure or (not self.fits and solve.holds(changed))
+        except KvplanError:
+            return None
+        return _Offer(change=change, opened=changed, sure=sure) if holds else None
+
+    def _changed(self, change: _Change) -> Opened | None:
+        """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
+        settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
+        gpu = settings.get("gpu", self.opened.request.hardware.gpu)
+        if self.left <= 0 or ("fp8" in settings.get("dtype", "") and not computes_fp8(gpu)):
+            return None
+        if "engine_options" in change.settings:
+            settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
+        self.left -= 1
+        try:
+            return self.opened.changed(**settings)
+        except KvplanError:
+            return None
+
+    def _numbers(self, change: _Change, opened: Opened) -> None:
+        """Fewer sequences, and shorter ones, beside a change."""
+        if opened.batch > 1:
+            count = _largest(opened, "batch", opened.batch - (not self.fits))
+            if count and count != opened.batch:
+                self._offer(_with(change, Cost.BATCH, f"{count:,} at once instead of {opened.batch:,}", batch=count))
+        longest = opened.model.max_position_embeddings or opened.tokens
+        tokens = _largest(opened, "seq", min(longest, opened.tokens))
+        if tokens and tokens != opened.tokens:
+            self._offer(_with(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
+
+    def _gpus(self, fewest: Layout | None) -> None:
+        """More GPUs of this kind, or the same ones in another layout, and another GPU."""
+        if self.budget is None:
+            return
+        if self.line.given.get("instance") is not None:
+            fewest = None  # instances have the GPUs that they have
+        for layout in chain(() if fewest is None else (fewest,), self._layouts(self.opened, _count(fewest) if fewest else 0)):
+            offer = self._offer(self._of_layout(layout))
+            if offer is not None and offer.sure:
+                break
+        if self.line.given.get("instance") is None and self.opened.request.gpus == 1:
+            for gpu in _larger(self.opened):
+                if self._offer(_Change(cost=Cost.GPU, what=f"1 x {gpu.id}", settings={"gpu": gpu})) is not None:
+                    break
+
+    def _layouts(self, opened: Opened, beyond: int) -> Iterator[Layout]:
+        """The layouts of more than ``beyond`` GPUs that this hardware has, fewest first."""
+        hardware = opened.request.hardware
+        if hardware.gpu is None or (hardware.gpu.whole_machine and opened.request.gpus == 1):
+            return
+        instance = self.line.given.get("instance")
+        counts = solve.counts(solve.MOST_GPUS)
+        if instance is not None:
+            own, _, larger = _of_cloud(instance)
+            counts = (*(count for count in counts if count < own), *sorted({own, larger}))
+        for gpus in counts:
+            if gpus > beyond:
+                yield from _layouts(opened, gpus)
+
+    def _of_layout(self, layout: Layout) -> _Change:
+        count, request = _count(layout), self.opened.request
+        settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
+        instance = self.line.given.get("instance")
+        name = request.hardware.gpu.id if request.hardware.gpu is not None else ""
+        if instance is not None:
+            own, larger, _ = _of_cloud(instance)
+            settings["instance"] = instance if count <= own else larger
+        sizes = ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
+        what = f"{count:,} x {name}" if settings.get("instance") == instance else f"{settings['instance']}, {count:,} x {name}"
+        cost = Cost.GPUS if count > request.gpus else Cost.NOTHING
+        return _Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
+
+    def _together(self) -> None:
+        """Two or three changes, where none alone does it on the GPUs at hand."""
+        first = {cost: [one for one in self.savings if one.cost is cost] for cost in Cost}
+        cache, weights, few = first[Cost.CACHE][:1], first[Cost.WEIGHTS][:1], first[Cost.FEW_BITS][:1]
+        eight = [one | other for one in cache for other in weights]
+        for change in eight:
+            if self._offer(change) is not None:
+                return
+        self._fewer_gpus((eight or cache or weights)[:1])
+        if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
+            return
+        for change in [one | other for one in few for other in cache]:
+            if self._offer(change) is not None:
+                return
+        for change in (*cache, *eight, *few):
+            changed = self._changed(change)
+            if changed is not None:
+                self._numbers(change, changed)
+            if any(offer.change.parts > 1 for offer in self.offers):
+                return
+
+    def _fewer_gpus(self, changes: list[_Change]) -> None:
+        """A change and more GPUs, if it needs fewer of them than it would alone."""
+        most = min((_count(offer.opened.request.parallel) for offer in self.offers if offer.change.cost is Cost.GPUS), default=1 + solve.MOST_GPUS)
+        for change in changes:
+            changed = self._changed(change)
+            for layout in self._layouts(changed, self.opened.request.gpus) if changed is not None and self.budget is not None else ():
+                if _count(layout) >= most:
+                    break
+                offer = self._tried(change | self._of_layout(layout))
+                if offer is not None and offer.sure:
+                    self.offers.append(offer)
+                    break
+
+    def _held(self, opened: Opened, *, sure: bool) -> int:
+        """How many sequences of the planned length fit, or for a single one how many tokens."""
+        end = "low" if sure else "expected"
+        if self.opened.batch > 1:
+            return _largest(opened, "batch", MOST_TOKENS, end)
+        bound = opened.model.max_position_embeddings
+        return _largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+
+    def _written(self, offer: _Offer, before: int) -> Try:
+        settings = dict(offer.change.settings)
+        flags = _flags(self.opened, settings)
+        if "gpu" in settings:
+            settings["gpu"] = settings["gpu"].id
+        if "engine_options" in settings:
+            settings["engine_options"] = {**self.opened.request.options, **settings["engine_options"]}
+        numbers = settings.keys() & {"seq", "batch"}
+        gain = "" if numbers else self._gain(offer, before)
+        effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably")))
+        return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
+
+    def _gain(self, offer: _Offer, before: int) -> str:
+        held = self._held(offer.opened, sure=offer.sure)
+        if before < held < MOST_TOKENS:
+            what = "holds {}" if self.opened.batch > 1 else "up to {} tokens"
+            certain = " for certain" if self.fits else ""
+            return f"{what.format(f'{held:,}')} instead of {before:,}{certain}"
+        size = solve.budget_bytes(offer.opened, "low" if offer.sure else "expected") or 0
+        return f"leaves {human_bytes(size - offer.opened.needed_bytes)}"
+
+
+_NOTHING: Final = _Change(cost=Cost.NOTHING, what="", settings={})
+
+
+def _of(saving: Saving) -> _Change:
+    return _Change(cost=saving.cost, what=saving.what, settings=saving.settings)
+
+
+def _with(change: _Change, cost: Cost, what: str, **settings: Any) -> _Change:
+    other = _Change(cost=cost, what=what, settings=settings)
+    return other if change is _NOTHING else change | other
+
+
+def _largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
+    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does."""
+
+    def good(value: int) -> bool:
+        try:
+            return solve.holds(opened.changed(**{name: value}), end)
+        except KvplanError:
+            return False
+
+    return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.batch))
+
+
+def _sensible(opened: Opened, offers: list[_Offer]) -> list[_Offer]:
+    """Without lengths of which little is left, unless there is nothing else."""
+    kept = [offer for offer in offers if _LEAST_SHARE * offer.opened.tokens >= opened.tokens]
+    return kept or offers
+
+
+def _layouts(opened: Opened, gpus: int) -> Iterator[Layout]:
+    """The layouts of so many GPUs that the solvers would use."""
+    for sizes in solve.layouts(opened, gpus):
+        yield dict(zip(PARALLEL, sizes, strict=False))
+
+
+def _count(layout: Any) -> int:
+    sizes = layout if isinstance(layout, Mapping) else vars(layout)
+    return int(sizes["tp"] * sizes["pp"] * sizes["dp"])
+
+
+def _flags(opened: Opened, settings: Mapping[str, Any]) -> str:
+    """The settings in the spelling of the engine."""
+    parallel = vars(opened.request.parallel)
+    words: list[str] = []
+    for name, value in settings.items():
+        if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
+            continue
+        if name == "engine_options":
+            words += [opened.engine.flag(option, each) for option, each in value.items()]
+        else:
+            words.append(opened.engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
+    return " ".join(filter(None, words))
+
+
+def _larger(opened: Opened) -> Iterator[Gpu]:
+    """The next larger accelerators of the same maker that may have enough memory."""
+    from hwcalc.hardware.larger import larger_gpus
+
+    gpu, budget = opened.request.hardware.gpu, opened.budget
+    assert gpu is not None
+    assert budget is not None
+    needed = budget.requested_bytes - budget.low + opened.needed_bytes
+    yield from larger_gpus(gpu, needed, _LARGER)
+
+
+def _of_cloud(instance: str) -> tuple[int, str, int]:
+    """How many accelerators the instance has; name and number of the next larger one with the same, or of itself."""
+    from hwcalc.hardware.larger import next_instance
+
+    own, larger = next_instance(instance)
+    if larger is None:
+        return own.count, instance, own.count
+    return own.count, larger.name if "/" in instance else larger.id, larger.count
