@@ -9,7 +9,7 @@ length or number) take a tenth of that.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
@@ -32,6 +32,8 @@ _ENOUGH_SURE: Final = 3
 """With so many lines that hold for certain, those that probably hold are left out."""
 _LEAST_SHARE: Final = 16
 """A length below this part of the planned one is no advice, if there is any other."""
+_MOST_LAYOUTS: Final = 32
+"""How many layouts of more GPUs than the fewest are tried in one search."""
 _LARGER: Final = 4
 """How many larger GPUs are tried."""
 PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
@@ -57,7 +59,7 @@ class _Change:
         settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
         return _Change(
             cost=max(self.cost, other.cost),
-            what=" and ".join(filter(None, (self.what, other.what))),
+            what=", ".join(filter(None, (self.what, other.what))),
             settings=settings,
             parts=self.parts + other.parts,
         )
@@ -106,7 +108,9 @@ class _Adviser:
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
-        self.savings = [_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        self._seen: dict[str, Opened | None] = {}
+        savings = [_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        self.savings = [one for one in savings if self._saves(one)]
 
     def advise(self, fewest: Layout | None) -> tuple[Try, ...]:
         self._alone(fewest)
@@ -114,6 +118,8 @@ class _Adviser:
             self._together()
         sure = [offer for offer in self.offers if offer.sure]
         chosen = sure if self.fits or len(sure) >= _ENOUGH_SURE else self.offers
+        firm = {offer.change.rank for offer in sure}
+        chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
         before = self._held(self.opened, sure=True)
         return tuple(self._written(offer, before) for offer in chosen)
@@ -156,8 +162,25 @@ class _Adviser:
             return None
         return _Offer(change=change, opened=changed, sure=sure) if holds else None
 
+    def _saves(self, change: _Change) -> bool:
+        """Whether the cache takes less with this change, or the rest."""
+        changed = self._changed(change)
+        if changed is None:
+            return False
+        try:
+            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, self.opened)]
+        except KvplanError:
+            return False
+        return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
+
     def _changed(self, change: _Change) -> Opened | None:
         """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
+        key = repr(sorted((name, getattr(value, "id", value)) for name, value in change.settings.items()))
+        if key not in self._seen:
+            self._seen[key] = self._open(change)
+        return self._seen[key]
+
+    def _open(self, change: _Change) -> Opened | None:
         settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
         gpu = settings.get("gpu", self.opened.request.hardware.gpu)
         if self.left <= 0 or ("fp8" in settings.get("dtype", "") and not computes_fp8(gpu)):
@@ -182,33 +205,36 @@ class _Adviser:
             self._offer(_with(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
 
     def _gpus(self, fewest: Layout | None) -> None:
-        """More GPUs of this kind, or the same ones in another layout, and another GPU."""
+        """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""
         if self.budget is None:
             return
-        if self.line.given.get("instance") is not None:
-            fewest = None  # instances have the GPUs that they have
-        for layout in chain(() if fewest is None else (fewest,), self._layouts(self.opened, _count(fewest) if fewest else 0)):
+        for layout in self._layouts(self.opened, fewest):
             offer = self._offer(self._of_layout(layout))
             if offer is not None and offer.sure:
                 break
-        if self.line.given.get("instance") is None and self.opened.request.gpus == 1:
+        if self.line.given.get("instance") is None:
             for gpu in _larger(self.opened):
-                if self._offer(_Change(cost=Cost.GPU, what=f"1 x {gpu.id}", settings={"gpu": gpu})) is not None:
+                what = f"{self.opened.request.gpus:,} x {gpu.id}"
+                offer = self._offer(_Change(cost=Cost.GPU, what=what, settings={"gpu": gpu}))
+                if offer is not None and offer.sure:
                     break
 
-    def _layouts(self, opened: Opened, beyond: int) -> Iterator[Layout]:
-        """The layouts of more than ``beyond`` GPUs that this hardware has, fewest first."""
-        hardware = opened.request.hardware
-        if hardware.gpu is None or (hardware.gpu.whole_machine and opened.request.gpus == 1):
+    def _layouts(self, opened: Opened, fewest: Layout | None, most: int = solve.MOST_GPUS) -> Iterator[Layout]:
+        """``fewest``, and then the layouts of more GPUs that this hardware has: no second laptop, and no more than an instance has."""
+        gpu, instance, request = opened.request.hardware.gpu, self.line.given.get("instance"), opened.request
+        if gpu is None or (fewest is None and instance is None and request.gpus >= most):
             return
-        instance = self.line.given.get("instance")
-        counts = solve.counts(solve.MOST_GPUS)
+        if gpu.whole_machine:
+            most = min(most, request.gpus)
+        counts: tuple[int, ...] = solve.counts(most)
         if instance is not None:
             own, _, larger = _of_cloud(instance)
-            counts = (*(count for count in counts if count < own), *sorted({own, larger}))
-        for gpus in counts:
-            if gpus > beyond:
-                yield from _layouts(opened, gpus)
+            counts = tuple(sorted({*(count for count in counts if count < own), own, larger}))
+            counts = tuple(count for count in counts if count <= most)
+        allowed = fewest is not None and _count(fewest) in counts
+        beyond = _count(fewest) if fewest is not None and allowed else 0
+        rest = chain.from_iterable(_layouts(opened, count) for count in counts if count > beyond)
+        yield from chain((fewest,) if fewest is not None and allowed else (), islice(rest, _MOST_LAYOUTS))
 
     def _of_layout(self, layout: Layout) -> _Change:
         count, request = _count(layout), self.opened.request
@@ -229,33 +255,45 @@ class _Adviser:
         cache, weights, few = first[Cost.CACHE][:1], first[Cost.WEIGHTS][:1], first[Cost.FEW_BITS][:1]
         eight = [one | other for one in cache for other in weights]
         for change in eight:
-            if self._offer(change) is not None:
+            offer = self._offer(change)
+            if offer is not None and offer.sure:
                 return
-        self._fewer_gpus((eight or cache or weights)[:1])
+        self._fewer_gpus([*eight, *weights, *cache])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
-        for change in [one | other for one in few for other in cache]:
-            if self._offer(change) is not None:
+        both = [one | other for one in few for other in cache]
+        for change in both:
+            offer = self._offer(change)
+            if offer is not None and offer.sure:
                 return
-        for change in (*cache, *eight, *few):
+        for change in (*cache, *eight, *few, *both):
             changed = self._changed(change)
             if changed is not None:
                 self._numbers(change, changed)
-            if any(offer.change.parts > 1 for offer in self.offers):
+            if any(offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)):
                 return
 
     def _fewer_gpus(self, changes: list[_Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
-        most = min((_count(offer.opened.request.parallel) for offer in self.offers if offer.change.cost is Cost.GPUS), default=1 + solve.MOST_GPUS)
-        for change in changes:
+        alone = [_count(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
+        most = min(alone, default=1 + solve.MOST_GPUS) - 1
+        best: _Offer | None = None
+        for change in changes if self.budget is not None else ():
+            if best is not None:
+                # One change fewer with the same GPUs is better.
+                found = self._tried(change | self._of_layout(_layout_of(best.opened)))
+                best = found if found is not None and found.sure else best
+                continue
             changed = self._changed(change)
-            for layout in self._layouts(changed, self.opened.request.gpus) if changed is not None and self.budget is not None else ():
-                if _count(layout) >= most:
-                    break
+            fewest = None if changed is None else solve.fewest_gpus(changed, most_gpus=most)
+            if changed is None or fewest is None:
+                return
+            for layout in self._layouts(changed, dict(zip(PARALLEL, fewest, strict=False)), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
-                    self.offers.append(offer)
+                    best = offer
                     break
+        self.offers += [] if best is None else [best]
 
     def _held(self, opened: Opened, *, sure: bool) -> int:
         """How many sequences of the planned length fit, or for a single one how many tokens."""
@@ -323,9 +361,13 @@ def _layouts(opened: Opened, gpus: int) -> Iterator[Layout]:
         yield dict(zip(PARALLEL, sizes, strict=False))
 
 
-def _count(layout: Any) -> int:
-    sizes = layout if isinstance(layout, Mapping) else vars(layout)
-    return int(sizes["tp"] * sizes["pp"] * sizes["dp"])
+def _layout_of(opened: Opened) -> Layout:
+    sizes = vars(opened.request.parallel)
+    return {name: sizes[name] for name in PARALLEL}
+
+
+def _count(layout: Layout) -> int:
+    return layout["tp"] * layout["pp"] * layout["dp"]
 
 
 def _flags(opened: Opened, settings: Mapping[str, Any]) -> str:
