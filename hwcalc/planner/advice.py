@@ -8,7 +8,7 @@ length or number) take a tenth of that.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
 from hwcalc.engines.saving import Cost, Saving, computes_fp8
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine
 from hwcalc.units import MOST_TOKENS, human_bytes
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 __all__ = ["MOST_LINES", "MOST_PLANS", "PARALLEL", "Layout", "advice", "required"]
 
 MOST_LINES: Final = 6
-MOST_PLANS: Final = 120
+MOST_PLANS: Final = 80
 _ENOUGH_SURE: Final = 3
 """With so many lines that hold for certain, those that probably hold are left out."""
 _LEAST_SHARE: Final = 16
 """A length below this part of the planned one is no advice, if there is any other."""
-_MOST_LAYOUTS: Final = 32
+_MOST_LAYOUTS: Final = 20
 """How many layouts of more GPUs than the fewest are tried in one search."""
 _LARGER: Final = 4
 """How many larger GPUs are tried."""
 PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
+
+_WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)})
+"""Ranks that are offered even if they only probably help: most people would try these first."""
 
 Layout = Mapping[str, int]
 """Parallel sizes by name."""
@@ -117,7 +120,7 @@ class _Adviser:
         if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
             self._together()
         sure = [offer for offer in self.offers if offer.sure]
-        chosen = sure if self.fits or len(sure) >= _ENOUGH_SURE else self.offers
+        chosen = sure if self.fits else [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
@@ -206,41 +209,58 @@ class _Adviser:
 
     def _gpus(self, fewest: Layout | None) -> None:
         """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""
-        if self.budget is None:
+        request, gpu = self.opened.request, self.opened.request.hardware.gpu
+        if self.budget is None or gpu is None:
             return
-        for layout in self._layouts(self.opened, fewest):
+        instance = self.line.given.get("instance")
+        first = None if fewest is None or instance is not None or (gpu.whole_machine and _count(fewest) > request.gpus) else fewest
+        # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
+        least = 1 if instance is not None else _count(first) + 1 if first is not None else 1 + solve.MOST_GPUS
+        for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
             offer = self._offer(self._of_layout(layout))
             if offer is not None and offer.sure:
                 break
-        if self.line.given.get("instance") is None:
-            for gpu in _larger(self.opened):
-                what = f"{self.opened.request.gpus:,} x {gpu.id}"
-                offer = self._offer(_Change(cost=Cost.GPU, what=what, settings={"gpu": gpu}))
+        if instance is None:
+            for larger in _larger(self.opened):
+                change = _Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
+                offer = self._offer(change)
                 if offer is not None and offer.sure:
                     break
+            few = max(solve.NODE, request.gpus)
+            if not any(one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers):
+                self._node()
 
-    def _layouts(self, opened: Opened, fewest: Layout | None, most: int = solve.MOST_GPUS) -> Iterator[Layout]:
-        """``fewest``, and then the layouts of more GPUs that this hardware has: no second laptop, and no more than an instance has."""
-        gpu, instance, request = opened.request.hardware.gpu, self.line.given.get("instance"), opened.request
-        if gpu is None or (fewest is None and instance is None and request.gpus >= most):
+    def _node(self) -> None:
+        """Up to a node of larger GPUs, where it takes more than a node of the planned ones, and no single larger one does it."""
+        for larger in _larger(self.opened, solve.NODE):
+            if larger.whole_machine:
+                continue
+            other = _Change(cost=Cost.GPU, what="", settings={"gpu": larger})
+            changed = self._changed(other)
+            for layout in () if changed is None else self._layouts(changed, _at_least(changed), solve.NODE):
+                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
+                if offer is not None and offer.sure:
+                    return
+
+    def _layouts(self, opened: Opened, least: int, most: int = solve.MOST_GPUS) -> Iterator[Layout]:
+        """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
+        gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
+        if gpu is None:
             return
         if gpu.whole_machine:
-            most = min(most, request.gpus)
-        counts: tuple[int, ...] = solve.counts(most)
+            most = min(most, opened.request.gpus)
+        counts: Iterable[int] = solve.counts(most)
         if instance is not None:
             own, _, larger = _of_cloud(instance)
-            counts = tuple(sorted({*(count for count in counts if count < own), own, larger}))
-            counts = tuple(count for count in counts if count <= most)
-        allowed = fewest is not None and _count(fewest) in counts
-        beyond = _count(fewest) if fewest is not None and allowed else 0
-        rest = chain.from_iterable(_layouts(opened, count) for count in counts if count > beyond)
-        yield from chain((fewest,) if fewest is not None and allowed else (), islice(rest, _MOST_LAYOUTS))
+            counts = sorted({*(count for count in counts if count < own), own, larger})
+        yield from islice(chain.from_iterable(_layouts(opened, count) for count in counts if least <= count <= most), _MOST_LAYOUTS)
 
-    def _of_layout(self, layout: Layout) -> _Change:
+    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> _Change:
         count, request = _count(layout), self.opened.request
         settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
         instance = self.line.given.get("instance")
-        name = request.hardware.gpu.id if request.hardware.gpu is not None else ""
+        gpu = other or request.hardware.gpu
+        name = "" if gpu is None else gpu.id
         if instance is not None:
             own, larger, _ = _of_cloud(instance)
             settings["instance"] = instance if count <= own else larger
@@ -285,14 +305,13 @@ class _Adviser:
                 best = found if found is not None and found.sure else best
                 continue
             changed = self._changed(change)
-            fewest = None if changed is None else solve.fewest_gpus(changed, most_gpus=most)
-            if changed is None or fewest is None:
-                return
-            for layout in self._layouts(changed, dict(zip(PARALLEL, fewest, strict=False)), most):
+            for layout in () if changed is None else self._layouts(changed, _at_least(changed), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
                     best = offer
                     break
+            if best is None:
+                return
         self.offers += [] if best is None else [best]
 
     def _held(self, opened: Opened, *, sure: bool) -> int:
@@ -361,6 +380,16 @@ def _layouts(opened: Opened, gpus: int) -> Iterator[Layout]:
         yield dict(zip(PARALLEL, sizes, strict=False))
 
 
+def _at_least(opened: Opened) -> int:
+    """A lower bound on the number of GPUs: the weights must have room, and the cache where it is not divided yet."""
+    budget, parallel = opened.budget, opened.request.parallel
+    if budget is None or budget.requested_bytes <= 0:
+        return 1
+    weights = sum(part.low for part in budget.parts if part.name == "weights") * parallel.tp * parallel.pp
+    cache = opened.needed_bytes if opened.request.gpus == 1 else 0
+    return max(1, -(-(weights + cache) // budget.requested_bytes))
+
+
 def _layout_of(opened: Opened) -> Layout:
     sizes = vars(opened.request.parallel)
     return {name: sizes[name] for name in PARALLEL}
@@ -384,15 +413,15 @@ def _flags(opened: Opened, settings: Mapping[str, Any]) -> str:
     return " ".join(filter(None, words))
 
 
-def _larger(opened: Opened) -> Iterator[Gpu]:
-    """The next larger accelerators of the same maker that may have enough memory."""
+def _larger(opened: Opened, share: int = 1) -> Iterator[Gpu]:
+    """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
     from hwcalc.hardware.larger import larger_gpus
 
     gpu, budget = opened.request.hardware.gpu, opened.budget
     assert gpu is not None
     assert budget is not None
     needed = budget.requested_bytes - budget.low + opened.needed_bytes
-    yield from larger_gpus(gpu, needed, _LARGER)
+    yield from larger_gpus(gpu, needed * (opened.request.gpus if share > 1 else 1) // share, _LARGER)
 
 
 def _of_cloud(instance: str) -> tuple[int, str, int]:
