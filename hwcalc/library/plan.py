@@ -88,9 +88,7 @@ def plan(
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 
 
-def plan_loaded(
-    model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None, *, advise: bool = False
-) -> Plan:
+def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None, *, advise: bool = False) -> Plan:
     """Plan as :func:`plan` does, but read nothing: a draft in ``given`` is loaded, and ``draft`` is the one an engine option names.
 
     The plan offers no changes unless ``advise`` is set.

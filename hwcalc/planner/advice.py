@@ -8,23 +8,40 @@ length or number) take a tenth of that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
-from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.saving import Cost, computes_fp8
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner import solve
+from hwcalc.planner.change import (
+    NOTHING,
+    PARALLEL,
+    Change,
+    Layout,
+    Offer,
+    at_least,
+    change_of,
+    count_of,
+    flags_of,
+    larger_gpus_of,
+    largest,
+    layout_of,
+    layouts_of,
+    of_cloud,
+    with_numbers,
+)
 from hwcalc.planner.command import CommandLine
 from hwcalc.units import MOST_TOKENS, human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["MOST_LINES", "MOST_PLANS", "PARALLEL", "Layout", "advice", "required"]
+__all__ = ["MOST_LINES", "MOST_PLANS", "advice", "required"]
 
 MOST_LINES: Final = 6
 MOST_PLANS: Final = 80
@@ -34,52 +51,11 @@ _LEAST_SHARE: Final = 16
 """A length below this part of the planned one is no advice, if there is any other."""
 _MOST_LAYOUTS: Final = 20
 """How many layouts of more GPUs than the fewest are tried in one search."""
-_LARGER: Final = 4
-"""How many larger GPUs are tried."""
-PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
 
 _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)})
 """Ranks that are offered even if they only probably help: most people would try these first."""
-
-Layout = Mapping[str, int]
-"""Parallel sizes by name."""
-
-
-@frozen
-class _Change:
-    """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
-
-    cost: Cost
-    what: str
-    settings: Mapping[str, Any]
-    parts: int = 1
-
-    def __or__(self, other: _Change) -> _Change:
-        """Both together. That costs what the dearer one costs."""
-        options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
-        settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
-        return _Change(
-            cost=max(self.cost, other.cost),
-            what=", ".join(filter(None, (self.what, other.what))),
-            settings=settings,
-            parts=self.parts + other.parts,
-        )
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """The place among the lines: by what it costs, and then by how many changes it takes."""
-        return self.cost, self.parts
-
-
-@frozen
-class _Offer:
-    """A change that fits, and how sure that is."""
-
-    change: _Change
-    opened: Opened
-    sure: bool
 
 
 def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Layout | None) -> tuple[Try, ...]:
@@ -107,12 +83,12 @@ class _Adviser:
     def __init__(self, opened: Opened, line: CommandLine, *, fits: bool) -> None:
         self.opened, self.line, self.fits = opened, line, fits
         self.left = MOST_PLANS
-        self.offers: list[_Offer] = []
+        self.offers: list[Offer] = []
         budget = None if opened.request.hardware.gpu is None else opened.budget
         self.budget = budget if opened.request.hardware.kv_memory is None else None
         size = solve.budget_bytes(opened, "low") or 0
         self._seen: dict[str, Opened | None] = {}
-        savings = [_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         self.savings = [one for one in savings if self._saves(one)]
 
     def advise(self, fewest: Layout | None) -> tuple[Try, ...]:
@@ -120,7 +96,11 @@ class _Adviser:
         if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
             self._together()
         sure = [offer for offer in self.offers if offer.sure]
-        chosen = sure if self.fits else [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
+        chosen = (
+            sure
+            if self.fits
+            else [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
+        )
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
@@ -132,20 +112,20 @@ class _Adviser:
         for change in chain(self._defaults(), self.savings):
             self._offer(change)
         self._gpus(fewest)
-        self._numbers(_NOTHING, self.opened)
+        self._numbers(NOTHING, self.opened)
 
-    def _defaults(self) -> Iterator[_Change]:
+    def _defaults(self) -> Iterator[Change]:
         """Options of the user that leave the engine less than it would take, or run fewer sequences than planned."""
         limit = self.opened.engine.most_sequences(self.opened)
         if limit is not None and self.opened.batch > limit[0]:
             options = {limit[1]: str(self.opened.request.replica_batch)}
-            yield _Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
+            yield Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
         for name in ("memory_utilization", "margin") if self.budget is not None else ():
             if self.line.given.get(name) is not None:
                 what = f"the default of --{name.replace('_', '-')}"
-                yield _Change(cost=Cost.NOTHING, what=what, settings={name: None})
+                yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
 
-    def _offer(self, change: _Change) -> _Offer | None:
+    def _offer(self, change: Change) -> Offer | None:
         """Plan with a change. It is offered if it fits, and if no other of its cost is sure already."""
         if any(one.sure and one.change.rank == change.rank for one in self.offers):
             return None
@@ -154,7 +134,7 @@ class _Adviser:
             self.offers.append(offer)
         return offer
 
-    def _tried(self, change: _Change) -> _Offer | None:
+    def _tried(self, change: Change) -> Offer | None:
         changed = self._changed(change)
         if changed is None:
             return None
@@ -163,9 +143,9 @@ class _Adviser:
             holds = sure or (not self.fits and solve.holds(changed))
         except KvplanError:
             return None
-        return _Offer(change=change, opened=changed, sure=sure) if holds else None
+        return Offer(change=change, opened=changed, sure=sure) if holds else None
 
-    def _saves(self, change: _Change) -> bool:
+    def _saves(self, change: Change) -> bool:
         """Whether the cache takes less with this change, or the rest."""
         changed = self._changed(change)
         if changed is None:
@@ -176,14 +156,14 @@ class _Adviser:
             return False
         return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
 
-    def _changed(self, change: _Change) -> Opened | None:
+    def _changed(self, change: Change) -> Opened | None:
         """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
         key = repr(sorted((name, getattr(value, "id", value)) for name, value in change.settings.items()))
         if key not in self._seen:
             self._seen[key] = self._open(change)
         return self._seen[key]
 
-    def _open(self, change: _Change) -> Opened | None:
+    def _open(self, change: Change) -> Opened | None:
         settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
         gpu = settings.get("gpu", self.opened.request.hardware.gpu)
         if self.left <= 0 or ("fp8" in settings.get("dtype", "") and not computes_fp8(gpu)):
@@ -196,16 +176,16 @@ class _Adviser:
         except KvplanError:
             return None
 
-    def _numbers(self, change: _Change, opened: Opened) -> None:
+    def _numbers(self, change: Change, opened: Opened) -> None:
         """Fewer sequences, and shorter ones, beside a change."""
         if opened.batch > 1:
-            count = _largest(opened, "batch", opened.batch - (not self.fits))
+            count = largest(opened, "batch", opened.batch - (not self.fits))
             if count and count != opened.batch:
-                self._offer(_with(change, Cost.BATCH, f"{count:,} at once instead of {opened.batch:,}", batch=count))
+                self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {opened.batch:,}", batch=count))
         longest = opened.model.max_position_embeddings or opened.tokens
-        tokens = _largest(opened, "seq", min(longest, opened.tokens))
+        tokens = largest(opened, "seq", min(longest, opened.tokens))
         if tokens and tokens != opened.tokens:
-            self._offer(_with(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
+            self._offer(with_numbers(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
 
     def _gpus(self, fewest: Layout | None) -> None:
         """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""
@@ -213,31 +193,35 @@ class _Adviser:
         if self.budget is None or gpu is None:
             return
         instance = self.line.given.get("instance")
-        first = None if fewest is None or instance is not None or (gpu.whole_machine and _count(fewest) > request.gpus) else fewest
+        first = (
+            None if fewest is None or instance is not None or (gpu.whole_machine and count_of(fewest) > request.gpus) else fewest
+        )
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
-        least = 1 if instance is not None else _count(first) + 1 if first is not None else 1 + solve.MOST_GPUS
+        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
         for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
             offer = self._offer(self._of_layout(layout))
             if offer is not None and offer.sure:
                 break
         if instance is None:
-            for larger in _larger(self.opened):
-                change = _Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
+            for larger in larger_gpus_of(self.opened):
+                change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
                 offer = self._offer(change)
                 if offer is not None and offer.sure:
                     break
             few = max(solve.NODE, request.gpus)
-            if not any(one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers):
+            if not any(
+                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers
+            ):
                 self._node()
 
     def _node(self) -> None:
         """Up to a node of larger GPUs, where it takes more than a node of the planned ones, and no single larger one does it."""
-        for larger in _larger(self.opened, solve.NODE):
+        for larger in larger_gpus_of(self.opened, solve.NODE):
             if larger.whole_machine:
                 continue
-            other = _Change(cost=Cost.GPU, what="", settings={"gpu": larger})
+            other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self._changed(other)
-            for layout in () if changed is None else self._layouts(changed, _at_least(changed), solve.NODE):
+            for layout in () if changed is None else self._layouts(changed, at_least(changed), solve.NODE):
                 offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
@@ -251,23 +235,25 @@ class _Adviser:
             most = min(most, opened.request.gpus)
         counts: Iterable[int] = solve.counts(most)
         if instance is not None:
-            own, _, larger = _of_cloud(instance)
+            own, _, larger = of_cloud(instance)
             counts = sorted({*(count for count in counts if count < own), own, larger})
-        yield from islice(chain.from_iterable(_layouts(opened, count) for count in counts if least <= count <= most), _MOST_LAYOUTS)
+        yield from islice(
+            chain.from_iterable(layouts_of(opened, count) for count in counts if least <= count <= most), _MOST_LAYOUTS
+        )
 
-    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> _Change:
-        count, request = _count(layout), self.opened.request
+    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> Change:
+        count, request = count_of(layout), self.opened.request
         settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
         instance = self.line.given.get("instance")
         gpu = other or request.hardware.gpu
         name = "" if gpu is None else gpu.id
         if instance is not None:
-            own, larger, _ = _of_cloud(instance)
+            own, larger, _ = of_cloud(instance)
             settings["instance"] = instance if count <= own else larger
         sizes = ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
         what = f"{count:,} x {name}" if settings.get("instance") == instance else f"{settings['instance']}, {count:,} x {name}"
         cost = Cost.GPUS if count > request.gpus else Cost.NOTHING
-        return _Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
+        return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
 
     def _together(self) -> None:
         """Two or three changes, where none alone does it on the GPUs at hand."""
@@ -290,22 +276,24 @@ class _Adviser:
             changed = self._changed(change)
             if changed is not None:
                 self._numbers(change, changed)
-            if any(offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)):
+            if any(
+                offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)
+            ):
                 return
 
-    def _fewer_gpus(self, changes: list[_Change]) -> None:
+    def _fewer_gpus(self, changes: list[Change]) -> None:
         """A change and more GPUs, if it needs fewer of them than it would alone."""
-        alone = [_count(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
+        alone = [count_of(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve.MOST_GPUS) - 1
-        best: _Offer | None = None
+        best: Offer | None = None
         for change in changes if self.budget is not None else ():
             if best is not None:
                 # One change fewer with the same GPUs is better.
-                found = self._tried(change | self._of_layout(_layout_of(best.opened)))
+                found = self._tried(change | self._of_layout(layout_of(best.opened)))
                 best = found if found is not None and found.sure else best
                 continue
             changed = self._changed(change)
-            for layout in () if changed is None else self._layouts(changed, _at_least(changed), most):
+            for layout in () if changed is None else self._layouts(changed, at_least(changed), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
                     best = offer
@@ -318,13 +306,13 @@ class _Adviser:
         """How many sequences of the planned length fit, or for a single one how many tokens."""
         end = "low" if sure else "expected"
         if self.opened.batch > 1:
-            return _largest(opened, "batch", MOST_TOKENS, end)
+            return largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
-        return _largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+        return largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
-    def _written(self, offer: _Offer, before: int) -> Try:
+    def _written(self, offer: Offer, before: int) -> Try:
         settings = dict(offer.change.settings)
-        flags = _flags(self.opened, settings)
+        flags = flags_of(self.opened, settings)
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:
@@ -334,7 +322,7 @@ class _Adviser:
         effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably")))
         return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
 
-    def _gain(self, offer: _Offer, before: int) -> str:
+    def _gain(self, offer: Offer, before: int) -> str:
         held = self._held(offer.opened, sure=offer.sure)
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.batch > 1 else "up to {} tokens"
@@ -344,91 +332,7 @@ class _Adviser:
         return f"leaves {human_bytes(size - offer.opened.needed_bytes)}"
 
 
-_NOTHING: Final = _Change(cost=Cost.NOTHING, what="", settings={})
-
-
-def _of(saving: Saving) -> _Change:
-    return _Change(cost=saving.cost, what=saving.what, settings=saving.settings)
-
-
-def _with(change: _Change, cost: Cost, what: str, **settings: Any) -> _Change:
-    other = _Change(cost=cost, what=what, settings=settings)
-    return other if change is _NOTHING else change | other
-
-
-def _largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
-    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does."""
-
-    def good(value: int) -> bool:
-        try:
-            return solve.holds(opened.changed(**{name: value}), end)
-        except KvplanError:
-            return False
-
-    return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.batch))
-
-
-def _sensible(opened: Opened, offers: list[_Offer]) -> list[_Offer]:
+def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
     """Without lengths of which little is left, unless there is nothing else."""
     kept = [offer for offer in offers if _LEAST_SHARE * offer.opened.tokens >= opened.tokens]
     return kept or offers
-
-
-def _layouts(opened: Opened, gpus: int) -> Iterator[Layout]:
-    """The layouts of so many GPUs that the solvers would use."""
-    for sizes in solve.layouts(opened, gpus):
-        yield dict(zip(PARALLEL, sizes, strict=False))
-
-
-def _at_least(opened: Opened) -> int:
-    """A lower bound on the number of GPUs: the weights must have room, and the cache where it is not divided yet."""
-    budget, parallel = opened.budget, opened.request.parallel
-    if budget is None or budget.requested_bytes <= 0:
-        return 1
-    weights = sum(part.low for part in budget.parts if part.name == "weights") * parallel.tp * parallel.pp
-    cache = opened.needed_bytes if opened.request.gpus == 1 else 0
-    return max(1, -(-(weights + cache) // budget.requested_bytes))
-
-
-def _layout_of(opened: Opened) -> Layout:
-    sizes = vars(opened.request.parallel)
-    return {name: sizes[name] for name in PARALLEL}
-
-
-def _count(layout: Layout) -> int:
-    return layout["tp"] * layout["pp"] * layout["dp"]
-
-
-def _flags(opened: Opened, settings: Mapping[str, Any]) -> str:
-    """The settings in the spelling of the engine."""
-    parallel = vars(opened.request.parallel)
-    words: list[str] = []
-    for name, value in settings.items():
-        if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
-            continue
-        if name == "engine_options":
-            words += [opened.engine.flag(option, each) for option, each in value.items()]
-        else:
-            words.append(opened.engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
-    return " ".join(filter(None, words))
-
-
-def _larger(opened: Opened, share: int = 1) -> Iterator[Gpu]:
-    """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
-    from hwcalc.hardware.larger import larger_gpus
-
-    gpu, budget = opened.request.hardware.gpu, opened.budget
-    assert gpu is not None
-    assert budget is not None
-    needed = budget.requested_bytes - budget.low + opened.needed_bytes
-    yield from larger_gpus(gpu, needed * (opened.request.gpus if share > 1 else 1) // share, _LARGER)
-
-
-def _of_cloud(instance: str) -> tuple[int, str, int]:
-    """How many accelerators the instance has; name and number of the next larger one with the same, or of itself."""
-    from hwcalc.hardware.larger import next_instance
-
-    own, larger = next_instance(instance)
-    if larger is None:
-        return own.count, instance, own.count
-    return own.count, larger.name if "/" in instance else larger.id, larger.count

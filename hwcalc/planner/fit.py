@@ -121,7 +121,8 @@ def _suggestions(
     opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: tuple[int, ...] | None, *, fits: bool, sure: bool
 ) -> tuple[Try, ...]:
     """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
-    from hwcalc.planner.advice import PARALLEL, advice, required
+    from hwcalc.planner.advice import advice, required
+    from hwcalc.planner.change import PARALLEL
 
     requires = () if pool is None or not fits else required(opened, line, pool.requires)
     if sure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hwcalc._version import __version__
@@ -10,6 +10,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.engines.stored import StoredTensor
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
@@ -46,8 +47,21 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
     ``line`` is the command line of the plan, where more was asked for than ``options`` say. Without ``advise`` the plan offers no
     changes, which take as long as the plan itself.
     """
-    opened = open_request(model, **options)
-    return plan_opened(opened, without_effect(options), (line or command_line(model, options)) if advise else None)
+    line = (line or command_line(model, options)) if advise else None
+    try:
+        opened = open_request(model, **options)
+    except (UnsupportedError, UsageError) as error:
+        if line is not None and not isinstance(error, UnknownNameError):
+            error.hint = _with_working(error.hint, model, options, line)
+        raise
+    return plan_opened(opened, without_effect(options), line)
+
+
+def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
+    from hwcalc.planner.working import working
+
+    command = working(model, options, line)
+    return f"{hint.rstrip('. ')}. This works: {command}" if command else hint
 
 
 def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None) -> Plan:

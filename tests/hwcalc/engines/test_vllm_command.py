@@ -70,7 +70,9 @@ def test_too_few_blocks_for_the_states_of_all_requests(capsys: Capture) -> None:
     assert told["fit"]["suggestions"][0]["flag"] == f"--max-num-seqs {blocks}"
     assert f"vLLM will start with --max-num-seqs {blocks}" in run(capsys, *words, "--engine", "vllm")[1]
     _, limited = document(capsys, *words, "--engine-option", f"max_num_seqs={blocks}")
-    assert told["fit"]["suggestions"][0]["command"].endswith(f"--engine vllm --kv-memory 10GiB --engine-option max_num_seqs={blocks}")
+    assert told["fit"]["suggestions"][0]["command"].endswith(
+        f"--engine vllm --kv-memory 10GiB --engine-option max_num_seqs={blocks}"
+    )
     assert limited["fit"]["suggestions"] == []
 
 

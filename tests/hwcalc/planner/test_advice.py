@@ -34,12 +34,14 @@ CONFIG = {
 
 
 def fit_of(model: Any, **asked: Any) -> FitInfo:
+    """The verdict of a plan with hardware."""
     fit = plan(model, **asked).fit
     assert fit is not None
     return fit
 
 
 def advice(model: Any, **asked: Any) -> tuple[Try, ...]:
+    """What is offered."""
     return fit_of(model, **asked).suggestions
 
 
@@ -114,7 +116,11 @@ def test_there_is_no_second_laptop(gpu: str) -> None:
     """A whole machine is never joined with another."""
     found = advice(LLAMA_70B, gpu=gpu, seq="32k", batch=4)
 
-    assert all(int(options(one.command).get("--gpus", "1")) == 1 for one in found if find_gpu(options(one.command)["--gpu"]).whole_machine)
+    assert all(
+        int(options(one.command).get("--gpus", "1")) == 1
+        for one in found
+        if find_gpu(options(one.command)["--gpu"]).whole_machine
+    )
 
 
 @pytest.mark.parametrize("engine", ["reference", "vllm", "transformers"])
@@ -143,7 +149,7 @@ def test_never_longer_than_the_model() -> None:
     longest = 40_960
     for one in advice(QWEN, engine="vllm", gpu="l4", seq="1M"):
         tokens = options(one.command)["--seq"]
-        assert tokens == "1M" or tokens == "1024k" or int(tokens) <= longest
+        assert tokens in {"1M", "1024k"} or int(tokens) <= longest
 
 
 def test_a_limit_of_the_engine_is_lifted_first() -> None:
@@ -235,3 +241,29 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
 
     assert found.suggestions
     assert all(one.command.startswith(f"kvplan {LLAMA_70B} ") and f"try {one.command}\n" in out for one in found.suggestions)
+
+
+@pytest.mark.parametrize(
+    ("words", "works"),
+    [
+        ("--engine vllm --gpu a100 --tp 3", "--engine vllm --gpu a100 --gpus 2 --tp 2"),
+        ("--engine vllm --gpu t4 --dtype nvfp4", "--engine vllm --gpu t4"),
+        ("--engine vllm --gpu m4", "--gpu m4"),
+        ("--engine transformers --gpu h100 --dp 2 --tp 3", "--engine transformers --gpu h100 --gpus 4 --tp 2 --dp 2"),
+    ],
+)
+def test_a_refusal_names_a_command_that_works(capsys: Capture, words: str, works: str) -> None:
+    """An engine that refuses a request is answered with the nearest one that it takes."""
+    status, _, err = run(capsys, LLAMA, "--seq", "8k", *words.split())
+    command = err.rstrip().rpartition("This works: ")[2]
+
+    assert status in {2, 3}
+    assert command == f"kvplan {LLAMA} --seq 8k {works}"
+    assert run(capsys, *shlex.split(command)[1:])[0] in {0, 1}
+
+
+def test_a_mistyped_word_is_not_worked_around(capsys: Capture) -> None:
+    """Whoever writes a name that does not exist is told the names."""
+    _, _, err = run(capsys, LLAMA, "--seq", "8k", "--engine", "vllm", "--dtype", "fp9")
+
+    assert "This works" not in err

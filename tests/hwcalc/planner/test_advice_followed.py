@@ -20,9 +20,9 @@ from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.advice import MOST_LINES
 from hwcalc.planner.result import Plan, Verdict
+from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import find_gpu, list_gpus
 from hwcalc.profiles.instances import list_instances
-from hwcalc.profiles.catalog import list_models
 
 PLANS = 500
 MODELS = 60
@@ -41,6 +41,7 @@ OPTIONS = {
 
 @lru_cache(maxsize=MODELS)
 def model_of(name: str) -> ModelSpec:
+    """A model of the catalog, read once."""
     return load_model(name, offline=True)
 
 
@@ -61,7 +62,10 @@ def requests(part: int) -> Iterator[tuple[str, dict[str, Any]]]:
         if draw.random() < 0.3:
             asked["weights"] = draw.choice(WEIGHTS)
         if draw.random() < 0.4 and "gpu" in asked:
-            asked |= {draw.choice(("tp", "pp", "dp")): draw.choice((2, 4, 8)), draw.choice(("tp", "pp", "dp")): draw.choice((1, 2))}
+            asked |= {
+                draw.choice(("tp", "pp", "dp")): draw.choice((2, 4, 8)),
+                draw.choice(("tp", "pp", "dp")): draw.choice((1, 2)),
+            }
         if draw.random() < 0.1:
             asked["margin"] = draw.choice((0.02, "25%"))
         if draw.random() < 0.1:
