@@ -74,7 +74,9 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
     if not plan.fit.fits and plan.fit.message:
         message += f"; {plan.fit.message.rstrip('.')}"
     if item.limit and not plan.fit.fits and plan.fit.suggestions:
-        message += f"; try {' or '.join(f'{one.flag or one.command} ({one.effect})' for one in plan.fit.suggestions[:_MOST_TRIES])}"
+        message += (
+            f"; try {' or '.join(f'{one.flag or one.command} ({one.effect})' for one in plan.fit.suggestions[:_MOST_TRIES])}"
+        )
     if not item.limit:
         message += "; required: that it does not fit"
     return Judged(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine
 from hwcalc.engines.pool import Try
 from hwcalc.text import clean, printable
 
-__all__ = ["advice_blocks", "advice_items", "advice_pairs"]
+__all__ = ["advice_block", "advice_items", "advice_pairs"]
 
 
 def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str]]:
@@ -17,18 +17,14 @@ def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str
     return [(one.command or clean(one.flag), _about(one, engine)) for one in suggestions]
 
 
-def advice_items(suggestions: Iterable[Try], engine: str) -> list[str]:
-    """The same as items of a list in Markdown."""
-    return [f"- try: {_code(command)}\\\n  {_escaped(about)}\n" for command, about in advice_pairs(suggestions, engine)]
+def advice_items(suggestions: Iterable[Try], engine: str, escaped: Callable[[str], str]) -> list[str]:
+    """The same as items of a list in Markdown, whose special characters ``escaped`` takes care of."""
+    return [f"- try: {_code(command)}\\\n  {escaped(about)}\n" for command, about in advice_pairs(suggestions, engine)]
 
 
-def advice_blocks(suggestions: Sequence[Try], engine: str, format_: str) -> list[str]:
-    """The same as one block of a text in ``format_``; none without a change."""
-    if not suggestions:
-        return []
-    if format_ == "markdown":
-        return ["".join(advice_items(suggestions, engine))]
-    return ["".join(f"try {command}\n    {about}\n" for command, about in advice_pairs(suggestions, engine))]
+def advice_block(suggestions: Iterable[Try], engine: str) -> str:
+    """The same as plain text; empty without a change."""
+    return "".join(f"try {command}\n    {about}\n" for command, about in advice_pairs(suggestions, engine))
 
 
 def _about(one: Try, engine: str) -> str:
@@ -43,9 +39,3 @@ def _code(text: str) -> str:
     fence = "`" * (1 + max((len(run) for run in "".join(c if c == "`" else " " for c in text).split()), default=0))
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{printable(text)}{pad}{fence}"
-
-
-def _escaped(text: str) -> str:
-    from hwcalc.report.markdown import escaped
-
-    return escaped(text)

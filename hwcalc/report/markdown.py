@@ -55,7 +55,7 @@ def _verdict(plan: Plan) -> list[str]:
     if plan.fit is None:
         return []
     lines = [f"- {label}: {escaped(text)}\n" for label, text in fit_lines(plan)]
-    lines += advice_items(plan.fit.suggestions, plan.request.engine)
+    lines += advice_items(plan.fit.suggestions, plan.request.engine, escaped)
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 
 

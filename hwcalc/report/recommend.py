@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.planner.recommend import Offer, Recommendation
 from hwcalc.planner.result import Verdict
-from hwcalc.report.advice import advice_blocks
+from hwcalc.report.advice import advice_block, advice_items
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.text import how_many, percent, plural
@@ -159,5 +159,8 @@ def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width
         out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
         lines = [recommendation.message] if recommendation.message else []
         out += [_lines(lines, format_, width)] if lines else []
-        out += advice_blocks(recommendation.suggestions, recommendation.engine, format_)
+        if recommendation.suggestions and format_ == "markdown":
+            out.append("".join(advice_items(recommendation.suggestions, recommendation.engine, escaped)))
+        elif recommendation.suggestions:
+            out.append(advice_block(recommendation.suggestions, recommendation.engine))
     return out
