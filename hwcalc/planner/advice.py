@@ -22,16 +22,19 @@ from hwcalc.planner.change import (
     NOTHING,
     PARALLEL,
     Change,
-    Layout,
     Offer,
+    Sizes,
     at_least,
     change_of,
     count_of,
+    counts_of,
     flags_of,
     larger_gpus_of,
     largest,
     layout_of,
     layouts_of,
+    most_of,
+    node_of,
     of_cloud,
     with_numbers,
 )
@@ -58,7 +61,7 @@ _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 
-def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Layout | None) -> tuple[Try, ...]:
+def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Sizes | None) -> tuple[Try, ...]:
     """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do."""
     return _Adviser(opened, line, fits=fits).advise(fewest)
 
@@ -91,7 +94,7 @@ class _Adviser:
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         self.savings = [one for one in savings if self._saves(one)]
 
-    def advise(self, fewest: Layout | None) -> tuple[Try, ...]:
+    def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
         self._alone(fewest)
         if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
             self._together()
@@ -107,7 +110,7 @@ class _Adviser:
         before = self._held(self.opened, sure=True)
         return tuple(self._written(offer, before) for offer in chosen)
 
-    def _alone(self, fewest: Layout | None) -> None:
+    def _alone(self, fewest: Sizes | None) -> None:
         """One change at a time."""
         for change in chain(self._defaults(), self.savings):
             self._offer(change)
@@ -165,8 +168,12 @@ class _Adviser:
 
     def _open(self, change: Change) -> Opened | None:
         settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
-        gpu = settings.get("gpu", self.opened.request.hardware.gpu)
-        if self.left <= 0 or ("fp8" in settings.get("dtype", "") and not computes_fp8(gpu)):
+        request = self.opened.request
+        gpu = settings.get("gpu", request.hardware.gpu)
+        # What the user already has on this GPU is the user's own choice.
+        chosen = vars(request) | settings if "gpu" in settings else settings
+        formats = [chosen.get(name) or "" for name in ("dtype", "weights")]
+        if self.left <= 0 or (any("fp8" in each for each in formats) and not computes_fp8(gpu)):
             return None
         if "engine_options" in change.settings:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
@@ -187,15 +194,13 @@ class _Adviser:
         if tokens and tokens != opened.tokens:
             self._offer(with_numbers(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
 
-    def _gpus(self, fewest: Layout | None) -> None:
+    def _gpus(self, fewest: Sizes | None) -> None:
         """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""
         request, gpu = self.opened.request, self.opened.request.hardware.gpu
         if self.budget is None or gpu is None:
             return
         instance = self.line.given.get("instance")
-        first = (
-            None if fewest is None or instance is not None or (gpu.whole_machine and count_of(fewest) > request.gpus) else fewest
-        )
+        first = None if fewest is None or instance is not None or count_of(fewest) > most_of(gpu, request.gpus) else fewest
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
         least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
         for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
@@ -204,36 +209,35 @@ class _Adviser:
                 break
         if instance is None:
             for larger in larger_gpus_of(self.opened):
+                if most_of(larger, 1) < request.gpus:
+                    continue
                 change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
                 offer = self._offer(change)
                 if offer is not None and offer.sure:
                     break
-            few = max(solve.NODE, request.gpus)
+            few = max(node_of(gpu), request.gpus)
             if not any(
                 one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers
             ):
-                self._node()
+                self._node(gpu)
 
-    def _node(self) -> None:
+    def _node(self, gpu: Gpu) -> None:
         """Up to a node of larger GPUs, where it takes more than a node of the planned ones, and no single larger one does it."""
-        for larger in larger_gpus_of(self.opened, solve.NODE):
-            if larger.whole_machine:
-                continue
+        for larger in larger_gpus_of(self.opened, node_of(gpu)):
             other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
             changed = self._changed(other)
-            for layout in () if changed is None else self._layouts(changed, at_least(changed), solve.NODE):
+            for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
                 offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
                 if offer is not None and offer.sure:
                     return
 
-    def _layouts(self, opened: Opened, least: int, most: int = solve.MOST_GPUS) -> Iterator[Layout]:
+    def _layouts(self, opened: Opened, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
         """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
         gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
-        if gpu.whole_machine:
-            most = min(most, opened.request.gpus)
-        counts: Iterable[int] = solve.counts(most)
+        most = min(most, most_of(gpu, opened.request.gpus))
+        counts: Iterable[int] = counts_of(gpu, most)
         if instance is not None:
             own, _, larger = of_cloud(instance)
             counts = sorted({*(count for count in counts if count < own), own, larger})
@@ -241,7 +245,7 @@ class _Adviser:
             chain.from_iterable(layouts_of(opened, count) for count in counts if least <= count <= most), _MOST_LAYOUTS
         )
 
-    def _of_layout(self, layout: Layout, other: Gpu | None = None) -> Change:
+    def _of_layout(self, layout: Sizes, other: Gpu | None = None) -> Change:
         count, request = count_of(layout), self.opened.request
         settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
         instance = self.line.given.get("instance")

@@ -18,17 +18,21 @@ __all__ = [
     "NOTHING",
     "PARALLEL",
     "Change",
-    "Layout",
     "Offer",
+    "Sizes",
     "at_least",
     "change_of",
     "count_of",
+    "counts_of",
     "flags_of",
     "larger_gpus_of",
     "largest",
     "layout_of",
     "layouts_of",
+    "most_of",
+    "node_of",
     "of_cloud",
+    "sizes_of",
     "with_numbers",
 ]
 
@@ -36,7 +40,7 @@ _LARGER: Final = 4
 """How many larger GPUs are tried."""
 PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
 
-Layout = Mapping[str, int]
+Sizes = Mapping[str, int]
 """Parallel sizes by name."""
 
 
@@ -101,10 +105,30 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
     return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.batch))
 
 
-def layouts_of(opened: Opened, gpus: int) -> Iterator[Layout]:
-    """The layouts of so many GPUs that the solvers would use."""
-    for sizes in solve.layouts(opened, gpus):
-        yield dict(zip(PARALLEL, sizes, strict=False))
+# The functions from here to sizes_of are all that advice asks the solvers about layouts.
+def node_of(gpu: Gpu) -> int:
+    """How many of these GPUs work as one node."""
+    return 1 if gpu.whole_machine else solve.NODE
+
+
+def most_of(gpu: Gpu, gpus: int) -> int:
+    """The most GPUs of this kind that are ever joined, where a plan has so many already: there is no second laptop."""
+    return gpus if gpu.whole_machine else solve.MOST_GPUS
+
+
+def counts_of(gpu: Gpu, most: int) -> tuple[int, ...]:
+    """The numbers of GPUs to try."""
+    return solve.counts(most)
+
+
+def layouts_of(opened: Opened, gpus: int) -> Iterator[Sizes]:
+    """The layouts of so many GPUs that the solvers would use, the best one first."""
+    yield from map(sizes_of, solve.layouts(opened, gpus))
+
+
+def sizes_of(found: tuple[int, ...]) -> Sizes:
+    """The parallel sizes of a layout that a solver found."""
+    return dict(zip(("tp", "pp", "dp"), found, strict=True))
 
 
 def at_least(opened: Opened) -> int:
@@ -117,13 +141,13 @@ def at_least(opened: Opened) -> int:
     return max(1, -(-(weights + cache) // budget.requested_bytes))
 
 
-def layout_of(opened: Opened) -> Layout:
+def layout_of(opened: Opened) -> Sizes:
     """The parallel sizes of a request."""
     sizes = vars(opened.request.parallel)
     return {name: sizes[name] for name in PARALLEL}
 
 
-def count_of(layout: Layout) -> int:
+def count_of(layout: Sizes) -> int:
     """The number of GPUs."""
     return layout["tp"] * layout["pp"] * layout["dp"]
 

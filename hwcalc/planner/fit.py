@@ -122,10 +122,10 @@ def _suggestions(
 ) -> tuple[Try, ...]:
     """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
     from hwcalc.planner.advice import advice, required
-    from hwcalc.planner.change import PARALLEL
+    from hwcalc.planner.change import sizes_of
 
     requires = () if pool is None or not fits else required(opened, line, pool.requires)
     if sure:
         return requires
-    layout = None if fewest is None else dict(zip(PARALLEL, fewest, strict=False))
+    layout = None if fewest is None else sizes_of(fewest)
     return (*requires, *advice(opened, line, fits=fits, fewest=layout))

@@ -132,6 +132,15 @@ def test_no_fp8_before_ada(engine: str, gpu: str) -> None:
             assert "fp8" not in one.command, one
 
 
+def test_another_gpu_does_what_the_plan_asks_for() -> None:
+    """A cache of fp8 moves from an L4 to a GPU that computes in fp8, and not to a larger one of the generation before."""
+    found = advice(LLAMA, engine="vllm", gpu="l4", seq="128k", batch=4, dtype="fp8")
+    others = {options(one.command)["--gpu"] for one in found} - {"l4"}
+
+    assert others
+    assert all(find_gpu(gpu).fp8_kv == "native" for gpu in others)
+
+
 def test_an_instance_stays_what_it_is() -> None:
     """It has as many GPUs as it has. More of them are a larger instance of the same cloud, by its name."""
     found = advice(LLAMA, engine="vllm", instance="g6.xlarge", seq="128k", batch=4)
