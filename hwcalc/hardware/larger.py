@@ -27,9 +27,9 @@ _RATE: Final = re.compile(r"\bbf16: ([0-9.]+)")
 
 
 def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
-    """Up to ``most`` accelerators with more memory than ``gpu``, and with ``needed_bytes`` of it: the nearest ones first.
+    """Up to ``most`` accelerators with more memory than ``gpu``, and with ``needed_bytes`` of it: the nearest ones first, one of each size.
 
-    Those of the same size come in the order of what a buyer would miss: speed, the architecture, the link, the date.
+    None is slower. Of those of the same size, the first is the one of which a buyer would miss least: the chip, the architecture, the link, the date.
     """
     from hwcalc.profiles.glance import glance
     from hwcalc.profiles.gpus import BUILT_IN, find_gpu
@@ -38,26 +38,30 @@ def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     if own is None:
         return
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
-    ranked: list[tuple[tuple[object, ...], str]] = []
+    ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, int], str]] = {}
     for name, facts in glance(BUILT_IN).items():
-        if facts.get("vendor") != gpu.vendor or facts.get("category") not in steps:
+        if facts.get("vendor") != gpu.vendor or facts.get("category") not in steps or _slower(gpu, facts):
             continue
         options = re.findall(r"[0-9]+", facts.get("memory_options_gb", ""))
         for size in map(int, options if len(options) > 1 else re.findall(r"^[0-9]+$", facts.get("memory_marketing_gb", ""))):
             if size > own and size * GIB >= needed_bytes:
                 sold = f"{name}-{size}gb" if len(options) > 1 else name
-                ranked.append(((steps.index(facts["category"]), size, *_missed(gpu, facts), sold), sold))
-    for _, sold in islice(sorted(ranked), most):
+                place, one = (steps.index(facts["category"]), size), ((not gpu.id.startswith(name), *_missed(gpu, facts)), sold)
+                ranked[place] = min(ranked.get(place, one), one)
+    for _, (_, sold) in islice(sorted(ranked.items()), most):
         with profile_errors():
             yield find_gpu(sold)
 
 
-def _missed(gpu: Gpu, facts: Mapping[str, str]) -> tuple[bool, bool, bool, int]:
+def _slower(gpu: Gpu, facts: Mapping[str, str]) -> bool:
     rate, own = _RATE.search(facts.get("tflops_dense", "")), gpu.tflops_dense.get("bf16")
-    slower = own is not None and (rate is None or float(rate[1]) < own)
+    return own is not None and (rate is None or float(rate[1]) < own)
+
+
+def _missed(gpu: Gpu, facts: Mapping[str, str]) -> tuple[bool, bool, int]:
     link = str(gpu.interconnect.get("kind"))
     years = abs(int(facts.get("released", "0")) - (gpu.released or 0))
-    return slower, facts.get("architecture") != gpu.architecture, link not in facts.get("interconnect", ""), years
+    return facts.get("architecture") != gpu.architecture, link not in facts.get("interconnect", ""), years
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:

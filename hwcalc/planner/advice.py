@@ -129,11 +129,12 @@ class _Adviser:
                 yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
 
     def _offer(self, change: Change) -> Offer | None:
-        """Plan with a change. It is offered if it fits, and if no other of its cost is sure already."""
-        if any(one.sure and one.change.rank == change.rank for one in self.offers):
+        """Plan with a change. It is offered if it fits, and if no other that costs the same does so or is as sure."""
+        others = [one for one in self.offers if one.change.rank == change.rank]
+        if any(one.sure for one in others):
             return None
         offer = self._tried(change)
-        if offer is not None:
+        if offer is not None and (offer.sure or not others):
             self.offers.append(offer)
         return offer
 
@@ -216,7 +217,7 @@ class _Adviser:
                 if offer is not None and offer.sure:
                     break
             few = max(node_of(gpu), request.gpus)
-            if not any(
+            if few > 1 and not any(
                 one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers
             ):
                 self._node(gpu)

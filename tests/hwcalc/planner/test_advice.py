@@ -11,6 +11,7 @@ import pytest
 
 from hwcalc import plan, recommend
 from hwcalc.engines.pool import Try
+from hwcalc.hardware.larger import larger_gpus
 from hwcalc.library.plan import plan_loaded
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.command import CommandLine
@@ -58,13 +59,13 @@ def test_twenty_users_on_four_gpus() -> None:
     assert found[0].command == f"kvplan {LLAMA_70B} --seq 32k --batch 20 --dtype fp8 --engine vllm --gpu h100-sxm5-80gb --gpus 4"
     assert found[0].flag == "--kv-cache-dtype fp8"
     assert found[0].effect == "fp8 cache; holds 26 instead of 13"
+    usual = {"--seq": "32k", "--batch": "20", "--dtype": None, "--weights": None, "--gpu": "h100-sxm5-80gb", "--gpus": "4"}
     kinds = [
-        next((name for name in ("--dtype", "--weights") if name in given), "--gpus" if given["--gpus"] != "4" else "--batch")
-        if given["--seq"] == "32k"
-        else "--seq"
-        for given in (options(one.command) for one in found if not one.effect.endswith("probably"))
+        next(name for name, value in usual.items() if options(one.command).get(name) != value)
+        for one in found
+        if not one.effect.endswith("probably")
     ]
-    assert kinds == ["--dtype", "--gpus", "--batch", "--seq", "--weights"]
+    assert kinds == ["--dtype", "--gpus", "--gpu", "--batch", "--seq"]
     assert all("instead of" in one.effect for one in found)
 
 
@@ -139,6 +140,28 @@ def test_another_gpu_does_what_the_plan_asks_for() -> None:
 
     assert others
     assert all(find_gpu(gpu).fp8_kv == "native" for gpu in others)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "larger"),
+    [
+        ("h100-sxm5-80gb", "h200-sxm-141gb"),
+        ("a100-sxm4-40gb", "a100-sxm4-80gb"),
+        ("l4", "a100-pcie-40gb"),
+        ("rtx-4090", "rtx-5090"),
+        ("apple-m4-pro-48gb", "apple-m4-pro-64gb"),
+        ("mi300x", "mi325x"),
+    ],
+)
+def test_the_next_larger_gpu(gpu: str, larger: str) -> None:
+    """More memory of the same maker and kind, and nothing that is slower, such as a card for export or an older generation."""
+    own = find_gpu(gpu)
+    assert own.memory_marketing_gb is not None
+    found = [one.id for one in larger_gpus(own, (own.memory_marketing_gb + 1) * 2**30, 6)]
+
+    assert larger in found[:2]
+    sizes = [(find_gpu(one).category, find_gpu(one).memory_marketing_gb) for one in found]
+    assert len(set(sizes)) == len(found)
 
 
 def test_an_instance_stays_what_it_is() -> None:
