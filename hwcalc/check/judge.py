@@ -21,6 +21,9 @@ from hwcalc.units import human_bytes
 
 __all__ = ["judge", "with_unit"]
 
+_MOST_TRIES: Final = 3
+"""Changes that a message names; a plan offers more of them."""
+
 
 Replan = Callable[..., Plan]
 """Makes the same plan with some options changed."""
@@ -74,7 +77,9 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
     if not plan.fit.fits and plan.fit.message:
         message += f"; {plan.fit.message.rstrip('.')}"
     if item.limit and not plan.fit.fits and plan.fit.suggestions:
-        message += f"; try {' or '.join(f'{one.flag} ({one.effect})' for one in plan.fit.suggestions)}"
+        message += (
+            f"; try {' or '.join(f'{one.flag or one.command} ({one.effect})' for one in plan.fit.suggestions[:_MOST_TRIES])}"
+        )
     if not item.limit:
         message += "; required: that it does not fit"
     return Judged(

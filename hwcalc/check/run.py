@@ -216,7 +216,7 @@ def _judged(check: Check, file: str, models: Models, options: CheckOptions) -> t
         keywords["draft"] = models.spec(keywords["draft"], None, None)
     named = None if "draft" in keywords else _option_draft(check)
     draft = None if named is None else models.spec(named, None, None)
-    planned = plan_loaded(spec, keywords, draft)
+    planned = plan_loaded(spec, keywords, draft, advise=True)
     judged = list(judge(check.required, planned, lambda **change: plan_loaded(spec, keywords | change, draft)))
     figures, verdict = figures_of(planned), verdict_of(planned)
     for model, of in _named(check):

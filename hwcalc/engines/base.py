@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.command import CommandInput
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
     from hwcalc.formulas import Stack
 
 __all__ = ["Engine", "Opened"]
@@ -191,6 +192,13 @@ class Engine(ABC):
     def deals_experts(self, opened: Opened) -> bool:
         """Whether data-parallel replicas share the experts: attention is data parallel, and whole experts are dealt out to all ranks."""
         return False
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterable[Saving]:
+        """Settings of this engine that take less memory of the planned GPU, and that both can do.
+
+        ``short_bytes`` is what the fullest GPU lacks. The planner tries each, so that one that does not help may be among them.
+        """
+        return ()
 
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""

@@ -27,10 +27,15 @@ class PoolGroup:
 
 @frozen
 class Try:
-    """A change that would make it start, as the engine's own flag; it was planned again before it was written here."""
+    """A change that would make it start; it was planned again before it was written here.
+
+    ``command`` is a whole command line of kvplan, quoted for a shell, and empty where only the engine is told. ``flag`` has the engine's
+    own flags for what changes; it is empty where no flag does it, such as another GPU. ``effect`` says what changes and what that gives.
+    """
 
     flag: str
     effect: str
+    command: str = ""
 
 
 @frozen

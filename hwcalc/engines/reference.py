@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import AUTO, is_auto, parse_kv_dtype
+from hwcalc.engines.saving import Cost, Saving, computes_fp4, computes_fp8
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import DType, LatentAttention, LayerKind, Role, SparseIndexer
@@ -113,3 +115,13 @@ class Reference(GeneralEngine):
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         return opened.store_all(kind.tensors())
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        """Formats that some engine has on this GPU: eight bits, and then four."""
+        gpu = opened.request.hardware.gpu
+        eight = _FP8 if computes_fp8(gpu) else "q8_0"
+        yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})
+        few = "nvfp4" if computes_fp4(gpu) else "int4"
+        for cost, form in ((Cost.WEIGHTS, _FP8 if computes_fp8(gpu) else "int8"), (Cost.FEW_BITS, few)):
+            yield Saving(cost, f"{form} weights", {"weights": form})
+        yield Saving(Cost.FEW_CACHE_BITS, "q4_0 cache", {"dtype": "q4_0"})

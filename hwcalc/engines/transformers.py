@@ -12,7 +12,7 @@ recurrent state of Mamba, delta nets, KDA   model dtype                         
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -45,6 +45,7 @@ from hwcalc.text import brief
 if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.rank_weights import Rules
+    from hwcalc.engines.saving import Saving
 
 __all__ = ["Transformers"]
 
@@ -238,6 +239,16 @@ class Transformers(GeneralEngine):
         return (
             BudgetPart(name="cache growth", section=Section.ACTIVATIONS, low=0, expected=largest, high=largest, source=source),
         )
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        from hwcalc.engines.transformers_savings import savings
+
+        return savings(opened)
+
+    def flag(self, name: str, value: object) -> str:
+        from hwcalc.engines.transformers_savings import argument
+
+        return argument(name, value)
 
     def expands_latents(self, opened: Opened) -> bool:
         return (version_numbers(opened.version) or ()) < LATENT_SINCE

@@ -9,6 +9,7 @@ from hwcalc.engines import find_engine
 from hwcalc.library.load import ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
+from hwcalc.planner.command import command_line
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
@@ -84,14 +85,17 @@ def plan(
         }
     )
     spec, request = load_request(model, asked)
-    return plan_model(spec, **request)
+    return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 
 
-def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None) -> Plan:
-    """Plan as :func:`plan` does, but read nothing: a draft in ``given`` is loaded, and ``draft`` is the one an engine option names."""
+def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | None = None, *, advise: bool = False) -> Plan:
+    """Plan as :func:`plan` does, but read nothing: a draft in ``given`` is loaded, and ``draft`` is the one an engine option names.
+
+    The plan offers no changes unless ``advise`` is set.
+    """
     asked = read_options(given)
     request = asked.keywords() | ({"option_draft": draft} if asked.draft is None else {"draft": asked.draft})
-    return plan_model(model, **request)
+    return plan_model(model, advise=advise, **request)
 
 
 def load_request(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:

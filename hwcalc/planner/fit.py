@@ -5,22 +5,21 @@ from __future__ import annotations
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.pool import PoolInfo, Try
-from hwcalc.errors import KvplanError
 from hwcalc.model import Definition
 from hwcalc.planner import solve
+from hwcalc.planner.command import CommandLine
 from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, FitInfo, Layout, Verdict
 from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]
 
-_FP8_IS_SMALLER = ("auto", "bf16", "fp16")
 _MEMORY = ("cache", *Section, "state slots", None)
 
 
-def plan_fit(opened: Opened, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo | None]:
+def plan_fit(opened: Opened, rank_bytes: int, line: CommandLine | None = None) -> tuple[PoolInfo | None, FitInfo | None]:
     """The pool, if the engine has one, and the verdict. Both are ``None`` without a GPU or budget, or if the memory is unknown.
 
-    ``rank_bytes`` is the size of the planned cache on the fullest GPU.
+    ``rank_bytes`` is the size of the planned cache on the fullest GPU. Without the command ``line`` there is no advice.
     """
     hardware = opened.request.hardware
     budget = opened.budget if hardware.gpu is not None and hardware.kv_memory is None else None
@@ -28,10 +27,12 @@ def plan_fit(opened: Opened, rank_bytes: int) -> tuple[PoolInfo | None, FitInfo 
     if size is None:
         return None, None
     pool = opened.pool(max(0, size))
-    return pool, _fit(opened, pool, budget, size, rank_bytes)
+    return pool, _fit(opened, pool, budget, size, rank_bytes, line)
 
 
-def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int) -> FitInfo:
+def _fit(
+    opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int, rank_bytes: int, line: CommandLine | None
+) -> FitInfo:
     request = opened.request
     usable = size if budget is None else budget.requested_bytes
     low, high = (size, size) if budget is None else (budget.low, budget.high)
@@ -63,9 +64,7 @@ def _fit(opened: Opened, pool: PoolInfo | None, budget: Budget | None, size: int
         limiting="state blocks" if pool is not None and pool.fits and pool.requires else sure_most.limiting,
         limiting_seq=sure_longest.limiting,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
-        suggestions=_suggestions(
-            opened, pool, sure_longest.value or longest.value, sure_most.value or most.value, fewest, fits=fits
-        ),
+        suggestions=() if line is None else _suggestions(opened, pool, line, fewest, fits=fits, sure=verdict is Verdict.FITS),
         budget=None if budget is None else _budget_info(opened, budget),
     )
 
@@ -123,46 +122,14 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    opened: Opened,
-    pool: PoolInfo | None,
-    max_seq: int,
-    max_batch: int,
-    fewest: Layout | None,
-    *,
-    fits: bool,
+    opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool
 ) -> tuple[Try, ...]:
-    """Changes that make the plan fit, each verified by planning again; for a plan that fits, further flags that the engine requires."""
-    if fits:
-        return () if pool is None else pool.requires
-    request, out = opened.request, []
-    limit = opened.engine.most_sequences(opened)
-    if limit is not None and opened.batch > limit[0]:
-        options = {**request.options, limit[1]: str(request.replica_batch)}
-        out += _try(opened, opened.engine.flag("batch", request.replica_batch), "as many at once", options=options)
-    # If even a single request does not fit the pool, the engine's own maximum length is the better suggestion.
-    shorter = pool.max_seq if pool is not None and not pool.fits and pool.max_seq and request.replica_batch == 1 else max_seq
-    if shorter:
-        out += _try(opened, opened.engine.flag("seq", shorter), "or lower", seq=shorter)
-    if max_batch and request.batch > 1:
-        out += _try(opened, f"--batch {max_batch}", "or fewer at once", batch=max_batch)
-    if (request.dtype is None or request.dtype in _FP8_IS_SMALLER) and (
-        request.hardware.gpu is None or request.hardware.gpu.fp8_kv != "no"
-    ):
-        out += _try(opened, opened.engine.flag("dtype", "fp8"), "half the bytes a token", dtype="fp8")
-    if fewest is not None:
-        changed = {name: size for name, size in vars(fewest).items() if size != getattr(request.parallel, name)}
-        flags = " ".join(filter(None, (opened.engine.flag(name, size) for name, size in changed.items())))
-        out += _try(opened, flags, f"{fewest.gpus:,} GPUs", **vars(fewest), dcp=1)
-    return tuple(out)
+    """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
+    from hwcalc.planner.advice import advice, required
+    from hwcalc.planner.change import sizes_of
 
-
-def _try(opened: Opened, flag: str, effect: str, **change: object) -> list[Try]:
-    """The suggestion, if the plan with this change fits by the expected value."""
-    try:
-        changed = opened.changed(**change)
-        if not solve.holds(changed):
-            return []
-        # Suggested numbers are maxima by the expected value, so the low end of the budget may not hold them.
-        return [Try(flag=flag, effect=effect if solve.holds(changed, "low") else f"{effect}; {Verdict.PROBABLY.text}")]
-    except KvplanError:
-        return []
+    requires = () if pool is None or not fits else required(opened, line, pool.requires)
+    if sure:
+        return requires
+    layout = None if fewest is None else sizes_of(fewest)
+    return (*requires, *advice(opened, line, fits=fits, fewest=layout))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hwcalc._version import __version__
@@ -10,9 +10,11 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines.base import Opened
 from hwcalc.engines.encoder import has_cross
 from hwcalc.engines.stored import StoredTensor
+from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, ModelSpec, Note, Parameters
+from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.fit import plan_fit
@@ -39,18 +41,36 @@ __all__ = ["plan_model", "plan_opened", "stored_layers"]
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
 
-def plan_model(model: ModelSpec, **options: Any) -> Plan:
-    """Plan a request. Keywords and errors are those of :func:`~hwcalc.planner.context.open_request`."""
-    return plan_opened(open_request(model, **options), without_effect(options))
+def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: bool = True, **options: Any) -> Plan:
+    """Plan a request. Other keywords and errors are those of :func:`~hwcalc.planner.context.open_request`.
+
+    ``line`` is the command line of the plan, where more was asked for than ``options`` say. Without ``advise`` the plan offers no
+    changes, which take as long as the plan itself.
+    """
+    line = (line or command_line(model, options)) if advise else None
+    try:
+        opened = open_request(model, **options)
+    except (UnsupportedError, UsageError) as error:
+        if line is not None and not isinstance(error, UnknownNameError):
+            error.hint = _with_working(error.hint, model, options, line)
+        raise
+    return plan_opened(opened, without_effect(options), line)
 
 
-def plan_opened(opened: Opened, remarks: Iterable[Note] = ()) -> Plan:
-    """Plan an opened request. ``remarks`` are further notes about the request."""
+def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
+    from hwcalc.planner.working import working
+
+    command = working(model, options, line)
+    return f"{hint.rstrip('. ')}. This works: {command}" if command else hint
+
+
+def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None) -> Plan:
+    """Plan an opened request. ``remarks`` are further notes about the request; without a ``line`` the plan offers no changes."""
     model = opened.model
     stored = stored_layers(opened)
     definition = model.definition(opened.engine.definition)
     opened.tell(*remarks)
-    pool, fit = plan_fit(opened, opened.needed_bytes)
+    pool, fit = plan_fit(opened, opened.needed_bytes, line)
     memory = plan_memory(
         opened,
         cache_bytes=opened.stored_bytes,

@@ -80,7 +80,7 @@ def recommend_model(
     nearest = None
     if not plans:
         near = matches[0] if matches else search.nearest(candidates)
-        nearest = None if near is None else (near, _replan(model, near, options))
+        nearest = None if near is None else (near, _replan(model, near, options, advise=True))
     shown = [plan for _, plan in plans] or ([] if nearest is None else [nearest[1]])
     common = _common(shown)
     first = shown[0].request if shown else None
@@ -269,10 +269,10 @@ def _planned(model: ModelSpec, kept: Sequence[_Match], wishes: Wishes, options: 
     return out[: wishes.limit or None]
 
 
-def _replan(model: ModelSpec, match: _Match, options: dict[str, Any]) -> Plan:
+def _replan(model: ModelSpec, match: _Match, options: dict[str, Any], *, advise: bool = False) -> Plan:
     layout, candidate = match.layout, match.candidate
     hardware = {"gpu": candidate.name} if candidate.instance is None else {"instance": candidate.instance, "gpus": layout.gpus}
-    return plan_model(model, **options, **hardware, **vars(layout))
+    return plan_model(model, advise=advise, **options, **hardware, **vars(layout))
 
 
 def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
-from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
+from hwcalc.units import GIB, MIB, parse_bytes, parse_share, parse_tokens
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from hwcalc.engines.lora import Lora
 
 __all__ = ["LEAST_BYTES", "PART", "PERCENT", "TYPES", "UNITS", "ValueType", "read_flag"]
@@ -98,10 +100,40 @@ def _engine_options(value: Any, name: str) -> dict[str, str]:
 
 
 class ValueType(NamedTuple):
-    """A type of option values: its parser, called with the value and the name of the option, and its JSON Schema."""
+    """A type of option values: its parser, called with the value and the name of the option, its JSON Schema, and its text.
+
+    ``write`` is the reverse of ``read``: the text that is read as the same value.
+    """
 
     read: Callable[[Any, str], Any]
     schema: Mapping[str, Any]
+    write: Callable[[Any], str] = str
+
+
+def _tokens_text(value: int) -> str:
+    return f"{value // 1024}k" if value and value % 1024 == 0 else str(value)
+
+
+def _size_text(value: int) -> str:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB")):
+        if value and value % unit == 0:
+            return f"{value // unit}{name}"
+    return f"{value}B"
+
+
+def _share_text(value: Fraction | float) -> str:
+    from decimal import Decimal
+    from fractions import Fraction
+
+    percent = Fraction(str(value)) * 100
+    if percent.denominator == 1:
+        return f"{percent}%"
+    return str(Decimal(percent.numerator) / Decimal(percent.denominator) / 100).lower()
+
+
+def _model_text(value: Any) -> str:
+    """The name of a draft: as it was typed, or the address of a loaded model."""
+    return str(getattr(value, "address", value))
 
 
 def _whole(minimum: int) -> dict[str, Any]:
@@ -118,16 +150,16 @@ _SIZE: Final = {
 _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
 
 TYPES: Final[Mapping[str, ValueType]] = {
-    "tokens": ValueType(parse_tokens, _whole(1)),
+    "tokens": ValueType(parse_tokens, _whole(1), _tokens_text),
     "count": ValueType(parse_tokens, _whole(1)),
-    "from zero": ValueType(_from_zero, _whole(0)),
-    "size": ValueType(_size, _SIZE),
-    "share": ValueType(parse_share, _SHARE),
+    "from zero": ValueType(_from_zero, _whole(0), _tokens_text),
+    "size": ValueType(_size, _SIZE, _size_text),
+    "share": ValueType(parse_share, _SHARE, _share_text),
     "utilization": ValueType(_utilization, _SHARE),
     "text": ValueType(_text, _TEXT),
     "secret": ValueType(_secret, _TEXT),
     "lora": ValueType(_lora, _TEXT),
-    "model": ValueType(_as_given, _TEXT),
+    "model": ValueType(_as_given, _TEXT, _model_text),
     "pairs": ValueType(_engine_options, _PAIRS),
     "flag": ValueType(read_flag, {"type": "boolean"}),
 }

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hwcalc.library.explain import Explanation
 from hwcalc.planner.result import Plan
+from hwcalc.report.advice import advice_items
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
@@ -60,7 +61,7 @@ def _verdict(plan: Plan, *, full: bool) -> list[str]:
         return []
     said = first_lines(plan, full=full)
     lines = [f"- {label}: {escaped(text)}\n" for label, text in (*said.answer, *said.details)]
-    lines += [f"- try: `{one.flag}` ({escaped(one.effect)})\n" for one in plan.fit.suggestions]
+    lines += advice_items(plan.fit.suggestions, plan.request.engine, escaped)
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.planner.offers import LARGEST_MOST, Offer, Recommendation
+from hwcalc.report.advice import advice_block, advice_items
 from hwcalc.report.markdown import escaped
 from hwcalc.report.rows import csv_text, listing
 from hwcalc.report.table import PIPED_WIDTH
@@ -172,6 +173,9 @@ def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width
     if recommendation.nearest is not None:
         out += ["Nearest:\n", _table([recommendation.nearest], format_=format_, color=color, width=width)]
         lines = [recommendation.message] if recommendation.message else []
-        lines += [f"try {one.flag}  ({one.effect})" for one in recommendation.suggestions]
         out += [_lines(lines, format_, width)] if lines else []
+        if recommendation.suggestions and format_ == "markdown":
+            out.append("".join(advice_items(recommendation.suggestions, recommendation.engine, escaped)))
+        elif recommendation.suggestions:
+            out.append(advice_block(recommendation.suggestions, recommendation.engine))
     return out

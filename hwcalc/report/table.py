@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
+from hwcalc.report.advice import advice_pairs
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
@@ -129,7 +130,7 @@ def _tries(plan: Plan, before: Sequence[RenderableType], width: int, *, full: bo
     counted = min(width, _USUAL_WIDTH)
     room = SCREEN[0] - _height(before, counted)
     out: list[RenderableType] = []
-    tries = [_command("try", one.flag, one.effect) for one in plan.fit.suggestions]
+    tries = [_command("try", *pair) for pair in advice_pairs(plan.fit.suggestions, plan.request.engine)]
     for place, one in enumerate(tries):
         left = len(tries) - place
         room -= _height(one, counted)

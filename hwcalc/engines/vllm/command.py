@@ -6,15 +6,17 @@ from typing import Final
 
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.options import AUTO, is_on
-from hwcalc.engines.vllm.flags import flag_words, switch_words
+from hwcalc.engines.vllm.flags import FLAGS, flag_words, switch_words
 from hwcalc.engines.vllm.formats import LONG_NAMES, first_release
 from hwcalc.engines.vllm.speculation import DRAFTED, model_and_tokens
 from hwcalc.engines.vllm.versions import NEWEST, since
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["serve"]
+__all__ = ["flag_text", "serve"]
 
+_FLAG_KEYS: Final = {"dtype": "kv_dtype", "batch": "max_num_seqs"}
+"""Option of kvplan -> key in the table of flags, where that is another."""
 _PARALLEL: Final = ("tp", "pp", "dp", "dcp")
 _WEIGHT_FLAGS: Final = {
     **{name: ("dtype", long) for name, long in LONG_NAMES.items()},
@@ -63,6 +65,20 @@ def serve(planned: CommandInput) -> list[str]:
         words += required.flag.split()
     # What stands behind "--" is no flag for any of vLLM's parsers.
     return [*words, "--", planned.model] if named_like_a_flag else words
+
+
+def flag_text(name: str, value: object) -> str:
+    """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it."""
+    if name in _SWITCHES:
+        flag = FLAGS[name].name
+        return flag if is_on(str(value)) else f"--no-{flag.removeprefix('--')}"
+    if name == "weights":
+        flag, value = _WEIGHT_FLAGS.get(str(value), ("", ""))
+        return f"{FLAGS[flag].name} {value}" if flag else ""
+    if name == "ep":
+        return FLAGS[name].name if value != 1 else ""
+    key = _FLAG_KEYS.get(name, name)
+    return f"{FLAGS[key].name} {value}" if key in FLAGS else ""
 
 
 def _kv_dtype(kv_dtype: str, version: str) -> list[str]:

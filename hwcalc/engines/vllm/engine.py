@@ -16,17 +16,19 @@ from hwcalc.engines.pool import PoolGroup, PoolInfo
 from hwcalc.engines.rank_weights import Rules
 from hwcalc.engines.reference import known_dtype
 from hwcalc.engines.request import Request
+from hwcalc.engines.saving import Saving
 from hwcalc.engines.spans import OwnRule
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
-from hwcalc.engines.vllm.command import serve
+from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.flags import FLAGS
 from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
 from hwcalc.engines.vllm.pool import group_infos, plan_pool, usable_blocks
+from hwcalc.engines.vllm.savings import savings
 from hwcalc.engines.vllm.specs import LayerSpec, StateSpec, ceil_div
 from hwcalc.engines.vllm.speculation import draft_named
 from hwcalc.engines.vllm.supported import check_supported
@@ -40,8 +42,6 @@ __all__ = ["Vllm"]
 
 _FLAG: Final = choice_option("true", "false", "on", "off")
 _STATE_DTYPE: Final = choice_option("auto", "float32", "float16", "bfloat16", "fp32", "fp16", "bf16")
-_FLAG_KEYS: Final = {"dtype": "kv_dtype", "batch": "max_num_seqs"}
-"""Option of kvplan -> key in the table of flags, where that is another."""
 _GDN_BACK_ENDS: Final = ("auto", "flashinfer", "triton", "cutedsl")
 _ROLES: Final = {"latent": Role.LATENT, "window_latent": Role.LATENT, "compressed_latent": Role.LATENT}
 
@@ -165,11 +165,11 @@ class Vllm(Engine):
         tokens = of_vllm(opened).settings.batched_tokens
         return tokens, tokens, tokens
 
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        return savings(of_vllm(opened), short_bytes)
+
     def flag(self, name: str, value: object) -> str:
-        key = _FLAG_KEYS.get(name, name)
-        if key == "ep":
-            return FLAGS[key].name if value != 1 else ""
-        return f"{FLAGS[key].name} {value}" if key in FLAGS else super().flag(name, value)
+        return flag_text(name, value)
 
     def groups(self, opened: Opened) -> tuple[PoolGroup, ...]:
         return group_infos(of_vllm(opened).layout, opened.tokens)

@@ -1,0 +1,57 @@
+"""What can be set in an engine so that a plan takes less memory of its GPUs, and what that costs."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["Cost", "Saving", "computes_fp4", "computes_fp8"]
+
+
+class Cost(enum.IntEnum):
+    """What a change takes away, the least first: nothing, digits that are hardly missed, money, use, and quality."""
+
+    NOTHING = 0
+    """An option is set back to its default, or to what the plan needs."""
+    CACHE = 1
+    """The cache keeps eight bits of a number instead of sixteen."""
+    WEIGHTS = 2
+    """So do the weights."""
+    SPEED = 3
+    """The answers are the same, but come a little later."""
+    GPUS = 4
+    """More GPUs of the same kind."""
+    GPU = 5
+    """Another GPU."""
+    BATCH = 6
+    """Fewer sequences at once."""
+    LENGTH = 7
+    """Shorter sequences."""
+    FEW_BITS = 8
+    """Weights of four bits."""
+    FEW_CACHE_BITS = 9
+    """A cache of four bits."""
+    HOST = 10
+    """A part lies in the memory of the host, and is fetched for every token."""
+
+
+class Saving(NamedTuple):
+    """A setting that takes less memory: the options of a plan that change, by name, and what they are in words."""
+
+    cost: Cost
+    what: str
+    settings: Mapping[str, Any]
+
+
+def computes_fp8(gpu: Gpu | None) -> bool:
+    """Whether fp8 is a format of this GPU's own, and not only kept in it. Unknown counts as no, and no GPU as yes."""
+    return gpu is None or gpu.fp8_kv == "native"
+
+
+def computes_fp4(gpu: Gpu | None) -> bool:
+    """Whether this GPU computes with numbers of four bits."""
+    return gpu is not None and gpu.tflops_dense.get("fp4") is not None

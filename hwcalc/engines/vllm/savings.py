@@ -1,0 +1,48 @@
+"""What vLLM can be told so that it takes less memory of a GPU.
+
+Weights: fp8 is made while loading where the GPU computes with it; the other formats must be published so. The least compute capabilities
+are those of vLLM's page on quantisation (``docs/features/quantization``): int8 and AWQ from 7.5 on, GPTQ before, NVFP4 from 10.0 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from hwcalc.engines.options import is_on
+from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.vllm.blocks import compute_capability
+from hwcalc.engines.vllm.opened import VllmOpened
+from hwcalc.units import GIB
+
+__all__ = ["savings"]
+
+_TURING: Final = 75
+_BLACKWELL: Final = 100
+
+
+def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
+    """The savings for the planned GPU. Those of the cache are refused by :func:`check_kv_dtype` where no backend has them."""
+    request, options = opened.request, opened.request.options
+    gpu = request.hardware.gpu
+    capability = compute_capability(gpu) if gpu is not None else opened.settings.capability
+    nvidia = gpu is None or gpu.vendor.lower() == "nvidia"
+    if opened.settings.sequences > request.replica_batch:
+        count = str(request.replica_batch)
+        yield Saving(Cost.NOTHING, f"a server for {count} at once", {"engine_options": {"max_num_seqs": count}})
+    for kv_dtype in ("fp8",) if computes_fp8(gpu) else ("int8_per_token_head",):
+        yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
+    if computes_fp8(gpu):
+        yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
+    elif nvidia and capability >= _TURING:
+        yield Saving(Cost.WEIGHTS, "a checkpoint in int8", {"weights": "int8"})
+    if not is_on(options.get("enforce_eager")):
+        yield Saving(Cost.SPEED, "no CUDA graphs, slower", {"engine_options": {"enforce_eager": "true"}})
+    few = "nvfp4" if nvidia and capability >= _BLACKWELL else "awq" if not nvidia or capability >= _TURING else "gptq"
+    yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
+    for kv_dtype in ("nvfp4", "int4_per_token_head"):
+        yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
+    if short_bytes > 0 and request.hardware.kv_memory is None:
+        size = -(-short_bytes // GIB) + round(float(options.get("cpu_offload_gb", "0")))
+        what = f"{size:,} GiB of weights in host memory, much slower"
+        yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})

@@ -1,0 +1,343 @@
+"""Advice: the changes that make a plan fit, each as a whole command line that was planned before it is offered.
+
+Changes are tried alone, in the order of :class:`~hwcalc.engines.saving.Cost`, and together where none alone does without taking something
+away. A number that is offered, of tokens or of sequences, holds at the low end of the budget. What holds by the expected value alone is
+offered only where little else is. At most :data:`MOST_PLANS` requests are opened, each in about a millisecond; others of a family (another
+length or number) take a tenth of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.pool import Try
+from hwcalc.engines.saving import Cost, computes_fp8
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import replace
+from hwcalc.planner import solve
+from hwcalc.planner.change import (
+    NOTHING,
+    PARALLEL,
+    Change,
+    Offer,
+    Sizes,
+    at_least,
+    change_of,
+    count_of,
+    counts_of,
+    flags_of,
+    larger_gpus_of,
+    largest,
+    layout_of,
+    layouts_of,
+    most_of,
+    of_cloud,
+    with_numbers,
+)
+from hwcalc.planner.command import CommandLine
+from hwcalc.planner.layouts import node_of
+from hwcalc.units import MOST_TOKENS, human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["MOST_LINES", "MOST_PLANS", "advice", "required"]
+
+MOST_LINES: Final = 6
+MOST_PLANS: Final = 80
+_ENOUGH_SURE: Final = 3
+"""With so many lines that hold for certain, those that probably hold are left out."""
+_LEAST_SHARE: Final = 16
+"""A length below this part of the planned one is no advice, if there is any other."""
+_MOST_LAYOUTS: Final = 20
+"""How many layouts of more GPUs than the fewest are tried in one search."""
+_EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
+"""Changes on the GPUs at hand that take nothing away that is missed."""
+
+_WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)})
+"""Ranks that are offered even if they only probably help: most people would try these first."""
+
+
+def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Sizes | None) -> tuple[Try, ...]:
+    """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do."""
+    return _Adviser(opened, line, fits=fits).advise(fewest)
+
+
+def required(opened: Opened, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
+    """The flags that an engine needs to start, with the command lines that set them."""
+    return tuple(_with_command(opened, line, one) for one in flags)
+
+
+def _with_command(opened: Opened, line: CommandLine, one: Try) -> Try:
+    name, value = next(
+        ((name, value) for value in one.flag.split()[-1:] for name in opened.engine.options if opened.engine.flag(name, value) == one.flag),
+        ("", ""),
+    )  # fmt: skip
+    options = {**opened.request.options, name: value}
+    return Try(command=line.changed(engine_options=options).text if name else "", flag=one.flag, effect=one.effect)
+
+
+class _Adviser:
+    """Tries changes of one plan, and counts them."""
+
+    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool) -> None:
+        self.opened, self.line, self.fits = opened, line, fits
+        self.left = MOST_PLANS
+        self.offers: list[Offer] = []
+        budget = None if opened.request.hardware.gpu is None else opened.budget
+        self.budget = budget if opened.request.hardware.kv_memory is None else None
+        size = solve.budget_bytes(opened, "low") or 0
+        self._seen: dict[str, Opened | None] = {}
+        savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        self.savings = [one for one in savings if self._saves(one)]
+
+    def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
+        self._alone(fewest)
+        if not any(offer.sure and offer.change.cost in _EASY for offer in self.offers):
+            self._together()
+        sure = [offer for offer in self.offers if offer.sure]
+        chosen = (
+            sure
+            if self.fits
+            else [one for one in self.offers if one.sure or one.change.rank in _WORTH or len(sure) < _ENOUGH_SURE]
+        )
+        firm = {offer.change.rank for offer in sure}
+        chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
+        chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
+        before = self._held(self.opened, sure=True)
+        return tuple(self._written(offer, before) for offer in chosen)
+
+    def _alone(self, fewest: Sizes | None) -> None:
+        """One change at a time."""
+        for change in chain(self._defaults(), self.savings):
+            self._offer(change)
+        self._gpus(fewest)
+        self._numbers(NOTHING, self.opened)
+
+    def _defaults(self) -> Iterator[Change]:
+        """Options of the user that leave the engine less than it would take, or run fewer sequences than planned."""
+        limit = self.opened.engine.most_sequences(self.opened)
+        if limit is not None and self.opened.batch > limit[0]:
+            options = {limit[1]: str(self.opened.request.replica_batch)}
+            yield Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
+        for name in ("memory_utilization", "margin") if self.budget is not None else ():
+            if self.line.given.get(name) is not None:
+                what = f"the default of --{name.replace('_', '-')}"
+                yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
+
+    def _offer(self, change: Change) -> Offer | None:
+        """Plan with a change. It is offered if it fits, and if no other that costs the same does so or is as sure."""
+        others = [one for one in self.offers if one.change.rank == change.rank]
+        if any(one.sure for one in others):
+            return None
+        offer = self._tried(change)
+        if offer is not None and (offer.sure or not others):
+            self.offers.append(offer)
+        return offer
+
+    def _tried(self, change: Change) -> Offer | None:
+        changed = self._changed(change)
+        if changed is None:
+            return None
+        try:
+            sure = solve.holds(changed, "low")
+            holds = sure or (not self.fits and solve.holds(changed))
+        except KvplanError:
+            return None
+        return Offer(change=change, opened=changed, sure=sure) if holds else None
+
+    def _saves(self, change: Change) -> bool:
+        """Whether the cache takes less with this change, or the rest."""
+        changed = self._changed(change)
+        if changed is None:
+            return False
+        try:
+            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, self.opened)]
+        except KvplanError:
+            return False
+        return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
+
+    def _changed(self, change: Change) -> Opened | None:
+        """The request with a change; ``None`` if the engine or the GPU does not do it, or it was tried often enough."""
+        key = repr(sorted((name, getattr(value, "id", value)) for name, value in change.settings.items()))
+        if key not in self._seen:
+            self._seen[key] = self._open(change)
+        return self._seen[key]
+
+    def _open(self, change: Change) -> Opened | None:
+        settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
+        request = self.opened.request
+        gpu = settings.get("gpu", request.hardware.gpu)
+        # What the user already has on this GPU is the user's own choice.
+        chosen = vars(request) | settings if "gpu" in settings else settings
+        formats = [chosen.get(name) or "" for name in ("dtype", "weights")]
+        if self.left <= 0 or (any("fp8" in each for each in formats) and not computes_fp8(gpu)):
+            return None
+        if "engine_options" in change.settings:
+            settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
+        self.left -= 1
+        try:
+            return self.opened.changed(**settings)
+        except KvplanError:
+            return None
+
+    def _numbers(self, change: Change, opened: Opened) -> None:
+        """Fewer sequences, and shorter ones, beside a change."""
+        if opened.batch > 1:
+            count = largest(opened, "batch", opened.batch - (not self.fits))
+            if count and count != opened.batch:
+                self._offer(with_numbers(change, Cost.BATCH, f"{count:,} at once instead of {opened.batch:,}", batch=count))
+        longest = opened.model.max_position_embeddings or opened.tokens
+        tokens = largest(opened, "seq", min(longest, opened.tokens))
+        if tokens and tokens != opened.tokens:
+            self._offer(with_numbers(change, Cost.LENGTH, f"{tokens:,} tokens instead of {opened.tokens:,}", seq=tokens))
+
+    def _gpus(self, fewest: Sizes | None) -> None:
+        """More GPUs of this kind, or the same ones in another layout, and a larger GPU in place of each."""
+        request, gpu = self.opened.request, self.opened.request.hardware.gpu
+        if self.budget is None or gpu is None:
+            return
+        instance = self.line.given.get("instance")
+        first = None if fewest is None or instance is not None or count_of(fewest) > most_of(gpu, request.gpus) else fewest
+        # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
+        least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
+        for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
+            offer = self._offer(self._of_layout(layout))
+            if offer is not None and offer.sure:
+                break
+        if instance is None:
+            for larger in larger_gpus_of(self.opened):
+                if most_of(larger, 1) < request.gpus:
+                    continue
+                change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
+                offer = self._offer(change)
+                if offer is not None and offer.sure:
+                    break
+            few = max(node_of(gpu), request.gpus)
+            if few > 1 and not any(
+                one.sure and one.change.cost in (Cost.GPUS, Cost.GPU) and one.opened.request.gpus <= few for one in self.offers
+            ):
+                self._node(gpu)
+
+    def _node(self, gpu: Gpu) -> None:
+        """Up to a node of larger GPUs, where it takes more than a node of the planned ones, and no single larger one does it."""
+        for larger in larger_gpus_of(self.opened, node_of(gpu)):
+            other = Change(cost=Cost.GPU, what="", settings={"gpu": larger})
+            changed = self._changed(other)
+            for layout in () if changed is None else self._layouts(changed, at_least(changed), node_of(larger)):
+                offer = self._offer(replace(self._of_layout(layout, larger) | other, cost=Cost.GPU, parts=1))
+                if offer is not None and offer.sure:
+                    return
+
+    def _layouts(self, opened: Opened, least: int, most: int = solve.MOST_GPUS) -> Iterator[Sizes]:
+        """The layouts of ``least`` to ``most`` GPUs that this hardware has: no second laptop, and no more than an instance has."""
+        gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
+        if gpu is None:
+            return
+        most = min(most, most_of(gpu, opened.request.gpus))
+        counts: Iterable[int] = counts_of(gpu, most)
+        if instance is not None:
+            own, _, larger = of_cloud(instance)
+            counts = sorted({*(count for count in counts if count < own), own, larger})
+        yield from islice(
+            chain.from_iterable(layouts_of(opened, count) for count in counts if least <= count <= most), _MOST_LAYOUTS
+        )
+
+    def _of_layout(self, layout: Sizes, other: Gpu | None = None) -> Change:
+        count, request = count_of(layout), self.opened.request
+        settings: dict[str, Any] = {**dict.fromkeys(PARALLEL, 1), **layout, "gpus": count}
+        instance = self.line.given.get("instance")
+        gpu = other or request.hardware.gpu
+        name = "" if gpu is None else gpu.id
+        if instance is not None:
+            own, larger, _ = of_cloud(instance)
+            settings["instance"] = instance if count <= own else larger
+        sizes = ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
+        what = f"{count:,} x {name}" if settings.get("instance") == instance else f"{settings['instance']}, {count:,} x {name}"
+        cost = Cost.GPUS if count > request.gpus else Cost.NOTHING
+        return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
+
+    def _together(self) -> None:
+        """Two or three changes, where none alone does it on the GPUs at hand."""
+        first = {cost: [one for one in self.savings if one.cost is cost] for cost in Cost}
+        cache, weights, few = first[Cost.CACHE][:1], first[Cost.WEIGHTS][:1], first[Cost.FEW_BITS][:1]
+        eight = [one | other for one in cache for other in weights]
+        for change in eight:
+            offer = self._offer(change)
+            if offer is not None and offer.sure:
+                return
+        self._fewer_gpus([*eight, *weights, *cache])
+        if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
+            return
+        both = [one | other for one in few for other in cache]
+        for change in both:
+            offer = self._offer(change)
+            if offer is not None and offer.sure:
+                return
+        for change in (*cache, *eight, *few, *both):
+            changed = self._changed(change)
+            if changed is not None:
+                self._numbers(change, changed)
+            if any(
+                offer.change.parts > 1 and offer.change.cost is not Cost.GPUS for offer in _sensible(self.opened, self.offers)
+            ):
+                return
+
+    def _fewer_gpus(self, changes: list[Change]) -> None:
+        """A change and more GPUs, if it needs fewer of them than it would alone."""
+        alone = [count_of(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
+        most = min(alone, default=1 + solve.MOST_GPUS) - 1
+        best: Offer | None = None
+        for change in changes if self.budget is not None else ():
+            if best is not None:
+                # One change fewer with the same GPUs is better.
+                found = self._tried(change | self._of_layout(layout_of(best.opened)))
+                best = found if found is not None and found.sure else best
+                continue
+            changed = self._changed(change)
+            for layout in () if changed is None else self._layouts(changed, at_least(changed), most):
+                offer = self._tried(change | self._of_layout(layout))
+                if offer is not None and offer.sure:
+                    best = offer
+                    break
+            if best is None:
+                return
+        self.offers += [] if best is None else [best]
+
+    def _held(self, opened: Opened, *, sure: bool) -> int:
+        """How many sequences of the planned length fit, or for a single one how many tokens."""
+        end = "low" if sure else "expected"
+        if self.opened.batch > 1:
+            return largest(opened, "batch", MOST_TOKENS, end)
+        bound = opened.model.max_position_embeddings
+        return largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
+
+    def _written(self, offer: Offer, before: int) -> Try:
+        settings = dict(offer.change.settings)
+        flags = flags_of(self.opened, settings)
+        if "gpu" in settings:
+            settings["gpu"] = settings["gpu"].id
+        if "engine_options" in settings:
+            settings["engine_options"] = {**self.opened.request.options, **settings["engine_options"]}
+        numbers = settings.keys() & {"seq", "batch"}
+        gain = "" if numbers else self._gain(offer, before)
+        effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably")))
+        return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
+
+    def _gain(self, offer: Offer, before: int) -> str:
+        held = self._held(offer.opened, sure=offer.sure)
+        if before < held < MOST_TOKENS:
+            what = "holds {}" if self.opened.batch > 1 else "up to {} tokens"
+            certain = " for certain" if self.fits else ""
+            return f"{what.format(f'{held:,}')} instead of {before:,}{certain}"
+        size = solve.budget_bytes(offer.opened, "low" if offer.sure else "expected") or 0
+        return f"leaves {human_bytes(size - offer.opened.needed_bytes)}"
+
+
+def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
+    """Without lengths of which little is left, unless there is nothing else."""
+    kept = [offer for offer in offers if _LEAST_SHARE * offer.opened.tokens >= opened.tokens]
+    return kept or offers

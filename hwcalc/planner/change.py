@@ -1,0 +1,182 @@
+"""A change of a plan: its settings by the names of the options, what it costs, and the flags of the engine for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.saving import Cost, Saving
+from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.planner import layouts, solve
+from hwcalc.planner.result import Layout
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = [
+    "NOTHING",
+    "PARALLEL",
+    "Change",
+    "Offer",
+    "Sizes",
+    "at_least",
+    "change_of",
+    "count_of",
+    "counts_of",
+    "flags_of",
+    "larger_gpus_of",
+    "largest",
+    "layout_of",
+    "layouts_of",
+    "most_of",
+    "of_cloud",
+    "sizes_of",
+    "with_numbers",
+]
+
+_LARGER: Final = 4
+"""How many larger GPUs are tried."""
+PARALLEL: Final = ("tp", "pp", "dp", "dcp", "ep")
+
+Sizes = Mapping[str, int]
+"""Parallel sizes by name."""
+
+
+@frozen
+class Change:
+    """Settings of a plan that differ, by the names of its options; a ``gpu`` is the accelerator itself."""
+
+    cost: Cost
+    what: str
+    settings: Mapping[str, Any]
+    parts: int = 1
+
+    def __or__(self, other: Change) -> Change:
+        """Both together. That costs what the dearer one costs."""
+        options = {**self.settings.get("engine_options", {}), **other.settings.get("engine_options", {})}
+        settings = {**self.settings, **other.settings, **({"engine_options": options} if options else {})}
+        return Change(
+            cost=max(self.cost, other.cost),
+            what=", ".join(filter(None, (self.what, other.what))),
+            settings=settings,
+            parts=self.parts + other.parts,
+        )
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The place among the lines: by what it costs, and then by how many changes it takes."""
+        return self.cost, self.parts
+
+
+@frozen
+class Offer:
+    """A change that fits, and how sure that is."""
+
+    change: Change
+    opened: Opened
+    sure: bool
+
+
+NOTHING: Final = Change(cost=Cost.NOTHING, what="", settings={})
+
+
+def change_of(saving: Saving) -> Change:
+    """The change that sets what an engine offers."""
+    return Change(cost=saving.cost, what=saving.what, settings=saving.settings)
+
+
+def with_numbers(change: Change, cost: Cost, what: str, **settings: Any) -> Change:
+    """A change with other numbers beside it."""
+    other = Change(cost=cost, what=what, settings=settings)
+    return other if change is NOTHING else change | other
+
+
+def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
+    """The most sequences, or the longest of each, that fit at this end of the budget; 0 if none does."""
+
+    def good(value: int) -> bool:
+        try:
+            return solve.holds(opened.changed(**{name: value}), end)
+        except KvplanError:
+            return False
+
+    return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.batch))
+
+
+# The functions from here to sizes_of are all that advice asks the solvers about layouts.
+def most_of(gpu: Gpu, gpus: int) -> int:
+    """The most GPUs of this kind that are ever joined, where a plan has so many already: there is no second laptop."""
+    return max(gpus, gpu.node) if gpu.whole_machine else solve.MOST_GPUS
+
+
+def counts_of(gpu: Gpu, most: int) -> tuple[int, ...]:
+    """The numbers of GPUs to try."""
+    return layouts.counts(most, layouts.node_of(gpu))
+
+
+def layouts_of(opened: Opened, gpus: int) -> Iterator[Sizes]:
+    """The layouts of so many GPUs that the solvers would use, the best one first."""
+    yield from map(sizes_of, layouts.layouts(opened, gpus))
+
+
+def sizes_of(found: Layout) -> Sizes:
+    """The parallel sizes of a layout that a solver found."""
+    return dict(vars(found))
+
+
+def at_least(opened: Opened) -> int:
+    """A lower bound on the number of GPUs: the weights must have room, and the cache where it is not divided yet."""
+    budget, parallel = opened.budget, opened.request.parallel
+    if budget is None or budget.requested_bytes <= 0:
+        return 1
+    weights = sum(part.low for part in budget.parts if part.name == "weights") * parallel.tp * parallel.pp
+    cache = opened.needed_bytes if opened.request.gpus == 1 else 0
+    return max(1, -(-(weights + cache) // budget.requested_bytes))
+
+
+def layout_of(opened: Opened) -> Sizes:
+    """The parallel sizes of a request."""
+    sizes = vars(opened.request.parallel)
+    return {name: sizes[name] for name in PARALLEL}
+
+
+def count_of(layout: Sizes) -> int:
+    """The number of GPUs."""
+    return layout["tp"] * layout["pp"] * layout["dp"]
+
+
+def flags_of(opened: Opened, settings: Mapping[str, Any]) -> str:
+    """The settings in the spelling of the engine."""
+    parallel = vars(opened.request.parallel)
+    words: list[str] = []
+    for name, value in settings.items():
+        if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
+            continue
+        if name == "engine_options":
+            words += [opened.engine.flag(option, each) for option, each in value.items()]
+        else:
+            words.append(opened.engine.flag(name, -(-value // settings.get("dp", parallel["dp"])) if name == "batch" else value))
+    return " ".join(filter(None, words))
+
+
+def larger_gpus_of(opened: Opened, share: int = 1) -> Iterator[Gpu]:
+    """The next larger accelerators of the same maker, of which ``share`` for each planned one may have enough memory."""
+    from hwcalc.hardware.larger import larger_gpus
+
+    gpu, budget = opened.request.hardware.gpu, opened.budget
+    assert gpu is not None
+    assert budget is not None
+    needed = budget.requested_bytes - budget.low + opened.needed_bytes
+    yield from larger_gpus(gpu, needed * (opened.request.gpus if share > 1 else 1) // share, _LARGER)
+
+
+def of_cloud(instance: str) -> tuple[int, str, int]:
+    """How many accelerators the instance has; name and number of the next larger one with the same, or of itself."""
+    from hwcalc.hardware.larger import next_instance
+
+    own, larger = next_instance(instance)
+    if larger is None:
+        return own.count, instance, own.count
+    return own.count, larger.name if "/" in instance else larger.id, larger.count

@@ -1,0 +1,80 @@
+"""The command line of kvplan that plans something again, with or without a change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import ModelSpec
+from hwcalc.planner.asked import Asked
+from hwcalc.planner.options import OPTIONS, PlanOption
+from hwcalc.planner.values import TYPES
+from hwcalc.text import operand, shell_word
+
+__all__ = ["STANDARD_INPUT", "CommandLine", "command_line"]
+
+STANDARD_INPUT = "-"
+"""The word for a config that has no address: it is read from standard input."""
+_NO_ADDRESS = ("stdin", "python")
+
+
+@frozen
+class CommandLine:
+    """What a plan was asked for: the word for the model, and the options that are not the default, by name."""
+
+    model: str
+    given: Mapping[str, Any]
+
+    def changed(self, **settings: Any) -> CommandLine:
+        """With other settings; ``None`` is the default of an option."""
+        return CommandLine(model=self.model, given={**self.given, **settings})
+
+    @property
+    def text(self) -> str:
+        """The line, every word quoted for a shell."""
+        words = [word for row in OPTIONS for word in _words(row, self.given.get(row.name))]
+        if self.model != STANDARD_INPUT and self.model.startswith("-"):
+            return " ".join(("kvplan", *map(shell_word, words), operand(self.model)))
+        return " ".join(("kvplan", *map(shell_word, (self.model, *words))))
+
+
+def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object = None, asked: Asked | None = None) -> CommandLine:
+    """The line of a plan with the parsed ``options``.
+
+    ``model`` is what the caller gave for the model, and ``asked`` all that was asked for, which includes how models are read.
+    """
+    given = dict(options)
+    if asked is not None:
+        given |= {row.name: getattr(asked, row.name) for row in OPTIONS if row.name in asked.given}
+        given |= vars(asked.access)
+    return CommandLine(model=_model_word(spec, model), given=given)
+
+
+def _model_word(spec: ModelSpec, model: object) -> str:
+    if isinstance(model, (str, os.PathLike)):
+        word = os.fsdecode(os.fspath(model))
+    elif spec.source in _NO_ADDRESS or (spec.source == "local" and not Path(spec.address).exists()):
+        word = STANDARD_INPUT
+    else:
+        word = spec.address
+    # A folder may have the name of a command.
+    bare = spec.source == "local" and word != STANDARD_INPUT and not any(sign in word for sign in "./~")
+    return f"./{word}" if bare else word
+
+
+def _words(row: PlanOption, value: Any) -> Iterator[str]:
+    """An option and its value; nothing for the default, and never a secret."""
+    if value is None or value == row.default or row.type == "secret":
+        return
+    flag, write = row.spellings[0], TYPES[row.type].write
+    if row.type == "flag":
+        yield from (flag,) if value else ()
+    elif row.type == "pairs":
+        for name, each in value.items():
+            yield from (flag, f"{name}={each}")
+    else:
+        text = write(value)
+        yield from (f"{flag}={text}",) if text.startswith("-") else (flag, text)

@@ -1,0 +1,55 @@
+"""The nearest plan that an engine accepts, for the hint of an error: the same request with one thing less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from hwcalc.engines import find_engine
+from hwcalc.errors import KvplanError
+from hwcalc.model import ModelSpec
+from hwcalc.planner.command import CommandLine
+from hwcalc.planner.context import open_request
+
+__all__ = ["working"]
+
+_DROPPED: Final = ("dtype", "weights", "engine_options", "draft", "lora", "dcp", "ep")
+"""Options that an engine may refuse, in the order in which they are left out."""
+_LAYOUT: Final = ("gpus", "tp", "pp", "dp")
+_NODE: Final = 8
+
+
+def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
+    """A command line that is accepted, with one option less or another layout; empty if none of those tried is."""
+    for settings in _nearest(options):
+        changed = {name: value for name, value in {**options, **settings}.items() if value is not None}
+        try:
+            open_request(model, **changed)
+        except KvplanError:
+            continue
+        return line.changed(**settings).text
+    return ""
+
+
+def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    given = [name for name in _DROPPED if options.get(name) not in (None, 1)]
+    yield from ({name: None} for name in given)
+    if options.keys() & set(_LAYOUT):
+        yield from _layouts(options)
+    engine, _, version = str(options.get("engine", "reference")).partition("@")
+    if version:
+        yield {"engine": engine}
+    if find_engine(engine)[0].name != "reference":
+        own = find_engine(engine)[0].options
+        yield {"engine": None, **({"engine_options": None} if own else {}), **({"dtype": None} if "dtype" in given else {})}
+
+
+def _layouts(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Layouts of so many GPUs as people have, a power of two, and then of exactly as many."""
+    dp = options.get("dp") or 1
+    count = options.get("gpus") or (options.get("tp") or 1) * (options.get("pp") or 1) * dp
+    for gpus in dict.fromkeys((1 << (count.bit_length() - 1), count)):
+        for tp in (8, 4, 2, 1):
+            rest, odd = divmod(gpus, tp * dp)
+            if tp <= min(_NODE, gpus) and not odd and rest:
+                yield {"gpus": gpus, "tp": tp, "pp": rest, "dp": dp}

@@ -1,0 +1,132 @@
+"""Every line of advice of 500 random plans is followed: it is read as a command line, and then fits as it says."""
+
+from __future__ import annotations
+
+import random
+import shlex
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from hwcalc import load_model
+from hwcalc.cli import main
+from hwcalc.cli.options import given_options
+from hwcalc.cli.quick import read
+from hwcalc.engines import ENGINES
+from hwcalc.errors import KvplanError
+from hwcalc.library.plan import plan_loaded
+from hwcalc.model import ModelSpec
+from hwcalc.planner.advice import MOST_LINES
+from hwcalc.planner.result import Plan, Verdict
+from hwcalc.profiles.catalog import list_models
+from hwcalc.profiles.gpus import find_gpu, list_gpus
+from hwcalc.profiles.instances import list_instances
+
+PLANS = 500
+MODELS = 60
+PARTS = 5
+DTYPES = {
+    "reference": ("bf16", "fp8", "q8_0", "int8"),
+    "vllm": ("auto", "fp8", "int8_per_token_head"),
+    "transformers": ("auto", "fp16"),
+}
+WEIGHTS = ("bf16", "fp8", "awq", "int8", "nvfp4", "bnb4")
+OPTIONS = {
+    "vllm": ({"max_num_seqs": "4"}, {"enforce_eager": "true"}, {"max_num_batched_tokens": "2048"}, {"cpu_offload_gb": "4"}),
+    "transformers": ({"cache": "static"}, {"cache": "offloaded"}),
+}
+
+
+@lru_cache(maxsize=MODELS)
+def model_of(name: str) -> ModelSpec:
+    """A model of the catalog, read once."""
+    return load_model(name, offline=True)
+
+
+def requests(part: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Random requests; most are too large for their hardware, as those that ask for advice are."""
+    draw = random.Random(20_261_122 + part)  # noqa: S311 - a seed, so that each run tries the same
+    models = draw.sample(list_models(), MODELS // PARTS)
+    while True:
+        engine = draw.choice([*ENGINES, "vllm"])
+        asked: dict[str, Any] = {"engine": engine, "seq": draw.choice((1000, 8192, 32_768, 131_072, 300_000))}
+        asked["batch"] = draw.choice((1, 1, 4, 20, 100))
+        if draw.random() < 0.1:
+            asked["instance"] = draw.choice(list_instances())
+        else:
+            asked["gpu"] = draw.choice(list_gpus())
+        if draw.random() < 0.3:
+            asked["dtype"] = draw.choice(DTYPES.get(engine, ("auto",)))
+        if draw.random() < 0.3:
+            asked["weights"] = draw.choice(WEIGHTS)
+        if draw.random() < 0.4 and "gpu" in asked:
+            asked |= {
+                draw.choice(("tp", "pp", "dp")): draw.choice((2, 4, 8)),
+                draw.choice(("tp", "pp", "dp")): draw.choice((1, 2)),
+            }
+        if draw.random() < 0.1:
+            asked["margin"] = draw.choice((0.02, "25%"))
+        if draw.random() < 0.1:
+            asked["memory_utilization"] = draw.choice((0.5, 0.95))
+        if draw.random() < 0.1:
+            asked["kv_memory"] = draw.choice(("512MiB", "8GiB"))
+        if draw.random() < 0.15 and engine in OPTIONS:
+            asked["engine_options"] = draw.choice(OPTIONS[engine])
+        yield draw.choice(models), asked
+
+
+def followed(command: str) -> Plan:
+    """The plan of a command line, as the command itself reads it."""
+    words = shlex.split(command)
+    assert words[0] == "kvplan"
+    line = read(words[1:])
+    assert line is not None, command
+    name, values = line
+    assert name == "plan"
+    return plan_loaded(model_of(values["model"]), given_options("plan", values))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_line_of_advice_can_be_followed(part: int) -> None:
+    """Each is a command that the program reads; it fits, and for certain unless the line says otherwise."""
+    planned = lines = 0
+    for name, asked in requests(part):
+        try:
+            plan = plan_loaded(model_of(name), asked, advise=True)
+        except KvplanError:
+            continue
+        if plan.fit is None:
+            continue
+        planned += 1
+        suggestions = plan.fit.suggestions
+        required = 0 if plan.pool is None or not plan.fit.fits else len(plan.pool.requires)
+        assert len(suggestions) <= MOST_LINES + required
+        assert len({one.command for one in suggestions}) == len(suggestions)
+        for one in suggestions:
+            lines += 1
+            fit = followed(one.command).fit
+            assert fit is not None
+            assert fit.fits, (asked, one)
+            assert (fit.verdict == Verdict.FITS) is not one.effect.endswith("probably"), (asked, one)
+            assert not fit.gpu or not find_gpu(fit.gpu).whole_machine or fit.gpus <= plan.fit.gpus, (asked, one)
+        if planned == PLANS // PARTS:
+            break
+    assert lines > PLANS // PARTS
+
+
+def test_the_command_itself_says_that_it_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    """Pasted, with all of the command line behind it: exit status 0."""
+    tried = 0
+    for name, asked in requests(99):
+        try:
+            plan = plan_loaded(model_of(name), asked, advise=True)
+        except KvplanError:
+            continue
+        for one in plan.fit.suggestions[:1] if plan.fit is not None else ():
+            assert main([*shlex.split(one.command)[1:], "--offline", "--quiet"]) == 0, one
+            assert "does not fit" not in capsys.readouterr().out
+            tried += 1
+        if tried == 20:
+            break
