@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from hwcalc.documents import document_of
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.shown import Shown
@@ -35,6 +36,7 @@ __all__ = [
     "RequestInfo",
     "Share",
     "SpeedInfo",
+    "StoredWeights",
     "TensorInfo",
     "Verdict",
     "WeightPart",
@@ -106,6 +108,8 @@ class ModelInfo:
     layers: tuple[LayerInfo, ...]
     parameters: ParametersInfo
     max_position_embeddings: int | None
+    hidden_size: int | None
+    vocab_size: int | None
     dtype: str | None
 
 
@@ -179,14 +183,29 @@ class CacheInfo:
 
 
 @frozen
+class StoredWeights:
+    """The parameters of a block in one format. ``scale_bytes`` is what the format keeps beside their ``bits``; it is in ``bytes``."""
+
+    format: str
+    bits: int
+    parameters: int
+    scale_bytes: int
+    bytes: int
+
+
+@frozen
 class WeightPart:
-    """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total."""
+    """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total.
+
+    ``formats`` says how they are stored; their bytes add up to ``bytes``.
+    """
 
     kind: str
     part: str
     count: int
     parameters: int
     bytes: int
+    formats: tuple[StoredWeights, ...]
 
 
 @frozen
@@ -250,7 +269,7 @@ class BudgetPartInfo:
     """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from.
 
     ``section`` is the line of the sum that it belongs to: weights, activations or overhead; ``definition`` is exact, estimate or
-    measured.
+    measured. ``steps`` say how the bytes come about; without any they are the source's own figure.
     """
 
     name: str
@@ -260,16 +279,21 @@ class BudgetPartInfo:
     high: int
     source: str
     definition: Definition
+    steps: tuple[Step, ...]
 
 
 @frozen
 class BudgetInfo:
     """What a GPU has left for the cache: what may be used of what programs see, minus the parts.
 
-    ``margin_bytes`` is left alone on purpose and not in ``requested_bytes``.
+    ``margin_bytes`` is left alone on purpose and not in ``requested_bytes``, which is ``utilization`` of ``total_bytes``, rounded up, less
+    the margin.
     """
 
     total_bytes: int
+    total_low_bytes: int
+    total_high_bytes: int
+    utilization: float
     requested_bytes: int
     margin_bytes: int
     parts: tuple[BudgetPartInfo, ...]
@@ -332,7 +356,7 @@ class SpeedInfo:
     ``memory bandwidth`` or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
     weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
     ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
-    ``unknown``.
+    ``unknown``. ``steps`` say how the figures come about.
     """
 
     definition: Definition
@@ -346,6 +370,7 @@ class SpeedInfo:
     flops_per_step: int | None
     prefill_flops: int | None
     source: str
+    steps: tuple[Step, ...]
 
 
 @frozen
