@@ -1,20 +1,19 @@
-"""Where every byte comes from: for each kind of layer the formula, the model's numbers, and the result.
+"""Where every byte comes from: formula, numbers and result of each part of a plan.
 
-The numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the engine's own rule is shown
-instead.
+For each kind of layer the numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the
+engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.explain_memory` and its neighbours.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
-from hwcalc.formulas.frozen import frozen
-from hwcalc.library.plan import plan
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
@@ -24,6 +23,8 @@ __all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "ex
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from hwcalc.engines.base import Opened
+    from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
     from hwcalc.library.keywords import PlanOptions
     from hwcalc.library.load import ModelLike
 
@@ -62,24 +63,77 @@ class KindExplanation:
 
 @frozen
 class Explanation:
-    """A plan, and an explanation of each kind of its layers."""
+    """A plan, an explanation of each kind of its layers, and one of everything else.
+
+    ``sections`` are those of :data:`~hwcalc.library.explained.SECTIONS` that are known: without hardware there are only weights.
+    ``limits`` are the answers of the solvers, ``quoted`` the formulas that are often quoted and wrong for this model, and ``symbols`` says
+    what every symbol means.
+    """
 
     plan: Plan
     kinds: tuple[KindExplanation, ...]
+    sections: tuple[ExplainedSection, ...]
+    limits: tuple[ExplainedLimit, ...]
+    quoted: tuple[QuotedFormula, ...]
+    symbols: tuple[Symbol, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan's JSON document with one more key, ``explain``."""
-        return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds]}
+        """The plan's JSON document with further keys: ``explain`` for the kinds, and ``sections``, ``limits``, ``quoted``, ``symbols``."""
+        more = {name: document_of(getattr(self, name)) for name in ("sections", "limits", "quoted", "symbols")}
+        return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds], **more}
+
+    def only(self, names: Collection[str]) -> Explanation:
+        """The explanation with these sections alone."""
+        from hwcalc.library.symbols import symbols_of
+
+        kept = replace(
+            self,
+            kinds=self.kinds if "cache" in names else (),
+            sections=tuple(section for section in self.sections if section.name in names),
+            limits=self.limits if "limits" in names else (),
+            quoted=self.quoted if "quoted" in names else (),
+        )
+        return replace(kept, symbols=symbols_of(kept.kinds, kept.sections, kept.quoted))
 
 
 def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
     """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
-    return explained(plan(model, **options))
+    from hwcalc.library.plan import load_request
+    from hwcalc.planner.asked import take_options
+    from hwcalc.planner.context import open_request
+    from hwcalc.planner.effects import without_effect
+    from hwcalc.planner.plan import plan_opened
+
+    _, asked = take_options("explain", options)
+    spec, request = load_request(model, asked)
+    opened = open_request(spec, **request)
+    return explained(plan_opened(opened, without_effect(request)), opened)
 
 
-def explained(plan: Plan) -> Explanation:
-    """An explanation of every layer group of a plan, in the plan's order."""
-    return Explanation(plan=plan, kinds=tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan)))
+def explained(plan: Plan, opened: Opened) -> Explanation:
+    """An explanation of a plan. ``opened`` is the request that was planned."""
+    from hwcalc.library import explain_limits, explain_memory
+    from hwcalc.library.often_quoted import often_quoted
+    from hwcalc.library.symbols import symbols_of
+
+    found = (
+        explain_memory.weights(plan, opened),
+        explain_memory.activations(plan),
+        explain_memory.overhead(plan),
+        explain_memory.pool(plan),
+        explain_memory.verdict(plan, opened),
+        explain_limits.speed(plan),
+    )
+    kinds = tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan))
+    sections, quoted = tuple(section for section in found if section is not None), often_quoted(plan, opened)
+    return Explanation(
+        plan=plan,
+        kinds=kinds,
+        sections=sections,
+        limits=explain_limits.limits(plan, opened),
+        quoted=quoted,
+        symbols=symbols_of(kinds, sections, quoted),
+    )
 
 
 def kind_title(kind: str) -> str:

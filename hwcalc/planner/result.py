@@ -17,6 +17,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
+from hwcalc.planner.stored_weights import StoredWeights
 
 __all__ = [
     "NO_VERDICT",
@@ -36,7 +37,6 @@ __all__ = [
     "RequestInfo",
     "Share",
     "SpeedInfo",
-    "StoredWeights",
     "TensorInfo",
     "Verdict",
     "WeightPart",
@@ -180,17 +180,6 @@ class CacheInfo:
     tensors: tuple[TensorInfo, ...]
     groups: tuple[PoolGroup, ...]
     read_bytes_per_step: int
-
-
-@frozen
-class StoredWeights:
-    """The parameters of a block in one format. ``scale_bytes`` is what the format keeps beside their ``bits``; it is in ``bytes``."""
-
-    format: str
-    bits: int
-    parameters: int
-    scale_bytes: int
-    bytes: int
 
 
 @frozen
