@@ -25,7 +25,7 @@ __all__ = [
 
 LIMITS: Final = "The largest numbers that fit. What they need is counted on the fullest GPU."
 QUOTED_TITLE: Final = "often quoted, and wrong for this model"
-_DEFINITIONS: Final = {"engine": "the engine's rule", "bound": "a bound that nothing beats"}
+_DEFINITIONS: Final = {"engine": "the engine's rule"}
 _UNITS: Final = {"x": "times the planned request"}
 _ENDS: Final = {
     "low": "with every estimate at its high end",
