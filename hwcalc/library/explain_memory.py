@@ -25,7 +25,7 @@ _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 def weights(plan: Plan, opened: Opened) -> ExplainedSection:
     """The blocks of the model in their formats, their sum, and what one GPU holds of them."""
     found = plan.memory.weights
-    figures = [*_of_files(opened), *_of_blocks(found.parts)] if found.bytes is not None else []
+    figures = [*_of_files(opened), *_of_blocks(found.parts, found.definition)] if found.bytes is not None else []
     if found.bytes is not None:
         counted = [part for part in found.parts if part.part != Part.MTP]
         terms = [(part.kind, part.bytes) for part in counted] or [(one.name, int(one.result)) for one in figures]
@@ -33,7 +33,8 @@ def weights(plan: Plan, opened: Opened) -> ExplainedSection:
         figures.append(total)
     figures += _of_budget(plan, "weights")
     if plan.fit is None and plan.memory.per_gpu.weights not in (None, found.bytes):
-        figures.append(_figure("weights of a GPU", "memory.per_gpu.weights", plan.memory.per_gpu.weights or 0))
+        size = plan.memory.per_gpu.weights or 0
+        figures.append(_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
     return ExplainedSection(
         name="weights",
         title="weights",
@@ -52,7 +53,7 @@ def _of_files(opened: Opened) -> Iterator[ExplainedFigure]:
         yield _figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
 
 
-def _of_blocks(parts: Sequence[WeightPart]) -> Iterator[ExplainedFigure]:
+def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[ExplainedFigure]:
     for number, part in enumerate(parts):
         layers = f"{part.count:,} layers" if part.count > 1 else ""
         tower = "" if part.part in (Part.LANGUAGE, part.kind) else part.part
@@ -63,7 +64,7 @@ def _of_blocks(parts: Sequence[WeightPart]) -> Iterator[ExplainedFigure]:
             if stored.scale_bytes:
                 formula, values = f"{formula} + scales", values | {"scales": stored.scale_bytes}
             where = f"memory.weights.parts.{number}.formats.{place}.bytes"
-            yield _figure(name, where, stored.bytes, formula, values)
+            yield _figure(name, where, stored.bytes, formula, values, definition=definition)
 
 
 def _on_weights(plan: Plan, opened: Opened) -> Iterator[str]:
@@ -114,7 +115,7 @@ def activations(plan: Plan) -> ExplainedSection | None:
     return ExplainedSection(
         name="activations",
         title="activations",
-        about="What one forward pass holds beside weights and cache. It is an estimate: its numbers are derived and measured, not known.",
+        about="What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements.",
         figures=tuple(figures),
         remarks=(),
     )
@@ -280,10 +281,11 @@ def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
 
 
 def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
-    needed = max(0, needed)
-    sign = "holds" if holds else "does not hold"
-    less = "of" if needed <= usable else "which is more than"
-    return f"{words} it needs {human_bytes(needed)} {less} {human_bytes(usable)}, and {sign}"
+    """What is needed of what there is, and whether it fits. Blocks and options of the engine may decide otherwise than the bytes."""
+    size, whole, fits = human_bytes(max(0, needed)), human_bytes(usable), "it fits" if holds else "it does not fit"
+    if (needed <= usable) is holds:
+        return f"{words} it needs {size} of {whole}: {fits}" if holds else f"{words} it needs {size}, more than {whole}: {fits}"
+    return f"{words} it needs {size} of {whole}, and yet {fits}, as the engine counts whole blocks and has limits of its own"
 
 
 def _sum(

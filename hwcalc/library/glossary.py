@@ -37,6 +37,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "compress_ratio": "tokens that become one compressed entry",
         # What recurrent layers keep.
         "num_heads": "heads of the recurrence, each with a state of its own",
+        "state_layers": "layers that keep a state",
+        "state_bytes": "bytes of one number of a state",
         "d_state": "numbers of the state of one channel",
         "d_inner": "channels of the recurrence",
         "d_conv": "taps of the short convolution; the last d_conv - 1 inputs are kept",
@@ -51,7 +53,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "channels": "channels of the convolution",
         # Weights.
         "parameters": "numbers of the block in all its layers",
-        "active_parameters": "parameters that one token uses: of the experts only those it is routed to",
+        "active_parameters": "parameters that one token uses: of the experts only some",
         "bits": "bits of one parameter in its format",
         "scales": "bytes of the scales and zero points that the format keeps beside the numbers",
         "elements": "numbers as the files store them",
@@ -94,12 +96,14 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "num_gpu_blocks_override": "blocks as given (engine option num_gpu_blocks_override)",
         "logged_blocks": "blocks of the first pipeline stage, which this release logs",
         "schedulers": "schedulers, each with its share of the blocks",
+        "groups": "groups of layers that share the pool",
         "group_tokens": "tokens that a block holds",
         "dcp": "GPUs that share the tokens of a sequence (--dcp)",
         "cache": "the planned cache on the fullest GPU",
+        "whole_cache": "the cache of all sequences by the formulas",
         # Speed.
         "weights_of_every_token": "weights that every token uses",
-        "weights_of_chosen_experts": "experts that the tokens of a step are sent to, on average, if all are equally likely",
+        "weights_of_chosen_experts": "experts that the tokens of a step are sent to, on average",
         "embedding_rows": "rows of the embedding that are looked up",
         "output_head": "the matrix that makes the logits",
         "encoder_weights": "weights of the encoder",

@@ -55,7 +55,7 @@ QUOTED: Final = (
     _Quoted(_CACHE, ("layers", "kv_lora_rank", *_TOKENS), ("rotary key", *_LAYERS)),
     _Quoted(_CACHE, ("state_layers", "d_state", "batch", "state_bytes"), ("channels", "convolution", "attention beside")),
     _Quoted(_CACHE, ("2", "layers", "num_key_value_heads", "head_dim", "seq", "batch", "4"), ("dtype", *_LAYERS)),
-    _Quoted(_RANK, ("cache", "1 / tp"), ("copies",)),
+    _Quoted(_RANK, ("whole_cache", "1 / tp"), ("copies",)),
     _Quoted(_WEIGHTS, ("weights", "active_parameters / parameters"), ("experts",)),
 )
 """Every formula that is known to be quoted. They are tried on every model."""
@@ -89,7 +89,7 @@ def often_quoted(plan: Plan, opened: Opened) -> tuple[QuotedFormula, ...]:
 
 
 def _product(factors: list[str]) -> str:
-    """``cache / tp`` for a product with 1 / tp."""
+    """``whole_cache / tp`` for a product with 1 / tp."""
     text = " x ".join(factors)
     return shown(text.replace(" x 1 / ", " / "))
 
@@ -131,7 +131,7 @@ def _symbols(plan: Plan, opened: Opened) -> dict[str, int | float]:
     if state is not None:
         out["state_bytes"] = state.block_bytes // state.block_elements
     out["state_layers"] = sum(group.count for group in groups if "d_state" in group.kind.dims())
-    out |= {"tp": plan.request.tp, "cache": _by_the_formulas(opened)}
+    out |= {"tp": plan.request.tp, "whole_cache": _by_the_formulas(opened)}
     counts, size = plan.model.parameters, plan.memory.weights.bytes
     if counts.total and counts.active and size is not None:
         out |= {"weights": size, "active_parameters": counts.active, "parameters": counts.total}
@@ -244,7 +244,7 @@ def _copied(group: Group, tp: int) -> str:
     """What of a layer is not divided by ``tp``; empty if everything is."""
     dims = group.kind.dims()
     if "kv_lora_rank" in dims or group.kind.name in ("sparse_indexer", "compressed_attention"):
-        return f"every GPU keeps the whole {KINDS[group.kind.name].title}, which belongs to no head"
+        return f"every GPU keeps all that {KINDS[group.kind.name].title} caches, as it belongs to no head"
     heads = dims.get("num_key_value_heads", tp)
     return (
         f"{heads:,} key/value heads on {tp:,} GPUs: a head is never cut, so GPUs keep copies or unequal shares"
