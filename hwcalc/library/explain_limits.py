@@ -108,10 +108,13 @@ def _needs(opened: Opened, end: str, **change: int) -> tuple[int | None, int | N
         if size is None:
             return None, None, "bytes"
         pool = changed.engine.pool(changed, max(0, size)).value
-        usable = next((one.expected for one in (() if pool is None else pool.steps) if one.name == "usable_blocks"), None)
-        if pool is None or pool.blocks_per_request is None or usable is None:
+        held = next((one for one in (() if pool is None else pool.steps) if one.name == "max_requests"), None)
+        if held is None:
             return changed.needed_bytes, max(0, size), "bytes"
-        return pool.blocks_per_request * changed.request.replica_batch, int(usable), "blocks"
+        terms = {term.name: int(term.expected) for term in held.terms}
+        # Each scheduler has its share of the blocks and of the requests.
+        requests = -(-changed.request.replica_batch // terms["schedulers"])
+        return requests * terms["blocks_per_request"], terms["usable_blocks"] // terms["schedulers"], "blocks"
     except KvplanError:
         return None, None, "bytes"
 
