@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from hwcalc.engines.base import Opened
+    from hwcalc.formulas import LayerKind
     from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
     from hwcalc.library.keywords import PlanOptions
     from hwcalc.library.load import ModelLike
@@ -34,7 +35,11 @@ _BRACKETS = re.compile(r"\([^()]*\)")
 
 @frozen
 class TensorExplanation:
-    """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``."""
+    """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``.
+
+    Where an engine keeps blocks, ``block_formula`` = ``block_numbers`` says what one block of one layer takes on a GPU. Both are empty if
+    the engine pads it.
+    """
 
     name: str
     dtype: str
@@ -44,6 +49,8 @@ class TensorExplanation:
     bytes_per_layer: int
     count: int
     bytes: int
+    block_formula: str = ""
+    block_numbers: str = ""
 
 
 @frozen
@@ -124,7 +131,8 @@ def explained(plan: Plan, opened: Opened) -> Explanation:
         explain_memory.verdict(plan, opened),
         explain_limits.speed(plan),
     )
-    kinds = tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan))
+    objects = [*(group.kind for group in opened.stack.groups), None]
+    kinds = tuple(_kind(layer, tensors, plan, opened, one) for (layer, tensors), one in zip(stored(plan), objects, strict=False))
     sections, quoted = tuple(section for section in found if section is not None), often_quoted(plan, opened)
     return Explanation(
         plan=plan,
@@ -159,7 +167,9 @@ def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
     return out
 
 
-def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) -> KindExplanation:
+def _kind(
+    layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan, opened: Opened, layer_kind: LayerKind | None
+) -> KindExplanation:
     kind = KINDS.get(layer.kind) if layer is not None else None
     dims = layer.dims if layer is not None else {}
     why = "What the engine keeps beside the layers."
@@ -172,13 +182,13 @@ def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) 
         layers=layer.layers if layer is not None else LayerNumbers(),
         count=layer.count if layer is not None else 1,
         dims=dims,
-        tensors=tuple(_tensor(tensor, dims, plan) for tensor in tensors),
+        tensors=tuple(_tensor(tensor, dims, plan, _block(tensor, plan, opened, layer_kind)) for tensor in tensors),
         bytes=sum(tensor.bytes for tensor in tensors),
         source=kind.source if kind is not None else plan.request.engine,
     )
 
 
-def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan) -> TensorExplanation:
+def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, block: tuple[str, str]) -> TensorExplanation:
     per_layer = tensor.bytes // tensor.count
     formula, numbers = (tensor.rule or "").replace(" x ", f" {TIMES} "), ""
     if tensor.rule is None:
@@ -193,7 +203,26 @@ def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan) -> T
         bytes_per_layer=per_layer,
         count=tensor.count,
         bytes=tensor.bytes,
+        block_formula=block[0],
+        block_numbers=block[1],
     )
+
+
+def _block(tensor: TensorInfo, plan: Plan, opened: Opened, kind: LayerKind | None) -> tuple[str, str]:
+    """Formula and numbers of a block of one layer on a GPU, if it is tokens x the bytes of each; otherwise empty."""
+    page, roles = tensor.shape[-1], opened.dtypes.roles
+    groups = (group for group in plan.cache.groups if group.page_bytes == page and set(tensor.layers) <= set(group.layers))
+    group = next(groups, None)
+    if group is None or kind is None or tensor.rule is None:
+        return "", ""
+    kept = kind.shard(opened.request.parallel.tp).tensors()
+    row = sum(one.bytes_per_position(roles[one.role]) for one in kept)
+    if group.block_size * row != page or any(roles[one.role].block_elements != 1 for one in kept):
+        return "", ""
+    names = [f" {TIMES} ".join([*map(_factor, one.axes), f"{roles[one.role].block_bytes} B"]) for one in kept]
+    numbers = [f" {TIMES} ".join([*(f"{size:,}" for size in one.shape), f"{roles[one.role].block_bytes} B"]) for one in kept]
+    formula, values = (" + ".join(parts) if len(parts) == 1 else f"({' + '.join(parts)})" for parts in (names, numbers))
+    return f"block_size {TIMES} {formula}", f"{group.block_size:,} {TIMES} {values}"
 
 
 def _meaning(dtype: DType | None) -> str:

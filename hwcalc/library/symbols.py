@@ -18,7 +18,7 @@ def symbols_of(
     kinds: Iterable[KindExplanation], sections: Iterable[ExplainedSection], quoted: Iterable[QuotedFormula]
 ) -> tuple[Symbol, ...]:
     """Every symbol once, in the order in which it is met."""
-    formulas = [tensor.formula for kind in kinds for tensor in kind.tensors]
+    formulas = [text for kind in kinds for tensor in kind.tensors for text in (tensor.formula, tensor.block_formula)]
     dims = [name for kind in kinds for name in kind.dims]
     formulas += [figure.formula for section in sections for figure in section.figures]
     formulas += [one.formula for one in quoted]

@@ -48,7 +48,8 @@ class Told:
 
     def of_kind(self, part: KindExplanation) -> list[tuple[str, str]]:
         """The symbols of a kind of layers."""
-        return self.first([*part.dims, *(tensor.formula for tensor in part.tensors if tensor.numbers)])
+        formulas = [tensor.formula for tensor in part.tensors if tensor.numbers]
+        return self.first([*part.dims, *formulas, *(tensor.block_formula for tensor in part.tensors)])
 
     def of_section(self, section: ExplainedSection) -> list[tuple[str, str]]:
         """The symbols of a section."""

@@ -59,7 +59,7 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
             [
                 (tensor.name if first else "", line, "")
                 for tensor in part.tensors
-                for first, line in zip((True, False), steps(tensor), strict=True)
+                for first, line in zip((True, False, False), steps(tensor), strict=False)
             ]
         )
         out += [
@@ -165,7 +165,10 @@ def steps(tensor: TensorExplanation) -> list[str]:
         sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
     else:
         sizes = exact(tensor.bytes)
-    return [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    lines = [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    if tensor.block_formula:
+        lines.append(f"a block of a layer on a GPU: {tensor.block_formula} = {tensor.block_numbers}")
+    return lines
 
 
 def result(part: KindExplanation, whole: int) -> str:

@@ -410,3 +410,19 @@ def test_every_figure_is_printed(capsys: Capture, explanations: list[Explanation
     for one in explanations[0].quoted:
         assert f"{one.result:,} B" in flat
         assert f"{one.actual:,} B" in flat
+
+
+def test_blocks_of_an_engine() -> None:
+    """16 tokens x 2 of 8 key/value heads on a GPU x (128 + 128) x 2 bytes; a padded block has no formula."""
+    told = explain("meta-llama/Llama-3.1-70B-Instruct", seq="32k", engine="vllm", tp=4)
+    (tensor,) = told.kinds[0].tensors
+
+    assert tensor.block_formula == (
+        f"block_size {TIMES} (num_key_value_heads {TIMES} head_dim {TIMES} 2 B + num_key_value_heads {TIMES} v_head_dim {TIMES} 2 B)"
+    )
+    assert tensor.block_numbers == f"16 {TIMES} (2 {TIMES} 128 {TIMES} 2 B + 2 {TIMES} 128 {TIMES} 2 B)"
+    assert (16_384,) == told.plan.cache.tensors[0].shape
+    assert 16 * (2 * 128 * 2 + 2 * 128 * 2) == 16_384
+    padded = explain("Qwen/Qwen3-Next-80B-A3B-Instruct", seq="32k", engine="vllm").kinds
+    assert any(not tensor.block_formula for kind in padded for tensor in kind.tensors)
+    assert not explain("Qwen/Qwen3-8B", seq="32k").kinds[0].tensors[0].block_formula
