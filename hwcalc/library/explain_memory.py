@@ -69,6 +69,9 @@ def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[
 
 def _on_weights(plan: Plan, opened: Opened) -> Iterator[str]:
     found, counted = plan.memory.weights, opened.model.counted
+    if found.bytes is not None and not found.parts and counted is not None:
+        blocks = [f"{block.kind} {block.elements:,}" for block in counted.blocks if block.part is not Part.MTP]
+        yield f"Parameters by the config: {', '.join(blocks)}; together {counted.total:,}."
     stored = [(part, one) for part in found.parts for one in part.formats]
     quantised = {one.format for _, one in stored} - FLOATS.keys()
     if quantised:

@@ -169,11 +169,12 @@ def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> Wei
     stored: dict[WeightFormat, list[int]] = {}
     if scheme is None:
         stored[unquantized] = [block.elements, block.count * sum(unquantized.bytes(weight) for weight in block.weights)]
-    for weight in () if scheme is None else block.weights:
-        for count, form in scheme.formats(block, weight, unquantized):
-            sums = stored.setdefault(form, [0, 0])
-            sums[0] += count * weight.elements
-            sums[1] += count * form.bytes(weight)
+    else:
+        for weight in block.weights:
+            for count, form in scheme.formats(block, weight, unquantized):
+                sums = stored.setdefault(form, [0, 0])
+                sums[0] += count * weight.elements
+                sums[1] += count * form.bytes(weight)
     formats = tuple(
         StoredWeights(
             format=form.name,

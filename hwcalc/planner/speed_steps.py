@@ -30,7 +30,7 @@ def weight_step(name: str, read: Iterable[tuple[Use, float]]) -> Step:
     for use, size in read:
         total += size
         sums[_USES[use]] = sums.get(_USES[use], 0) + size
-    return step(name, " + ".join(sums) or "0", total, **sums)
+    return step(name, " + ".join(sums) or "0", total, unit="bytes", **sums)
 
 
 def time_steps(

@@ -49,7 +49,8 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
     """The kinds of layers, the groups that share a pool, and the sum."""
     from rich.text import Text
 
-    plan, out = explanation.plan, []
+    plan = explanation.plan
+    out: list[RenderableType] = []
     for part in explanation.kinds:
         out.append(Text(heading(part), style="bold cyan"))
         out.append(indented(Text(part.why)))

@@ -95,7 +95,10 @@ def _peak_steps(steps: tuple[Step, Step, Step], ends: tuple[int, int, int], *, s
     formula = f"max({passed}, sampler)" if sampled else passed
     if sampled and kept and experts.high:
         formula = "expert_buffers + max(forward_pass, sampler)"
-    return (*used, step("activations", formula, ends, **{each.name: (each.low, each.expected, each.high) for each in used}))
+    return (
+        *used,
+        step("activations", formula, ends, unit="bytes", **{each.name: (each.low, each.expected, each.high) for each in used}),
+    )
 
 
 def _second_runner(model: ModelSpec, run: ProfileRun) -> bool:

@@ -6,13 +6,14 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hwcalc import explain
+from hwcalc import explain, load_model
 from hwcalc.documents import dumps
 from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
@@ -28,6 +29,7 @@ from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import list_gpus
 from hwcalc.text import TIMES
 from tests.hwcalc.command import Capture, run
+from tests.tiny_configs import TINY_LLAMA
 
 TOKENS: Final = 32_768
 OLDER: Final = ("vllm@0.6", "vllm@0.8", "vllm@0.10", "vllm@0.20", "vllm", "transformers@4.57")
@@ -426,3 +428,20 @@ def test_blocks_of_an_engine() -> None:
     padded = explain("Qwen/Qwen3-Next-80B-A3B-Instruct", seq="32k", engine="vllm").kinds
     assert any(not tensor.block_formula for kind in padded for tensor in kind.tensors)
     assert not explain("Qwen/Qwen3-8B", seq="32k").kinds[0].tensors[0].block_formula
+
+
+def test_weights_of_files(tmp_path: Path, capsys: Capture) -> None:
+    """Where the headers of the files are read, they are the figures; the config says which blocks they are."""
+    config = TINY_LLAMA | {"max_position_embeddings": 1000, "torch_dtype": "bfloat16"}
+    counted = load_model(config).counted
+    assert counted is not None
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    size = 2 * counted.total
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [counted.total], "data_offsets": [0, size]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    told = explain(str(tmp_path), seq=100)
+    _, out, _ = run(capsys, "explain", str(tmp_path), "--seq", "100", "--only", "weights")
+
+    check(told)
+    assert f"files, BF16  {size:,} B" in re.sub(r" {2,}", "  ", out)
+    assert f"together {counted.total:,}." in re.sub(r"\s+", " ", out)
