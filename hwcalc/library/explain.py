@@ -7,7 +7,7 @@ engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +91,7 @@ class Explanation:
 
     def only(self, names: Collection[str]) -> Explanation:
         """The explanation with these sections alone."""
-        from hwcalc.library.symbols import symbols_of
+        from hwcalc.library.symbols import symbols_in
 
         kept = replace(
             self,
@@ -100,7 +100,7 @@ class Explanation:
             limits=self.limits if "limits" in names else (),
             quoted=self.quoted if "quoted" in names else (),
         )
-        return replace(kept, symbols=symbols_of(kept.kinds, kept.sections, kept.quoted))
+        return replace(kept, symbols=symbols_in(_formulas(kept.kinds, kept.sections, kept.quoted)))
 
 
 def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
@@ -121,7 +121,7 @@ def explained(plan: Plan, opened: Opened) -> Explanation:
     """An explanation of a plan. ``opened`` is the request that was planned."""
     from hwcalc.library import explain_limits, explain_memory
     from hwcalc.library.often_quoted import often_quoted
-    from hwcalc.library.symbols import symbols_of
+    from hwcalc.library.symbols import symbols_in
 
     found = (
         explain_memory.weights(plan, opened),
@@ -140,8 +140,20 @@ def explained(plan: Plan, opened: Opened) -> Explanation:
         sections=sections,
         limits=explain_limits.limits(plan, opened),
         quoted=quoted,
-        symbols=symbols_of(kinds, sections, quoted),
+        symbols=symbols_in(_formulas(kinds, sections, quoted)),
     )
+
+
+def _formulas(
+    kinds: Iterable[KindExplanation], sections: Iterable[ExplainedSection], quoted: Iterable[QuotedFormula]
+) -> Iterator[str]:
+    """Every formula and every dimension, in the order in which a reader meets them."""
+    for kind in kinds:
+        yield from kind.dims
+        for tensor in kind.tensors:
+            yield from (tensor.formula, tensor.block_formula)
+    yield from (figure.formula for section in sections for figure in section.figures)
+    yield from (one.formula for one in quoted)
 
 
 def kind_title(kind: str) -> str:
