@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import KvplanError
+from hwcalc.formulas.frozen import fields
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of
 from hwcalc.planner.result import UNLIMITED, FitInfo, Plan
 
@@ -25,9 +26,13 @@ class _Answer(NamedTuple):
     limiting: str
 
 
+_SURE: Final = "low" if "expected_max_seq" in {field.name for field in fields(FitInfo)} else "expected"
+"""The end of the budget that the plain answers go by: the low one, where the verdict has the expected answers beside them."""
 ANSWERS: Final = (
-    _Answer("max_seq", "longest", "seq", "tokens", "expected", "limiting_seq"),
-    _Answer("max_batch", "at once", "batch", "sequences", "expected", "limiting"),
+    _Answer("max_seq", "longest", "seq", "tokens", _SURE, "limiting_seq"),
+    _Answer("expected_max_seq", "longest, expected", "seq", "tokens", "expected", "limiting_seq"),
+    _Answer("max_batch", "at once", "batch", "sequences", _SURE, "limiting"),
+    _Answer("expected_max_batch", "at once, expected", "batch", "sequences", "expected", "limiting"),
 )
 _SPEED: Final = {
     "weight_bytes": "weight_bytes_per_step",
@@ -43,7 +48,13 @@ def limits(plan: Plan, opened: Opened) -> tuple[ExplainedLimit, ...]:
     fit = plan.fit
     if fit is None:
         return ()
-    out = [_limit(fit, opened, answer) for answer in ANSWERS if getattr(fit, answer.field, None) is not None]
+    out = []
+    for answer in ANSWERS:
+        value = getattr(fit, answer.field, None)
+        sure = answer.field.removeprefix("expected_")
+        # An expected answer that is the sure one says nothing more.
+        if value is not None and (sure == answer.field or value != getattr(fit, sure)):
+            out.append(_limit(fit, opened, answer))
     return (*out, *_fewest(fit, opened))
 
 
