@@ -266,7 +266,10 @@ def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
         {"usable": fit.usable_bytes, "needs": fit.needed_bytes},
         definition=needs.definition,
     )
-    remarks = [f"{fit.verdict.text}: {_compared('by the expected values', fit.needed_bytes, fit.usable_bytes, holds=fit.fits)}."]
+    remarks = [
+        f"The verdict is: {fit.verdict.text}.",
+        f"{_compared('By the expected values', fit.needed_bytes, fit.usable_bytes, holds=fit.fits)}.",
+    ]
     if fit.budget is not None:
         for words, end in (("With every estimate at its high end", "low"), ("With every estimate at its low end", "high")):
             left = int(getattr(fit.budget, end))

@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.formulas import KINDS, Encoder, Full, Group, Once, Role
+from hwcalc.formulas import KINDS, Full, Group, Once, Role
 from hwcalc.library.explained import QuotedFormula, numbers_in, shown
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _Quoted(NamedTuple):
     ignores: tuple[str, ...]
 
 
-_LAYERS: Final = ("window", "shared", "states", "without")
+_LAYERS: Final = ("window", "shared", "states", "without", "indexer", "cross")
 """What every formula passes over that takes all layers for full attention."""
 
 QUOTED: Final = (
@@ -53,6 +53,7 @@ QUOTED: Final = (
     _Quoted(_CACHE, ("(kv_lora_rank + qk_rope_head_dim)", *_TOKENS), ("a latent each", *_LAYERS[1:])),
     _Quoted(_CACHE, ("2", "layers", "kv_lora_rank", *_TOKENS), ("one latent", "rotary key", *_LAYERS)),
     _Quoted(_CACHE, ("layers", "kv_lora_rank", *_TOKENS), ("rotary key", *_LAYERS)),
+    _Quoted(_CACHE, ("layers", "(kv_lora_rank + qk_rope_head_dim)", *_TOKENS), _LAYERS),
     _Quoted(_CACHE, ("state_layers", "d_state", "batch", "state_bytes"), ("channels", "convolution", "attention beside")),
     _Quoted(_CACHE, ("2", "layers", "num_key_value_heads", "head_dim", "seq", "batch", "4"), ("dtype", *_LAYERS)),
     _Quoted(_RANK, ("whole_cache", "1 / tp"), ("copies",)),
@@ -181,11 +182,14 @@ def _of_attention(symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str
 def _of_layers(opened: Opened, symbols: Mapping[str, int | float]) -> Iterator[tuple[str, str]]:
     layers, tokens, encoder = symbols["layers"], opened.tokens, opened.encoder_tokens
     short: Counter[int] = Counter()
-    states = without = shared = full = 0
+    states = without = shared = full = cross = 0
+    indexers = [group for group in opened.stack.groups if group.kind.name == "sparse_indexer"]
     for group in opened.stack.groups:
         spans = {tensor.span for tensor in group.kind.tensors()}
         if group.kind.name == "shared_cache":
             shared += group.count
+        elif group.kind.name == "cross_attention":
+            cross += group.count
         elif not spans:
             without += group.count
         elif any(isinstance(span, Once) for span in spans) or not _attends(group):
@@ -194,7 +198,7 @@ def _of_layers(opened: Opened, symbols: Mapping[str, int | float]) -> Iterator[t
             full += group.count
         else:
             kept = max(span.positions(tokens, encoder) for span in spans)
-            if kept < tokens and not any(isinstance(span, Encoder) for span in spans):
+            if kept < tokens:
                 short[kept] += group.count
     if short:
         named = [f"{count:,} of {layers:,} layers keep only {kept:,} of {tokens:,} tokens" for kept, count in short.items()]
@@ -205,6 +209,13 @@ def _of_layers(opened: Opened, symbols: Mapping[str, int | float]) -> Iterator[t
         yield "states", f"{states:,} of {layers:,} layers keep a state that does not grow with the sequence"
     if without:
         yield "without", f"{without:,} of {layers:,} layers keep nothing"
+    for group in indexers:
+        yield (
+            "indexer",
+            f"an indexer keeps a key of {group.kind.dims()['index_head_dim']:,} numbers for every token in {group.count:,} layers",
+        )
+    if cross:
+        yield "cross", f"cross attention keeps {encoder:,} encoder tokens in {cross:,} layers"
     if full and short:
         yield "full", f"{full:,} of {layers:,} layers keep every token"
     if full and states:

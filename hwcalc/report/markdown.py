@@ -126,7 +126,7 @@ def _item(name: str, lines: list[str]) -> str:
 
 def _where(symbols: list[tuple[str, str]]) -> list[str]:
     """What symbols mean, as a list."""
-    return ["".join(f"- `{name}`: {escaped(meaning)}\n" for name, meaning in symbols)] if symbols else []
+    return ["where\n", "".join(f"- `{name}`: {escaped(meaning)}\n" for name, meaning in symbols)] if symbols else []
 
 
 def _head(plan: Plan) -> list[str]:

@@ -11,7 +11,7 @@ from hwcalc.text import TIMES
 TOKENS: Final = 32_768
 
 
-def quoted(model: str, **options: Any) -> dict[int, str]:
+def quoted(model: str | dict[str, Any], **options: Any) -> dict[int, str]:
     """The results of the formulas that are wrong for a model, each with what it passes over."""
     return {one.result: ", ".join(one.ignores) for one in explain(model, **{"seq": TOKENS, **options}).quoted}
 
@@ -96,6 +96,27 @@ def test_own_head_dim_ignored() -> None:
     assert one.ignores == ("head_dim is 128 in the config, not 1,024 / 16 = 64",)
 
 
+def test_indexers_ignored() -> None:
+    """DeepSeek-V3.2: the latent alone is 0.897 of what is kept: an indexer has a key of 128 fp8 numbers and a scale."""
+    naive = 61 * (512 + 64) * TOKENS * 2
+    found = quoted("deepseek-ai/DeepSeek-V3.2")
+
+    assert naive + 61 * (128 + 4) * TOKENS == 2_566_520_832
+    assert found[naive] == "an indexer keeps a key of 128 numbers for every token in 61 layers"
+    assert naive not in quoted("deepseek-ai/DeepSeek-V3")
+
+
+def test_cross_attention_ignored() -> None:
+    """Whisper: the decoder also keeps keys and values of 1,500 encoder tokens in each of its layers."""
+    config = {
+        "model_type": "whisper", "d_model": 384, "decoder_layers": 4, "encoder_layers": 4, "decoder_attention_heads": 6,
+        "encoder_attention_heads": 6, "max_source_positions": 1500, "max_target_positions": 448, "torch_dtype": "float32",
+        "vocab_size": 51_865, "num_mel_bins": 80, "decoder_ffn_dim": 1536, "encoder_ffn_dim": 1536,
+    }  # fmt: skip
+
+    assert "cross attention keeps 1,500 encoder tokens in 4 layers" in quoted(config, seq=448)[2 * 4 * 384 * 448 * 4]
+
+
 def test_shared_layers_ignored() -> None:
     """Gemma 4 E2B: layers that read the cache of another keep none."""
     found = quoted("google/gemma-4-E2B-it")
@@ -119,8 +140,8 @@ def test_right_formulas_are_not_called_wrong() -> None:
         "vocab_size": 32_000,
     }  # fmt: skip
 
-    assert {} == quoted(config)  # type: ignore[arg-type]
-    assert [2 * 32 * 4096 * TOKENS * 4] == list(quoted({**config, "torch_dtype": "float16"}))  # type: ignore[arg-type]
+    assert {} == quoted(config)
+    assert [2 * 32 * 4096 * TOKENS * 4] == list(quoted({**config, "torch_dtype": "float16"}))
 
 
 def test_an_engines_rounding_is_no_error_of_a_formula() -> None:
@@ -133,14 +154,14 @@ def test_an_engines_rounding_is_no_error_of_a_formula() -> None:
         "torch_dtype": "float16",
     }
 
-    assert [2 * 32 * 4096 * 5000 * 4] == list(quoted(config, seq=5000, engine="vllm"))  # type: ignore[arg-type]
+    assert [2 * 32 * 4096 * 5000 * 4] == list(quoted(config, seq=5000, engine="vllm"))
 
 
 def test_every_quoted_formula_is_met() -> None:
     """No formula of the table is dead: some model shows it."""
     shown = set()
     for model in ("meta-llama/Llama-3.1-70B-Instruct", "deepseek-ai/DeepSeek-V3", "google/gemma-3-27b-it", "Qwen/Qwen3-4B",
-                  "tiiuae/falcon-mamba-7b"):  # fmt: skip
+                  "tiiuae/falcon-mamba-7b", "deepseek-ai/DeepSeek-V3.2"):  # fmt: skip
         shown |= {(one.subject, one.formula) for one in explain(model, seq=TOKENS, batch=2, tp=8).quoted}
 
     formulas = {(one.subject, f" {TIMES} ".join(one.factors).replace(f" {TIMES} 1 /", " /")) for one in QUOTED}
