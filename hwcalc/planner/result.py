@@ -17,7 +17,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.shown import Shown
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
-from hwcalc.planner.stored_weights import StoredWeights
+from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 
 __all__ = [
     "NO_VERDICT",
@@ -180,37 +180,6 @@ class CacheInfo:
     tensors: tuple[TensorInfo, ...]
     groups: tuple[PoolGroup, ...]
     read_bytes_per_step: int
-
-
-@frozen
-class WeightPart:
-    """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total.
-
-    ``formats`` says how they are stored; their bytes add up to ``bytes``.
-    """
-
-    kind: str
-    part: str
-    count: int
-    parameters: int
-    bytes: int
-    formats: tuple[StoredWeights, ...]
-
-
-@frozen
-class WeightsInfo:
-    """What the weights take. ``exact`` is the checkpoint's own figure, ``estimate`` parameters x format.
-
-    Null is unknown. ``high`` counts the multi-token-prediction layers of the checkpoint as well.
-    """
-
-    bytes: int | None
-    low: int | None
-    high: int | None
-    definition: Definition
-    source: str
-    format: str
-    parts: tuple[WeightPart, ...]
 
 
 @frozen
