@@ -23,6 +23,7 @@ __all__ = [
     "emitters",
     "engine_options",
     "engines",
+    "explain_parts",
     "files",
     "formats",
     "gpus",
@@ -220,6 +221,13 @@ def sweep_formats(incomplete: str) -> list[str]:
     from hwcalc.cli.sweep import FORMATS
 
     return _starting(FORMATS, incomplete)
+
+
+def explain_parts(incomplete: str) -> list[str]:
+    """Parts of an explanation."""
+    from hwcalc.library.explained import SECTIONS
+
+    return _starting(SECTIONS, incomplete)
 
 
 def probe_devices(incomplete: str) -> list[str]:

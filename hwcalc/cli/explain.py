@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import PLANNING, Example, given_options, reading, say_unreachable, view_of
+from hwcalc.cli.options import PLANNING, Example, Option, given_options, reading, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.errors import UsageError
+from hwcalc.library.explained import SECTIONS
+from hwcalc.text import shown
 
 if TYPE_CHECKING:
     from hwcalc.library.explain import Explanation
 
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 
-OPTIONS = PLANNING
+OPTIONS = (
+    *PLANNING,
+    Option(
+        "only",
+        ("--only",),
+        "PART",
+        f"Only these parts, separated by commas: {', '.join(SECTIONS)}. Default: all that are known.",
+        "list",
+        complete="explain_parts",
+        group="output",
+    ),
+)
 EXAMPLES: Final = (
     Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B --seq 32k"),
     Example("Why is a latent cache so small?", "kvplan explain deepseek-ai/DeepSeek-V3 --seq 32k"),
@@ -21,10 +34,10 @@ EXAMPLES: Final = (
 )
 
 
-def run(*, model: str, **options: Any) -> Answer:
-    """Explain every byte: each layer's formula with its numbers.
+def run(*, model: str, only: list[str] | None = None, **options: Any) -> Answer:
+    """Explain every byte: each formula with its numbers.
 
-    The formula of each kind of layer, the model's numbers put in, the result.
+    Formula, numbers and result of cache, weights and, with hardware, of everything up to the verdict.
 
     The status is 1 if an accelerator is named and the plan is not known to fit it.
     """
@@ -32,14 +45,24 @@ def run(*, model: str, **options: Any) -> Answer:
     from hwcalc.formulas.frozen import replace
     from hwcalc.library.explain import explain
 
-    view, given = view_of(**options), given_options("explain", options)
+    view, given, parts = view_of(**options), given_options("explain", options), _parts(only)
     with reading(model):
         explanation = explain(model, **given)
+    explanation = explanation.only(parts) if parts else explanation
     planned = explanation.plan
     say_unreachable(planned.notes)
     # That nobody can say is a warning of the explanation itself.
     remarks = () if planned.fit is None else why_not(planned)
     return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=remarks)
+
+
+def _parts(only: list[str] | None) -> tuple[str, ...]:
+    """The parts that ``--only`` names, each of which may be a list; none is all."""
+    names = tuple(name.strip().lower() for text in only or () for name in text.split(","))
+    wrong = next((name for name in names if name not in SECTIONS), None)
+    if wrong is not None:
+        raise UsageError(f"--only {shown(wrong, 40)} is no part of an explanation.", hint=f"Allowed: {', '.join(SECTIONS)}.")
+    return names
 
 
 def _answer(explanation: Explanation, view: View) -> Answer:

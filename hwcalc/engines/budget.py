@@ -6,6 +6,7 @@ import enum
 from math import ceil
 from typing import TYPE_CHECKING
 
+from hwcalc.engines.steps import Step
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
 
@@ -29,7 +30,8 @@ class Section(enum.StrEnum):
 class BudgetPart:
     """One term of the memory equation: low, expected and high in bytes per GPU, and the source.
 
-    ``definition`` is ``exact``, ``estimate`` or ``measured``.
+    ``definition`` is ``exact``, ``estimate`` or ``measured``. ``steps`` say how the bytes come about; without any they are the source's own
+    figure.
     """
 
     name: str
@@ -39,6 +41,7 @@ class BudgetPart:
     high: int
     source: str
     definition: Definition = Definition.ESTIMATE
+    steps: tuple[Step, ...] = ()
 
 
 @frozen
@@ -46,10 +49,14 @@ class Budget:
     """The bytes left for the cache on the GPU that has least left: the bytes that may be used, minus the parts.
 
     ``total_bytes`` is the memory that programs see, ``requested_bytes`` the share that the engine may use and ``margin_bytes`` the
-    share that stays free on purpose. ``low`` assumes the high end of every part, and ``high`` the low end.
+    share that stays free on purpose. ``low`` assumes the high end of every part, and ``high`` the low end. ``utilization`` is the share
+    that the engine asks for.
     """
 
     total_bytes: int
+    total_low_bytes: int
+    total_high_bytes: int
+    utilization: float
     requested_bytes: int
     margin_bytes: int
     parts: tuple[BudgetPart, ...]
@@ -65,6 +72,9 @@ class Budget:
         low, expected, high = (max(0, ceil(size * share) - ceil(size * margin)) for size in sizes)
         return cls(
             total_bytes=memory.expected_bytes,
+            total_low_bytes=memory.low_bytes,
+            total_high_bytes=memory.high_bytes,
+            utilization=share,
             requested_bytes=expected,
             margin_bytes=ceil(memory.expected_bytes * margin),
             parts=parts,

@@ -12,6 +12,7 @@ from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.rank_weights import RankBytes, Rules
 from hwcalc.engines.request import Parallel
+from hwcalc.engines.steps import step
 from hwcalc.engines.widths import layer_width
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.profiles.engines import Estimate, runtime_profile
@@ -35,6 +36,8 @@ __all__ = [
 
 _CONTEXTS: Final = {"nvidia": "cuda", "amd": "rocm"}
 """Vendor -> the profile's entry for its context, where one was measured."""
+_CONTEXT: Final = "driver_context + loaded_kernels"
+_FORWARD: Final = "element_bytes x forward_tokens x (hidden_copies x hidden_size + inner_width) + logits x logit_bytes"
 _UNCOUNTED_WIDTH: Final = 12
 """Width of the widest layer in hidden widths, if the weights are not counted: a gated MLP with an inner width of four."""
 
@@ -84,13 +87,16 @@ def device_context(gpu: Gpu) -> BudgetPart:
     profile = runtime_profile()
     context = profile.estimate(f"context.{_CONTEXTS.get(gpu.vendor.lower(), 'other')}")
     kernels = profile.estimate("kernels")
+    driver, loaded = ((one.low, one.expected, one.high) for one in (context, kernels))
+    low, expected, high = (int(first + second) for first, second in zip(driver, loaded, strict=True))
     return BudgetPart(
         name="context",
         section=Section.OVERHEAD,
-        low=int(context.low + kernels.low),
-        expected=int(context.expected + kernels.expected),
-        high=int(context.high + kernels.high),
+        low=low,
+        expected=expected,
+        high=high,
         source=f"{context.source}; {kernels.source}",
+        steps=(step("context", _CONTEXT, (low, expected, high), driver_context=driver, loaded_kernels=loaded),),
     )
 
 
@@ -139,14 +145,10 @@ def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, dtype: s
     copies, logit = profile.estimate("activation.hidden_copies"), profile.estimate("activation.logit_bytes")
     width, element_bytes = model_width(rules, model, parallel), rules.weight_format(model, dtype).bits // 8
     logits = rows * -(-(model.vocab_size or 0) // (1 if rules.gathers_logits else parallel.tp))
+    hidden_copies, logit_bytes = ((one.low, one.expected, one.high) for one in (copies, logit))
     low, expected, high = (
-        int(element_bytes * count * (hidden_copies * (model.hidden_size or 0) + width) + logits * logit_bytes)
-        for count, hidden_copies, logit_bytes in zip(
-            tokens,
-            (copies.low, copies.expected, copies.high),
-            (logit.low, logit.expected, logit.high),
-            strict=True,
-        )
+        int(element_bytes * count * (each * (model.hidden_size or 0) + width) + logits * size)
+        for count, each, size in zip(tokens, hidden_copies, logit_bytes, strict=True)
     )
     token_range = " to ".join(f"{count:,}" for count in dict.fromkeys((tokens[0], tokens[2])))
     return BudgetPart(
@@ -156,4 +158,18 @@ def forward(opened: Opened, tokens: tuple[int, int, int], rows: int, *, dtype: s
         expected=expected,
         high=high,
         source=f"{token_range} tokens at once, {rows:,} rows of logits; {copies.source}",
+        steps=(
+            step(
+                "activations",
+                _FORWARD,
+                (low, expected, high),
+                element_bytes=element_bytes,
+                forward_tokens=tokens,
+                hidden_copies=hidden_copies,
+                hidden_size=model.hidden_size or 0,
+                inner_width=width,
+                logits=logits,
+                logit_bytes=logit_bytes,
+            ),
+        ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition
@@ -44,7 +45,7 @@ class PoolInfo:
 
     ``tokens`` is the figure of the log, ``max_seq`` the longest sequence that one request could have, ``max_requests`` how many
     requests of ``seq`` tokens fit at once. ``fits`` says whether one request fits, ``message`` why not, in the engine's own words,
-    and ``requires`` what must be set beside, for the engine to start.
+    and ``requires`` what must be set beside, for the engine to start. ``steps`` say how the figures come about.
     """
 
     budget_bytes: int
@@ -64,6 +65,7 @@ class PoolInfo:
     message: str | None
     requires: tuple[Try, ...]
     definition: Definition
+    steps: tuple[Step, ...] = ()
 
     def holds(self, requests: int) -> bool:
         """Whether so many requests of the planned length fit at once."""

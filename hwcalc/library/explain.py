@@ -1,20 +1,19 @@
-"""Where every byte comes from: for each kind of layer the formula, the model's numbers, and the result.
+"""Where every byte comes from: formula, numbers and result of each part of a plan.
 
-The numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the engine's own rule is shown
-instead.
+For each kind of layer the numbers multiply to the planned bytes. If the bytes of a tensor are not a product of its dimensions, the
+engine's own rule is shown instead. The other parts are in :mod:`hwcalc.library.explain_memory` and its neighbours.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
-from hwcalc.formulas.frozen import frozen
-from hwcalc.library.plan import plan
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
@@ -24,6 +23,9 @@ __all__ = ["Explanation", "KindExplanation", "TensorExplanation", "explain", "ex
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from hwcalc.engines.base import Opened
+    from hwcalc.formulas import LayerKind
+    from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
     from hwcalc.library.keywords import PlanOptions
     from hwcalc.library.load import ModelLike
 
@@ -33,7 +35,11 @@ _BRACKETS = re.compile(r"\([^()]*\)")
 
 @frozen
 class TensorExplanation:
-    """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``."""
+    """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``.
+
+    Where an engine keeps blocks, ``block_formula`` = ``block_numbers`` says what one block of one layer takes on a GPU. Both are empty if
+    the engine pads it.
+    """
 
     name: str
     dtype: str
@@ -43,6 +49,8 @@ class TensorExplanation:
     bytes_per_layer: int
     count: int
     bytes: int
+    block_formula: str = ""
+    block_numbers: str = ""
 
 
 @frozen
@@ -62,24 +70,90 @@ class KindExplanation:
 
 @frozen
 class Explanation:
-    """A plan, and an explanation of each kind of its layers."""
+    """A plan, an explanation of each kind of its layers, and one of everything else.
+
+    ``sections`` are those of :data:`~hwcalc.library.explained.SECTIONS` that are known: without hardware there are only weights.
+    ``limits`` are the answers of the solvers, ``quoted`` the formulas that are often quoted and wrong for this model, and ``symbols`` says
+    what every symbol means.
+    """
 
     plan: Plan
     kinds: tuple[KindExplanation, ...]
+    sections: tuple[ExplainedSection, ...]
+    limits: tuple[ExplainedLimit, ...]
+    quoted: tuple[QuotedFormula, ...]
+    symbols: tuple[Symbol, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan's JSON document with one more key, ``explain``."""
-        return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds]}
+        """The plan's JSON document with further keys: ``explain`` for the kinds, and ``sections``, ``limits``, ``quoted``, ``symbols``."""
+        more = {name: document_of(getattr(self, name)) for name in ("sections", "limits", "quoted", "symbols")}
+        return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds], **more}
+
+    def only(self, names: Collection[str]) -> Explanation:
+        """The explanation with these sections alone."""
+        from hwcalc.library.symbols import symbols_in
+
+        kept = replace(
+            self,
+            kinds=self.kinds if "cache" in names else (),
+            sections=tuple(section for section in self.sections if section.name in names),
+            limits=self.limits if "limits" in names else (),
+            quoted=self.quoted if "quoted" in names else (),
+        )
+        return replace(kept, symbols=symbols_in(_formulas(kept.kinds, kept.sections, kept.quoted)))
 
 
 def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
     """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
-    return explained(plan(model, **options))
+    from hwcalc.library.plan import load_request
+    from hwcalc.planner.asked import take_options
+    from hwcalc.planner.context import open_request
+    from hwcalc.planner.effects import without_effect
+    from hwcalc.planner.plan import plan_opened
+
+    _, asked = take_options("explain", options)
+    spec, request = load_request(model, asked)
+    opened = open_request(spec, **request)
+    return explained(plan_opened(opened, without_effect(request)), opened)
 
 
-def explained(plan: Plan) -> Explanation:
-    """An explanation of every layer group of a plan, in the plan's order."""
-    return Explanation(plan=plan, kinds=tuple(_kind(layer, tensors, plan) for layer, tensors in stored(plan)))
+def explained(plan: Plan, opened: Opened) -> Explanation:
+    """An explanation of a plan. ``opened`` is the request that was planned."""
+    from hwcalc.library import explain_limits, explain_memory
+    from hwcalc.library.often_quoted import often_quoted
+    from hwcalc.library.symbols import symbols_in
+
+    found = (
+        explain_memory.weights(plan, opened),
+        explain_memory.activations(plan),
+        explain_memory.overhead(plan),
+        explain_memory.pool(plan),
+        explain_memory.verdict(plan, opened),
+        explain_limits.speed(plan),
+    )
+    objects = [*(group.kind for group in opened.stack.groups), None]
+    kinds = tuple(_kind(layer, tensors, plan, opened, one) for (layer, tensors), one in zip(stored(plan), objects, strict=False))
+    sections, quoted = tuple(section for section in found if section is not None), often_quoted(plan, opened)
+    return Explanation(
+        plan=plan,
+        kinds=kinds,
+        sections=sections,
+        limits=explain_limits.limits(plan, opened),
+        quoted=quoted,
+        symbols=symbols_in(_formulas(kinds, sections, quoted)),
+    )
+
+
+def _formulas(
+    kinds: Iterable[KindExplanation], sections: Iterable[ExplainedSection], quoted: Iterable[QuotedFormula]
+) -> Iterator[str]:
+    """Every formula and every dimension, in the order in which a reader meets them."""
+    for kind in kinds:
+        yield from kind.dims
+        for tensor in kind.tensors:
+            yield from (tensor.formula, tensor.block_formula)
+    yield from (figure.formula for section in sections for figure in section.figures)
+    yield from (one.formula for one in quoted)
 
 
 def kind_title(kind: str) -> str:
@@ -105,7 +179,9 @@ def stored(plan: Plan) -> list[tuple[LayerInfo | None, tuple[TensorInfo, ...]]]:
     return out
 
 
-def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) -> KindExplanation:
+def _kind(
+    layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan, opened: Opened, layer_kind: LayerKind | None
+) -> KindExplanation:
     kind = KINDS.get(layer.kind) if layer is not None else None
     dims = layer.dims if layer is not None else {}
     why = "What the engine keeps beside the layers."
@@ -118,13 +194,13 @@ def _kind(layer: LayerInfo | None, tensors: tuple[TensorInfo, ...], plan: Plan) 
         layers=layer.layers if layer is not None else LayerNumbers(),
         count=layer.count if layer is not None else 1,
         dims=dims,
-        tensors=tuple(_tensor(tensor, dims, plan) for tensor in tensors),
+        tensors=tuple(_tensor(tensor, dims, plan, _block(tensor, plan, opened, layer_kind)) for tensor in tensors),
         bytes=sum(tensor.bytes for tensor in tensors),
         source=kind.source if kind is not None else plan.request.engine,
     )
 
 
-def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan) -> TensorExplanation:
+def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, block: tuple[str, str]) -> TensorExplanation:
     per_layer = tensor.bytes // tensor.count
     formula, numbers = (tensor.rule or "").replace(" x ", f" {TIMES} "), ""
     if tensor.rule is None:
@@ -139,7 +215,26 @@ def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan) -> T
         bytes_per_layer=per_layer,
         count=tensor.count,
         bytes=tensor.bytes,
+        block_formula=block[0],
+        block_numbers=block[1],
     )
+
+
+def _block(tensor: TensorInfo, plan: Plan, opened: Opened, kind: LayerKind | None) -> tuple[str, str]:
+    """Formula and numbers of a block of one layer on a GPU, if it is tokens x the bytes of each; otherwise empty."""
+    page, roles = tensor.shape[-1], opened.dtypes.roles
+    groups = (group for group in plan.cache.groups if group.page_bytes == page and set(tensor.layers) <= set(group.layers))
+    group = next(groups, None)
+    if group is None or kind is None or tensor.rule is None:
+        return "", ""
+    kept = kind.shard(opened.request.parallel.tp).tensors()
+    row = sum(one.bytes_per_position(roles[one.role]) for one in kept)
+    if group.block_size * row != page or any(roles[one.role].block_elements != 1 for one in kept):
+        return "", ""
+    names = [f" {TIMES} ".join([*map(_factor, one.axes), f"{roles[one.role].block_bytes} B"]) for one in kept]
+    numbers = [f" {TIMES} ".join([*(f"{size:,}" for size in one.shape), f"{roles[one.role].block_bytes} B"]) for one in kept]
+    formula, values = (" + ".join(parts) if len(parts) == 1 else f"({' + '.join(parts)})" for parts in (names, numbers))
+    return f"block_size {TIMES} {formula}", f"{group.block_size:,} {TIMES} {values}"
 
 
 def _meaning(dtype: DType | None) -> str:

@@ -324,7 +324,7 @@ class _Adviser:
             settings["engine_options"] = {**self.opened.request.options, **settings["engine_options"]}
         numbers = settings.keys() & {"seq", "batch"}
         gain = "" if numbers else self._gain(offer, before)
-        effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably")))
+        effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably fits")))
         return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
 
     def _gain(self, offer: Offer, before: int) -> str:

@@ -109,6 +109,9 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
 
     return BudgetInfo(
         total_bytes=budget.total_bytes,
+        total_low_bytes=budget.total_low_bytes,
+        total_high_bytes=budget.total_high_bytes,
+        utilization=budget.utilization,
         requested_bytes=budget.requested_bytes,
         margin_bytes=budget.margin_bytes,
         parts=tuple(

@@ -24,6 +24,7 @@ from hwcalc.planner.result import (
     WeightPart,
     WeightsInfo,
 )
+from hwcalc.planner.stored_weights import StoredWeights
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
@@ -165,14 +166,31 @@ def _estimate(weights: Weights, scheme: Scheme | None, unquantized: WeightFormat
 
 
 def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> WeightPart:
+    stored: dict[WeightFormat, list[int]] = {}
     if scheme is None:
-        size = block.count * sum(unquantized.bytes(weight) for weight in block.weights)
+        stored[unquantized] = [block.elements, block.count * sum(unquantized.bytes(weight) for weight in block.weights)]
     else:
-        size = sum(scheme.bytes(block, weight, unquantized) for weight in block.weights)
+        for weight in block.weights:
+            for count, form in scheme.formats(block, weight, unquantized):
+                sums = stored.setdefault(form, [0, 0])
+                sums[0] += count * weight.elements
+                sums[1] += count * form.bytes(weight)
+    formats = tuple(
+        StoredWeights(
+            format=form.name,
+            bits=form.bits,
+            parameters=parameters,
+            scale_bytes=size - -(-parameters * form.bits // 8),
+            bytes=size,
+        )
+        for form, (parameters, size) in stored.items()
+        if size
+    )
     return WeightPart(
         kind=block.kind,
         part=block.part.value,
         count=block.count,
         parameters=block.elements,
-        bytes=size,
+        bytes=sum(one.bytes for one in formats),
+        formats=formats,
     )

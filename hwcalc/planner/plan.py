@@ -276,5 +276,7 @@ def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:
             total=parameters.total, active=parameters.active, mtp=parameters.mtp, definition=parameters.definition
         ),
         max_position_embeddings=model.max_position_embeddings,
+        hidden_size=model.hidden_size,
+        vocab_size=model.vocab_size,
         dtype=model.dtype,
     )

@@ -11,10 +11,12 @@ from typing import Any, Final
 
 from hwcalc.documents import document_of
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
+from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 
 __all__ = [
     "NO_VERDICT",
@@ -125,6 +127,8 @@ class ModelInfo:
     layers: tuple[LayerInfo, ...]
     parameters: ParametersInfo
     max_position_embeddings: int | None
+    hidden_size: int | None
+    vocab_size: int | None
     dtype: str | None
 
 
@@ -200,33 +204,6 @@ class CacheInfo:
 
 
 @frozen
-class WeightPart:
-    """One kind of block: how many layers have it, its parameters, and what they take. ``mtp`` is not in the total."""
-
-    kind: str
-    part: str
-    count: int
-    parameters: int
-    bytes: int
-
-
-@frozen
-class WeightsInfo:
-    """What the weights take. ``exact`` is the checkpoint's own figure, ``estimate`` parameters x format.
-
-    Null is unknown. ``high`` counts the multi-token-prediction layers of the checkpoint as well.
-    """
-
-    bytes: int | None
-    low: int | None
-    high: int | None
-    definition: Definition
-    source: str
-    format: str
-    parts: tuple[WeightPart, ...]
-
-
-@frozen
 class CacheShare:
     """The cache as it stands in the sum."""
 
@@ -271,7 +248,7 @@ class BudgetPartInfo:
     """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from.
 
     ``section`` is the line of the sum that it belongs to: weights, activations or overhead; ``definition`` is exact, estimate or
-    measured.
+    measured. ``steps`` say how the bytes come about; without any they are the source's own figure.
     """
 
     name: str
@@ -281,16 +258,21 @@ class BudgetPartInfo:
     high: int
     source: str
     definition: Definition
+    steps: tuple[Step, ...]
 
 
 @frozen
 class BudgetInfo:
     """What a GPU has left for the cache: what may be used of what programs see, minus the parts.
 
-    ``margin_bytes`` is left alone on purpose and not in ``requested_bytes``.
+    ``margin_bytes`` is left alone on purpose and not in ``requested_bytes``, which is ``utilization`` of ``total_bytes``, rounded up, less
+    the margin.
     """
 
     total_bytes: int
+    total_low_bytes: int
+    total_high_bytes: int
+    utilization: float
     requested_bytes: int
     margin_bytes: int
     parts: tuple[BudgetPartInfo, ...]
@@ -377,7 +359,7 @@ class SpeedInfo:
     ``memory bandwidth`` or ``compute``. Bytes and operations are those of one tensor-parallel rank, its pipeline stages added up:
     weights and caches that a step reads (with several pipeline stages, a step of one of the parts that the batch is split into).
     ``definition`` is ``bound`` (by the profile's peak), ``measured`` (by the bandwidth that the user's own machine reached) or
-    ``unknown``.
+    ``unknown``. ``steps`` say how the figures come about.
     """
 
     definition: Definition
@@ -391,6 +373,7 @@ class SpeedInfo:
     flops_per_step: int | None
     prefill_flops: int | None
     source: str
+    steps: tuple[Step, ...]
 
 
 @frozen

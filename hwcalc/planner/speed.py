@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.calibration import measurements
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import ALONE, Parallel
+from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
+from hwcalc.planner.speed_steps import fastest, time_steps, weight_step
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
@@ -94,9 +96,9 @@ def speed_bound(
         encoder_tokens=encoder_tokens,
         selected=_selected(stack),
     )
-    step = _decode_step(_step(shares), caches, batch, parallel)
+    step_work = _decode_step(_step(shares), caches, batch, parallel)
     prompt = _prompt(shares, caches, parallel)
-    step_s, bound_by = step.seconds(gpu, bandwidth)
+    step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(
         definition=Definition.BOUND if measured is None else Definition.MEASURED,
@@ -105,13 +107,14 @@ def speed_bound(
         bound_by=bound_by,
         prefill_s_bound=None if prefill_s is None else prefill_s / parallel.pp,
         prefill_bound_by=prefill_by,
-        weight_bytes_per_step=int(step.weight_bytes),
-        cache_bytes_per_step=int(step.cache_bytes),
-        flops_per_step=int(sum(step.flops.values())),
+        weight_bytes_per_step=int(step_work.weight_bytes),
+        cache_bytes_per_step=int(step_work.cache_bytes),
+        flops_per_step=int(sum(step_work.flops.values())),
         prefill_flops=int(sum(prompt.flops.values())),
+        steps=_steps(step_work, prompt, gpu, bandwidth, batch=batch, pp=parallel.pp),
         source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
     )
-    return Noted(bound, (*notes, *_unknown(gpu, {*step.flops, *prompt.flops}, bandwidth)))
+    return Noted(bound, (*notes, *_unknown(gpu, {*step_work.flops, *prompt.flops}, bandwidth)))
 
 
 Flops = dict[tuple[str, ...], float]
@@ -142,9 +145,20 @@ class _Caches:
 class _Work:
     """The bytes that one rank reads, and the operations that it computes."""
 
-    weight_bytes: float
-    cache_bytes: float
+    weights_read: tuple[tuple[Use, float], ...]
+    sequences: float
+    cache_bytes_each: float
     flops: Flops
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of weights of all uses."""
+        return sum(size for _, size in self.weights_read)
+
+    @property
+    def cache_bytes(self) -> float:
+        """Bytes of cache of all sequences."""
+        return self.sequences * self.cache_bytes_each
 
     def seconds(self, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
         """The time for reading or for computing, whichever is longer, and which it is."""
@@ -160,8 +174,11 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
     attention = _attention_rates(caches.roles)
     flops[attention] = flops.get(attention, 0) + each * caches.flops(decode_flops)
     return _Work(
-        weight_bytes=sum(_on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts) for share in shares),
-        cache_bytes=each * caches.bytes_read / parallel.dcp,
+        weights_read=tuple(
+            (share.use, _on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts)) for share in shares
+        ),
+        sequences=each,
+        cache_bytes_each=caches.bytes_read / parallel.dcp,
         flops=flops,
     )
 
@@ -171,8 +188,31 @@ def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) 
     flops = _prompt_flops(shares, tp, experts, caches.seq, caches.encoder_tokens)
     attention = _attention_rates(caches.roles)
     flops[attention] = flops.get(attention, 0) + caches.flops(prefill_flops)
-    size = sum(_on_rank(share, share.touched_bytes(caches.seq), tp, experts) for share in shares)
-    return _Work(weight_bytes=size, cache_bytes=0, flops=flops)
+    read = tuple((share.use, _on_rank(share, share.touched_bytes(caches.seq), tp, experts)) for share in shares)
+    return _Work(weights_read=read, sequences=1, cache_bytes_each=0, flops=flops)
+
+
+def _steps(decode: _Work, prompt: _Work, gpu: Gpu, bandwidth: float | None, *, batch: int, pp: int) -> tuple[Step, ...]:
+    """How the bounds of a decode step and of a prompt come about."""
+    weights = weight_step("weight_bytes", decode.weights_read)
+    cache = step(
+        "cache_bytes",
+        "sequences x cache_bytes_each",
+        decode.cache_bytes,
+        sequences=decode.sequences,
+        cache_bytes_each=decode.cache_bytes_each,
+    )
+    sizes = {"weight_bytes": decode.weight_bytes, "cache_bytes": decode.cache_bytes}
+    steps = (weights, cache, *time_steps("step", sizes, decode.flops, gpu, bandwidth))
+    if steps[-1].name == "step_s" and steps[-1].expected:
+        seconds = steps[-1].expected
+        steps += (step("decode_tokens_per_s", "batch / step_s", batch / seconds, unit="tokens/s", batch=batch, step_s=seconds),)
+    sizes = {"prompt_weight_bytes": prompt.weight_bytes}
+    steps += (weight_step("prompt_weight_bytes", prompt.weights_read), *time_steps("prompt", sizes, prompt.flops, gpu, bandwidth))
+    if steps[-1].name == "prompt_s" and pp > 1:
+        seconds = steps[-1].expected
+        steps += (step("prefill_s", "prompt_s / pp", seconds / pp, unit="s", prompt_s=seconds, pp=pp),)
+    return steps
 
 
 def _expert_ranks(parallel: Parallel) -> int:
@@ -270,8 +310,8 @@ def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
 
 def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:
     """Operations per second at the fastest of these rates that is known."""
-    known = [rate for name in rates if (rate := gpu.tflops_dense.get(name)) is not None]
-    return max(known) * 1e12 if known else None
+    found = fastest(gpu, rates)
+    return None if found is None else found[1]
 
 
 def _slower(size: float, flops: Flops, gpu: Gpu, bandwidth: float | None) -> tuple[float | None, str | None]:
@@ -312,4 +352,5 @@ def _no_bound() -> SpeedInfo:
         flops_per_step=None,
         prefill_flops=None,
         source="",
+        steps=(),
     )

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
+from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
+from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, quoted_lines
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
 from hwcalc.report.text import both, exact, layer_words, percent
 from hwcalc.text import TIMES, clean
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 __all__ = ["dimensions", "explain_text", "group_lines", "heading", "result", "steps", "total"]
 
 
 def explain_text(explanation: Explanation, *, color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False) -> str:
-    """Each kind of layer with its formula, its numbers and the result; then the sum."""
-    from rich.console import RenderableType
+    """Each kind of layer with its formula, its numbers and the result, and their sum; then every other part in the same way."""
     from rich.text import Text
 
-    plan, parts = explanation.plan, explanation.kinds
+    plan, told = explanation.plan, Told()
     name, about, shape = model_lines(plan)
     out: list[RenderableType] = [
         Text.assemble((name, "bold"), ("  " + about, "dim")),
@@ -25,7 +31,27 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
         Text(request_line(plan)),
         Text(),
     ]
-    for part in parts:
+    if explanation.kinds:
+        out += _cache(explanation, told)
+    by_name = {section.name: _section(section, told) for section in explanation.sections}
+    by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
+    out += [line for section in SECTIONS for line in by_name.get(section, [])]
+    if not quiet:
+        missing = missing_line(explanation)
+        messages = [*([missing] if missing else []), source_line(plan), *(clean(note.message) for note in plan.notes)]
+        out += hanging([("note", message, "dim") for message in messages])
+    if plan.warnings:
+        out += [*([] if quiet else [Text()]), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
+    return rendered(out, color=color, width=width).rstrip("\n") + "\n"
+
+
+def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
+    """The kinds of layers, the groups that share a pool, and the sum."""
+    from rich.text import Text
+
+    plan = explanation.plan
+    out: list[RenderableType] = []
+    for part in explanation.kinds:
         out.append(Text(heading(part), style="bold cyan"))
         out.append(indented(Text(part.why)))
         if part.dims:
@@ -34,11 +60,12 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
             [
                 (tensor.name if first else "", line, "")
                 for tensor in part.tensors
-                for first, line in zip((True, False), steps(tensor), strict=True)
+                for first, line in zip((True, False, False), steps(tensor), strict=False)
             ]
         )
         out += [
             indented(Text(result(part, plan.cache.total_bytes), style="bold")),
+            *_where(told.of_kind(part)),
             indented(Text(f"source: {part.source}", style="dim")),
             Text(),
         ]
@@ -47,13 +74,58 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
         out += [indented(Text(line)) for line in group_lines(plan)]
         out.append(Text())
     out.append(Text("sum", style="bold cyan"))
-    out += [indented(Text(line)) for line in total(plan, parts)]
-    if not quiet:
-        messages = [source_line(plan), *(clean(note.message) for note in plan.notes)]
-        out += [Text(), *hanging([("note", message, "dim") for message in messages])]
-    if plan.warnings:
-        out += [Text(), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
-    return rendered(out, color=color, width=width)
+    out += [indented(Text(line)) for line in total(plan, explanation.kinds)]
+    return [*out, Text()]
+
+
+def _section(section: ExplainedSection, told: Told) -> list[RenderableType]:
+    from rich.text import Text
+
+    rows: list[tuple[str, str, str]] = []
+    for name, lines, source in figure_lines(section.figures):
+        rows += [(name if first else "", line, "") for first, line in zip((True, *[False] * len(lines)), lines, strict=False)]
+        if source:
+            rows.append(("", f"source: {source}", "dim"))
+    return [
+        Text(section.title, style="bold cyan"),
+        indented(Text(section.about)),
+        *hanging(rows),
+        *(indented(Text(clean(remark))) for remark in section.remarks),
+        *_where(told.of_section(section)),
+        Text(),
+    ]
+
+
+def _limits(explanation: Explanation) -> list[RenderableType]:
+    from rich.text import Text
+
+    if not explanation.limits:
+        return []
+    rows = [(limit.name, limit_line(limit, explanation.plan), "") for limit in explanation.limits]
+    return [Text("limits", style="bold cyan"), indented(Text(LIMITS)), *hanging(rows), Text()]
+
+
+def _quoted(explanation: Explanation, told: Told) -> list[RenderableType]:
+    from rich.text import Text
+
+    if not explanation.quoted:
+        return []
+    rows: list[tuple[str, str, str]] = []
+    for one in explanation.quoted:
+        first, *others = quoted_lines(one, explanation.plan)
+        rows += [(one.subject, first, ""), *(("", line, "") for line in others)]
+    formulas = [one.formula for one in explanation.quoted]
+    return [Text(QUOTED_TITLE, style="bold cyan"), *hanging(rows), *_where(told.first(formulas)), Text()]
+
+
+def _where(symbols: list[tuple[str, str]]) -> list[RenderableType]:
+    """What symbols mean, one a line."""
+    if not symbols:
+        return []
+    wide = max(len(name) for name, _ in symbols)
+    return hanging(
+        [("where" if not number else "", f"{name:{wide}}  {meaning}", "dim") for number, (name, meaning) in enumerate(symbols)]
+    )
 
 
 def group_lines(plan: Plan) -> list[str]:
@@ -94,7 +166,10 @@ def steps(tensor: TensorExplanation) -> list[str]:
         sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
     else:
         sizes = exact(tensor.bytes)
-    return [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    lines = [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    if tensor.block_formula:
+        lines.append(f"a block of a layer on a GPU: {tensor.block_formula} = {tensor.block_numbers}")
+    return lines
 
 
 def result(part: KindExplanation, whole: int) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hwcalc.library.explain import Explanation
+from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_items
+from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, quoted_lines
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
@@ -75,9 +77,18 @@ def _tensors(plan: Plan) -> tuple[Sequence[str], Iterable[Sequence[str]], Iterab
 
 
 def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
-    """One section for each kind of layer, then the sum."""
-    plan, parts = explanation.plan, explanation.kinds
-    out = _head(plan)
+    """One section for each kind of layer, then their sum, and then one for every other part."""
+    plan, told = explanation.plan, Told()
+    out = [*_head(plan), *(_cache(explanation, told) if explanation.kinds else [])]
+    by_name = {section.name: _section(section, told) for section in explanation.sections}
+    by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
+    out += [line for section in SECTIONS for line in by_name.get(section, [])]
+    missing = "" if quiet else missing_line(explanation)
+    return "\n".join([*out, *([f"- {escaped(missing)}\n"] if missing else []), *_foot(plan, quiet=quiet)])
+
+
+def _cache(explanation: Explanation, told: Told) -> list[str]:
+    plan, parts, out = explanation.plan, explanation.kinds, []
     for part in parts:
         out += [f"#### {escaped(heading(part))}\n", f"{escaped(part.why)}\n"]
         if part.dims:
@@ -85,11 +96,53 @@ def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
         for tensor in part.tensors:
             name, *rest = steps(tensor)
             out.append(f"- `{tensor.name}`: {escaped(name)}\n" + "".join(f"  - {escaped(line)}\n" for line in rest))
-        out += [f"{escaped(result(part, plan.cache.total_bytes))}\n", f"Source: {escaped(part.source)}\n"]
+        out += [
+            f"{escaped(result(part, plan.cache.total_bytes))}\n",
+            *_where(told.of_kind(part)),
+            f"Source: {escaped(part.source)}\n",
+        ]
     if plan.cache.groups:
         out += ["#### groups that share the pool\n", *(f"{escaped(line)}\n" for line in group_lines(plan))]
-    out += ["#### sum\n", *(f"{escaped(line)}\n" for line in total(plan, parts)), *_foot(plan, quiet=quiet)]
-    return "\n".join(out)
+    return [*out, "#### sum\n", *(f"{escaped(line)}\n" for line in total(plan, parts))]
+
+
+def _section(section: ExplainedSection, told: Told) -> list[str]:
+    items = []
+    for name, lines, source in figure_lines(section.figures):
+        more = [*lines, *([f"source: {source}"] if source else [])]
+        items.append(_item(name, more))
+    return [
+        f"#### {escaped(section.title)}\n",
+        f"{escaped(section.about)}\n",
+        "".join(items),
+        *(f"{escaped(remark)}\n" for remark in section.remarks),
+        *_where(told.of_section(section)),
+    ]
+
+
+def _limits(explanation: Explanation) -> list[str]:
+    if not explanation.limits:
+        return []
+    items = [f"- {limit.name}: {escaped(limit_line(limit, explanation.plan))}\n" for limit in explanation.limits]
+    return ["#### limits\n", f"{LIMITS}\n", "".join(items)]
+
+
+def _quoted(explanation: Explanation, told: Told) -> list[str]:
+    if not explanation.quoted:
+        return []
+    items = [_item(one.subject, quoted_lines(one, explanation.plan)) for one in explanation.quoted]
+    formulas = [one.formula for one in explanation.quoted]
+    return [f"#### {QUOTED_TITLE}\n", "".join(items), *_where(told.first(formulas))]
+
+
+def _item(name: str, lines: list[str]) -> str:
+    first, *others = lines
+    return f"- **{escaped(name)}**: {escaped(first)}\n" + "".join(f"  - {escaped(line)}\n" for line in others)
+
+
+def _where(symbols: list[tuple[str, str]]) -> list[str]:
+    """What symbols mean, as a list."""
+    return ["where\n", "".join(f"- `{name}`: {escaped(meaning)}\n" for name, meaning in symbols)] if symbols else []
 
 
 def _head(plan: Plan) -> list[str]:

@@ -42,7 +42,6 @@ def json_schema(document: str) -> dict[str, Any]:
         return check_file_schema()
     from hwcalc.check.result import CheckDocument
     from hwcalc.library.compare import Comparison
-    from hwcalc.library.explain import KindExplanation
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.offers import Recommendation
     from hwcalc.planner.result import Plan
@@ -73,10 +72,7 @@ def json_schema(document: str) -> dict[str, Any]:
     }
     schema = _of(classes[document])
     if document == "explain":
-        part = _of(KindExplanation)
-        schema["$defs"] |= part.pop("$defs", {}) | {"KindExplanation": part}
-        schema["properties"]["explain"] = {"type": "array", "items": {"$ref": "#/$defs/KindExplanation"}}
-        schema["required"].append("explain")
+        _add_explanation(schema)
     if document == "diff":
         # The only number of this document that may be negative.
         for choice in schema["$defs"]["Change"]["properties"]["difference"]["anyOf"]:
@@ -87,6 +83,25 @@ def json_schema(document: str) -> dict[str, Any]:
         "title": f"kvplan {document}",
         **{key: value for key, value in schema.items() if key != "title"},
     }
+
+
+def _add_explanation(schema: dict[str, Any]) -> None:
+    """Add the keys of an explanation to the schema of a plan."""
+    from hwcalc.library.explain import KindExplanation
+    from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
+
+    lists: dict[str, type] = {
+        "explain": KindExplanation,
+        "sections": ExplainedSection,
+        "limits": ExplainedLimit,
+        "quoted": QuotedFormula,
+        "symbols": Symbol,
+    }
+    for key, class_ in lists.items():
+        part = _of(class_)
+        schema["$defs"] |= part.pop("$defs", {}) | {class_.__name__: part}
+        schema["properties"][key] = {"type": "array", "items": {"$ref": f"#/$defs/{class_.__name__}"}}
+        schema["required"].append(key)
 
 
 def _of(class_: type) -> dict[str, Any]:
@@ -103,6 +118,7 @@ _SIGNED: Final = {
     "Fit": frozenset({"headroom_bytes"}),
     "Compared": frozenset({"difference_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),
+    "ExplainedFigure": frozenset({"result", "low", "high"}),
 }
 """Class -> fields that may be negative, such as the headroom when the weights alone do not fit."""
 

@@ -22,6 +22,7 @@ from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.engines.vllm import formats, versions
 from hwcalc.engines.vllm.buffers import pool_buffers
 from hwcalc.engines.vllm.command import flag_text, serve
+from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
 from hwcalc.engines.vllm.layout import LayerCache
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
@@ -151,10 +152,11 @@ class Vllm(Engine):
         return of_vllm(opened).settings.sequences * opened.request.parallel.dp, "max_num_seqs"
 
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
-        """Computed from the layout, if the layout and the batch are the same at every length."""
+        """Computed from the layout, if the layout and the batch are the same at every length. By default V0's batch is a whole prompt."""
         planned = of_vllm(opened)
         settings, layout = planned.settings, planned.layout
-        if layout.depends_on_length or not any(layout.stage_bytes):
+        by_prompt = runs_v0(opened.version) and "max_num_batched_tokens" not in opened.request.options
+        if layout.depends_on_length or by_prompt or not any(layout.stage_bytes):
             return None
         usable = usable_blocks(layout, settings, budget_bytes)
         own = usable // layout.schedulers // ceil_div(opened.request.replica_batch, layout.schedulers)
@@ -188,14 +190,13 @@ class Vllm(Engine):
         return Noted(plan_pool(layout, settings, budget_bytes, opened.tokens, longest), notes)
 
     def holds(self, opened: Opened, budget_bytes: int) -> bool:
-        """The same answer as :meth:`PoolInfo.holds`, without planning the pool: the blocks of all requests and the null block must fit."""
+        """The same answer as :meth:`PoolInfo.holds`, without planning the pool: each scheduler has the blocks of its requests."""
         planned = of_vllm(opened)
-        settings, blocks = planned.settings, planned.blocks
-        return budget_bytes >= 0 and all(
-            (settings.override or budget_bytes // size) > blocks * opened.request.replica_batch
-            for size in planned.layout.stage_bytes
-            if size
-        )
+        layout = planned.layout
+        if budget_bytes < 0 or not any(layout.stage_bytes):
+            return budget_bytes >= 0
+        own = usable_blocks(layout, planned.settings, budget_bytes) // layout.schedulers
+        return own >= planned.blocks * ceil_div(opened.request.replica_batch, layout.schedulers)
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         """Within a family the budget depends only on the largest batch."""

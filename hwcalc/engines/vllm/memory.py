@@ -21,6 +21,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import is_on
 from hwcalc.engines.rank_weights import RankBytes
 from hwcalc.engines.request import Request
+from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
@@ -198,8 +199,27 @@ def rotary_parts(model: ModelSpec) -> tuple[BudgetPart, ...]:
     if not numbers:
         return ()
     each = runtime_profile().estimate("rotary_bytes")
-    low, expected, high = (int(numbers * size) for size in (each.low, each.expected, each.high))
-    return (BudgetPart(name="rotary table", section=Section.OVERHEAD, low=low, expected=expected, high=high, source=each.source),)
+    sizes = (each.low, each.expected, each.high)
+    low, expected, high = (int(numbers * size) for size in sizes)
+    table = step(
+        "rotary table",
+        "max_position_embeddings x rotated_width x rotary_bytes",
+        (low, expected, high),
+        max_position_embeddings=model.max_position_embeddings or 0,
+        rotated_width=max(widths, default=0),
+        rotary_bytes=sizes,
+    )
+    return (
+        BudgetPart(
+            name="rotary table",
+            section=Section.OVERHEAD,
+            low=low,
+            expected=expected,
+            high=high,
+            source=each.source,
+            steps=(table,),
+        ),
+    )
 
 
 def _check_free(budget: Budget) -> tuple[Note, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.costs import estimated
 from hwcalc.engines.request import Parallel
+from hwcalc.engines.steps import step
 from hwcalc.engines.vllm.runner import has_states
 from hwcalc.formulas import SparseIndexer
 from hwcalc.profiles.engines import vllm_profile
@@ -54,13 +55,17 @@ def graphs(model: ModelSpec, version: str, left: int, speculation: Speculation |
         return estimated("CUDA graphs", Section.OVERHEAD, profile.estimate("graphs.attention", version))
     graph, count = profile.estimate("graphs.state_graph", version), profile.estimate("graphs.state_graphs", version)
     share = profile.estimate("graphs.state_share", version)
+    sizes, counts = ((one.low, one.expected, one.high) for one in (graph, count))
+    low, expected, high = (int(size * number) for size, number in zip(sizes, counts, strict=True))
+    high = max(high, int(max(0, left) * share.high))
     return BudgetPart(
         name="CUDA graphs",
         section=Section.OVERHEAD,
-        low=int(graph.low * count.low),
-        expected=int(graph.expected * count.expected),
-        high=max(int(graph.high * count.high), int(max(0, left) * share.high)),
+        low=low,
+        expected=expected,
+        high=high,
         source=f"{graph.source}; {share.source}",
+        steps=(step("CUDA graphs", "graph_bytes x graphs", (low, expected, high), graph_bytes=sizes, graphs=counts),),
     )
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
+from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.groups import BlockGroup
 from hwcalc.engines.vllm.layout import PoolLayout
 from hwcalc.engines.vllm.rules import Rules
@@ -38,16 +39,18 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
     logged = budget // layout.stage_bytes[0] if layout.rules.logs_own_blocks and settings.override is None else blocks
     concurrency = float(logged / _logged_blocks(layout, length))
     is_full = len(layout.groups) == 1 and isinstance(layout.groups[0].specs[0], FullSpec)
+    tokens = _logged(layout, settings, logged, concurrency, length)
+    requests = layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request)
     return PoolInfo(
         budget_bytes=budget,
-        tokens=_logged(layout, settings, logged, concurrency, length) if fits else None,
+        tokens=tokens if fits else None,
         bytes_per_token=max(stages) // (layout.block_size * settings.dcp) if is_full else None,
         blocks=blocks,
         block_size=layout.block_size,
         bytes_per_block=max(stages),
         blocks_per_request=per_request,
         max_concurrency=concurrency if fits else None,
-        max_requests=layout.schedulers * (usable_blocks(layout, settings, budget) // layout.schedulers // per_request),
+        max_requests=requests,
         max_seq=_longest(layout, settings, budget, bound),
         swa_tokens=None,
         state_slots=None,
@@ -56,7 +59,70 @@ def plan_pool(layout: PoolLayout, settings: VllmSettings, budget: int, length: i
         message=message,
         requires=_mamba_limit(layout, settings, blocks) if fits else (),
         definition=Definition.ENGINE,
+        steps=(
+            *_block_steps(layout, settings, budget, length),
+            *(_logged_steps(layout, settings, logged, (concurrency, tokens), length) if fits else ()),
+        ),
     )
+
+
+def _block_steps(layout: PoolLayout, settings: VllmSettings, budget: int, length: int) -> tuple[Step, ...]:
+    """How many blocks there are, how many of them requests may take, and how many requests they hold."""
+    size, usable, per_request = max(layout.stage_bytes), usable_blocks(layout, settings, budget), layout.total_blocks(length)
+    blocks = budget // size if settings.override is None else settings.override
+    made = step("blocks", "floor(budget / bytes_per_block)", blocks, unit="blocks", budget=budget, bytes_per_block=size)
+    if settings.override is not None:
+        made = step("blocks", "num_gpu_blocks_override", blocks, unit="blocks", num_gpu_blocks_override=blocks)
+    held = "floor(usable_blocks / blocks_per_request)"
+    if layout.schedulers > 1:
+        held = "schedulers x floor(floor(usable_blocks / schedulers) / blocks_per_request)"
+    return (
+        made,
+        step(
+            "usable_blocks",
+            "max(0, blocks - null_block)",
+            usable,
+            unit="blocks",
+            blocks=blocks,
+            null_block=int(layout.rules.engine == "V1"),
+        ),
+        step(
+            "max_requests",
+            held,
+            layout.schedulers * (usable // layout.schedulers // per_request),
+            unit="requests",
+            schedulers=layout.schedulers,
+            usable_blocks=usable,
+            blocks_per_request=per_request,
+        ),
+    )
+
+
+def _logged_steps(
+    layout: PoolLayout, settings: VllmSettings, blocks: int, figures: tuple[float, int], length: int
+) -> tuple[Step, ...]:
+    """The concurrency and the tokens that the log prints. In releases that log the blocks of the first stage, ``blocks`` are those."""
+    concurrency, tokens = figures
+    name = "logged_blocks" if layout.rules.logs_own_blocks else "blocks"
+    if layout.rules.concurrency == "length":
+        times = f"{name} x block_size / seq"
+        sizes: dict[str, int] = {name: blocks, "block_size": layout.block_size, "seq": length}
+    else:
+        times = f"{name} / blocks_per_request"
+        sizes = {name: blocks, "blocks_per_request": int(_logged_blocks(layout, length))}
+    first = step("max_concurrency", times, concurrency, unit="x", **sizes)
+    if layout.rules.logged_tokens == "request":
+        return first, step("tokens", f"floor({times} x seq)", tokens, unit="tokens", **sizes | {"seq": length})
+    groups = len(layout.stage_groups[0])
+    each = tokens // (blocks // groups) if blocks >= groups else 0
+    second = step(
+        "tokens",
+        f"floor({name} / groups) x group_tokens",
+        tokens,
+        unit="tokens",
+        **{name: blocks, "groups": groups, "group_tokens": each},
+    )
+    return first, second
 
 
 def usable_blocks(layout: PoolLayout, settings: VllmSettings, budget: int) -> int:

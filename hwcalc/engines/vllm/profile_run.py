@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.request import Parallel
+from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.defaults import batch_is_chunked, runs_v0
 from hwcalc.engines.vllm.rules import rules_of
 from hwcalc.engines.vllm.runner import runs_second_runner
@@ -32,7 +33,11 @@ _UNCOUNTED_WIDTH: Final = 12
 _WIDE: Final = 4
 """Bytes of a number in fp32."""
 
-Ends = tuple[int, int, int]
+_FORWARD: Final = "element_bytes x forward_tokens x (hidden_copies x hidden_size + inner_width)"
+_EXPERTS: Final = "element_bytes x expert_tokens x experts_per_token x expert_numbers x expert_share"
+_SAMPLER: Final = (
+    "element_bytes x hidden_size x (forward_tokens + hidden_rows) + logits x sampler_bytes + buffer_rows x vocab_size x 4"
+)
 
 
 @frozen
@@ -54,30 +59,46 @@ def activation_parts(model: ModelSpec, run: ProfileRun) -> tuple[BudgetPart, ...
     1,024 rows of 128,256 logits take 14 bytes each from 0.17 on, and a buffer of 132 rows in fp32; beside 8,192 hidden states of 4,096
     and twice the chosen rows these are 1.885 GiB with the workspace of cuBLAS, and Llama-3.1-8B logs 1.89.
     """
-    forward, experts = _forward(model, run), _experts(model, run)
-    sampled = _sampling(model, run)
+    steps = _forward(model, run), _experts(model, run), _sampling(model, run)
+    forward, experts, sampled = ((each.low, each.expected, each.high) for each in steps)
     kept = rules_of(planned_version(run.version)).expert_buffers_kept
     peak = [
-        (buffers if kept else 0) + max(passed + (0 if kept else buffers), sampling)
+        int((buffers if kept else 0) + max(passed + (0 if kept else buffers), sampling))
         for passed, buffers, sampling in zip(forward, experts, sampled, strict=True)
     ]
     chunked = runs_v0(run.version) and batch_is_chunked(run.seq, run.tokens)
     if run.parallel.pp > 1 or chunked:
         # Only the last stage samples. V0 was seen to sample nothing where prompts go in chunks.
-        peak[0] = forward[0] + (0 if kept else experts[0])
+        peak[0] = int(forward[0] + (0 if kept else experts[0]))
     if chunked:
-        peak[1] = forward[1] + experts[1]
+        peak[1] = int(forward[1] + experts[1])
     rows = 0 if chunked else run.rows
     copies = vllm_profile().estimate("activation.hidden_copies", run.version)
+    ends = min(peak), min(peak[1], peak[2]), max(peak)
     main = BudgetPart(
         name="activations",
         section=Section.ACTIVATIONS,
-        low=min(peak),
-        expected=min(peak[1], peak[2]),
-        high=max(peak),
+        low=ends[0],
+        expected=ends[1],
+        high=ends[2],
+        steps=_peak_steps(steps, ends, sampled=not chunked, kept=kept),
         source=f"{run.tokens:,} tokens, {rows:,} rows of logits; {_sampler_source(model, run)}; {copies.source}",
     )
     return (main, *_encoder(model, run, main))
+
+
+def _peak_steps(steps: tuple[Step, Step, Step], ends: tuple[int, int, int], *, sampled: bool, kept: bool) -> tuple[Step, ...]:
+    """The steps of the peak. A model without experts has no buffers for them."""
+    forward, experts, sampler = steps
+    used = tuple(each for each in (forward, experts if experts.high else None, sampler if sampled else None) if each is not None)
+    passed = "forward_pass + expert_buffers" if experts.high else "forward_pass"
+    formula = f"max({passed}, sampler)" if sampled else passed
+    if sampled and kept and experts.high:
+        formula = "expert_buffers + max(forward_pass, sampler)"
+    return (
+        *used,
+        step("activations", formula, ends, unit="bytes", **{each.name: (each.low, each.expected, each.high) for each in used}),
+    )
 
 
 def _second_runner(model: ModelSpec, run: ProfileRun) -> bool:
@@ -89,7 +110,7 @@ def _ends(name: str, version: str) -> tuple[float, float, float]:
     return found.low, found.expected, found.high
 
 
-def _forward(model: ModelSpec, run: ProfileRun) -> Ends:
+def _forward(model: ModelSpec, run: ProfileRun) -> Step:
     """A forward pass: a few hidden vectors of each token, and once the inner width of the widest layer.
 
     8,192 tokens of CodeLlama-7B take 2 x 8,192 x (3.75 x 4,096 + 3 x 11,008) = 792,723,456 bytes.
@@ -99,19 +120,26 @@ def _forward(model: ModelSpec, run: ProfileRun) -> Ends:
     width = model.once(key, lambda: layer_width(model, rank, experts=False))
     hidden = model.hidden_size or 0
     inside = _UNCOUNTED_WIDTH * hidden // run.parallel.tp if width is None else width
-    low, expected, high = (
-        int(run.element_bytes * run.tokens * (copies * hidden + inside))
-        for copies in _ends("activation.hidden_copies", run.version)
+    copies = _ends("activation.hidden_copies", run.version)
+    low, expected, high = (int(run.element_bytes * run.tokens * (each * hidden + inside)) for each in copies)
+    return step(
+        "forward_pass",
+        _FORWARD,
+        (low, expected, high),
+        element_bytes=run.element_bytes,
+        forward_tokens=run.tokens,
+        hidden_copies=copies,
+        hidden_size=hidden,
+        inner_width=inside,
     )
-    return low, expected, high
 
 
-def _experts(model: ModelSpec, run: ProfileRun) -> Ends:
+def _experts(model: ModelSpec, run: ProfileRun) -> Step:
     """Buffers of the expert kernels. 8,192 tokens x 8 experts x (2,048 + 2,048) x 2 bytes are 0.5 GiB for Qwen3-30B-A3B."""
     key = ("vllm", "expert width", run.parallel)
     chosen, inner, hidden = model.once(key, lambda: expert_width(model, VllmRank(model, run.parallel)))
     if not chosen:
-        return 0, 0, 0
+        return step("expert_buffers", "0", 0)
     if rules_of(planned_version(run.version)).expert_buffers_kept:
         tokens, numbers = run.tokens, max(inner, hidden) + max(2 * inner, hidden)
     else:
@@ -119,25 +147,51 @@ def _experts(model: ModelSpec, run: ProfileRun) -> Ends:
         numbers = max(2 * inner, hidden) + inner
     share = "activation.quantized_expert_share" if run.quantized else "activation.expert_share"
     size = run.element_bytes * tokens * chosen * numbers
-    low, expected, high = (int(size * part) for part in _ends(share, run.version))
-    return low, expected, high
+    shares = _ends(share, run.version)
+    low, expected, high = (int(size * part) for part in shares)
+    return step(
+        "expert_buffers",
+        _EXPERTS,
+        (low, expected, high),
+        element_bytes=run.element_bytes,
+        expert_tokens=tokens,
+        experts_per_token=chosen,
+        expert_numbers=numbers,
+        expert_share=shares,
+    )
 
 
-def _sampling(model: ModelSpec, run: ProfileRun) -> Ends:
+def _sampling(model: ModelSpec, run: ProfileRun) -> Step:
     """The sampler, and the hidden states that are alive beside it."""
     hidden, logits = model.hidden_size or 0, run.rows * (model.vocab_size or 0)
     second = _second_runner(model, run)
     # The first runner also makes random rows, so that the sampler sees no infinities.
-    alive = run.element_bytes * hidden * (run.tokens + run.rows * (1 if second else 2))
+    chosen_rows = run.rows * (1 if second else 2)
+    alive = run.element_bytes * hidden * (run.tokens + chosen_rows)
     wider = run.element_bytes - 2
     # The Triton kernel works in as many rows as it has programs, rounded up to a power of two.
     most = 1 << max(0, run.rows - 1).bit_length()
     buffers = (0.0, 0.0, 0.0) if second else _ends("sampler.buffer_rows", run.version)
-    low, expected, high = (
-        int(alive + logits * (each + wider) + min(rows, most) * (model.vocab_size or 0) * _WIDE)
-        for each, rows in zip(_ends(_logit_name(model, run), run.version), buffers, strict=True)
+    each, rows = (
+        tuple(size + wider for size in _ends(_logit_name(model, run), run.version)),
+        tuple(min(count, most) for count in buffers),
     )
-    return low, expected, high
+    low, expected, high = (
+        int(alive + logits * size + count * (model.vocab_size or 0) * _WIDE) for size, count in zip(each, rows, strict=True)
+    )
+    return step(
+        "sampler",
+        _SAMPLER,
+        (low, expected, high),
+        element_bytes=run.element_bytes,
+        hidden_size=hidden,
+        forward_tokens=run.tokens,
+        hidden_rows=chosen_rows,
+        logits=logits,
+        sampler_bytes=(each[0], each[1], each[2]),
+        buffer_rows=(rows[0], rows[1], rows[2]),
+        vocab_size=model.vocab_size or 0,
+    )
 
 
 def _logit_name(model: ModelSpec, run: ProfileRun) -> str:

@@ -16,7 +16,7 @@ import pytest
 from hwcalc.documents import dumps, error_document, escaped
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas import KINDS, LayerNumbers
-from hwcalc.library.explain import explained, stored
+from hwcalc.library.explain import Explanation, explain, stored
 from hwcalc.library.plan import plan
 from hwcalc.planner.result import Plan
 from hwcalc.profiles.catalog import list_models
@@ -58,24 +58,24 @@ REQUESTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def plans() -> list[Plan]:
+@pytest.fixture(name="explanations", scope="module")
+def _explanations() -> list[Explanation]:
     """Every shown model under every request that its engine accepts."""
     out = []
     for model in SHOWN:
         for request in REQUESTS:
             try:
-                out.append(plan(model, **request))
+                out.append(explain(model, **request))
             except UnsupportedError:
                 continue
+
+    assert len(out) > 4 * len(SHOWN)
     return out
 
 
 @pytest.fixture(name="all_plans", scope="module")
-def _all_plans() -> list[Plan]:
-    found = plans()
-
-    assert len(found) > 4 * len(SHOWN)
-    return found
+def _all_plans(explanations: list[Explanation]) -> list[Plan]:
+    return [one.plan for one in explanations]
 
 
 def byte_figures(text: str) -> set[int]:
@@ -133,11 +133,12 @@ def test_shares_add_up(all_plans: list[Plan]) -> None:
         assert sum(share.count for share in shares(one)) == sum(layer.count for layer in one.model.layers)
 
 
-def test_reports_fit_a_terminal(all_plans: list[Plan]) -> None:
+def test_reports_fit_a_terminal(explanations: list[Explanation]) -> None:
     """Lines are wrapped on a terminal, and in a pipe they are as long as they need to be."""
-    for one in all_plans:
+    for explained in explanations:
+        one = explained.plan
         for columns in (80, 100):
-            for text in (plan_table(one, width=columns), explain_text(explained(one), width=columns)):
+            for text in (plan_table(one, width=columns), explain_text(explained, width=columns)):
                 # A list of layers is a word, which is not cut.
                 assert max(map(len, text.splitlines())) <= max(columns, 16 + max(map(len, text.split())))
                 assert not any(line.endswith(" ") for line in text.splitlines())
@@ -147,11 +148,12 @@ def test_reports_fit_a_terminal(all_plans: list[Plan]) -> None:
 def test_every_catalog_model_can_be_shown_and_explained() -> None:
     """No model's names or numbers break a report, and every equation holds."""
     for model in list_models():
-        one = plan(model, seq=5000, batch=2)
+        told = explain(model, seq=5000, batch=2)
+        one = told.plan
         assert plan_table(one)
         assert plan_csv(one)
-        assert sum(part.bytes for part in explained(one).kinds) == one.cache.total_bytes
-        for part in explained(one).kinds:
+        assert sum(part.bytes for part in told.kinds) == one.cache.total_bytes
+        for part in told.kinds:
             for tensor in part.tensors:
                 assert value(tensor.numbers) == tensor.bytes_per_layer, (model, tensor)
 
@@ -170,9 +172,10 @@ def test_hybrids_show_each_kind() -> None:
 
 def test_text_from_outside_cannot_move_the_cursor() -> None:
     """Escape sequences, markup and pipes in a model's name are shown, not obeyed."""
-    one = plan({**QWEN3, "_name_or_path": "a\x1b[31m|[red]b[/red]\n|c\u202e"}, seq=8)
+    told = explain({**QWEN3, "_name_or_path": "a\x1b[31m|[red]b[/red]\n|c\u202e"}, seq=8)
+    one = told.plan
 
-    for text in (plan_table(one), plan_table(one, color=True), explain_text(explained(one))):
+    for text in (plan_table(one), plan_table(one, color=True), explain_text(told)):
         assert "\x1b[31m" not in text
         assert "[red]b[/red]" in text
         assert "\u202e" not in text
@@ -191,10 +194,10 @@ def test_colour_changes_no_character() -> None:
 # --- explain ----------------------------------------------------------------------------------------------------------
 
 
-def test_equations_hold(all_plans: list[Plan]) -> None:
+def test_equations_hold(explanations: list[Explanation]) -> None:
     """Numbers multiply out to the bytes; a tensor that is no plain product says its engine's rule."""
-    for one in all_plans:
-        for part in explained(one).kinds:
+    for one in explanations:
+        for part in one.kinds:
             assert sum(tensor.bytes for tensor in part.tensors) == part.bytes
             assert part.why
             assert part.source
@@ -207,7 +210,7 @@ def test_equations_hold(all_plans: list[Plan]) -> None:
 
 def test_explain_of_block_dtypes() -> None:
     """q8_0 keys are blocks of 32 elements and 34 bytes, and the block stands in the formula."""
-    (part,) = explained(plan(QWEN3, seq=1000, batch=2, dtype="q8_0:q4_0")).kinds
+    (part,) = explain(QWEN3, seq=1000, batch=2, dtype="q8_0:q4_0").kinds
     keys, values = part.tensors
 
     assert keys.formula == "batch × n × num_key_value_heads × head_dim / 32 × 34 B"  # noqa: RUF001
@@ -218,7 +221,7 @@ def test_explain_of_block_dtypes() -> None:
 
 def test_explain_rounds_started_blocks_up() -> None:
     """A row of 100 elements takes four blocks of 32, and the formula says so."""
-    (part,) = explained(plan({**QWEN3, "head_dim": 100}, seq=10, dtype="q8_0")).kinds
+    (part,) = explain({**QWEN3, "head_dim": 100}, seq=10, dtype="q8_0").kinds
 
     assert part.tensors[0].numbers == "10 × 8 × ceil(100 / 32) × 34 B"  # noqa: RUF001
     assert part.tensors[0].bytes_per_layer == 10 * 8 * 4 * 34
@@ -226,7 +229,7 @@ def test_explain_rounds_started_blocks_up() -> None:
 
 def test_explain_names_each_tensor_of_a_latent_model() -> None:
     """DeepSeek-V3.2 keeps a latent, a rotary key and an indexer key in each of 61 layers."""
-    text = explain_text(explained(plan("deepseek-ai/DeepSeek-V3.2", seq="32k")))
+    text = explain_text(explain("deepseek-ai/DeepSeek-V3.2", seq="32k"))
 
     # 61 layers x 32,768 tokens x 512 x 2 bytes; x 64 x 2 bytes; x 132 bytes.
     for size in (61 * 32_768 * 512 * 2, 61 * 32_768 * 64 * 2, 61 * 32_768 * 132, 2_566_520_832):
@@ -258,13 +261,13 @@ def test_schemas_are_schemas(document: str) -> None:
     assert schema["description"]
 
 
-def test_plans_fit_their_schema(all_plans: list[Plan]) -> None:
+def test_plans_fit_their_schema(explanations: list[Explanation]) -> None:
     """Real documents, read back from their text."""
     plan_validator = jsonschema.Draft202012Validator(json_schema("plan"))
     explain_validator = jsonschema.Draft202012Validator(json_schema("explain"))
-    for one in all_plans:
-        plan_validator.validate(json.loads(dumps(one.to_dict())))
-        explain_validator.validate(json.loads(dumps(explained(one).to_dict())))
+    for one in explanations:
+        plan_validator.validate(json.loads(dumps(one.plan.to_dict())))
+        explain_validator.validate(json.loads(dumps(one.to_dict())))
 
 
 def test_the_schema_is_closed() -> None:
@@ -292,14 +295,14 @@ def test_other_documents_fit_their_schemas(capsys: pytest.CaptureFixture[str], w
     jsonschema.Draft202012Validator(json_schema(document)).validate(json.loads(capsys.readouterr().out))
 
 
-def test_documents_hold_integers_only(all_plans: list[Plan]) -> None:
+def test_documents_hold_integers_only(explanations: list[Explanation]) -> None:
     """No fraction and no NaN anywhere: a float in the text would be read back as one."""
 
     def refuse(text: str) -> None:
         raise AssertionError(text)
 
-    for one in all_plans:
-        json.loads(dumps(explained(one).to_dict()), parse_float=refuse, parse_constant=refuse)
+    for one in explanations:
+        json.loads(dumps(one.to_dict()), parse_float=refuse, parse_constant=refuse)
 
 
 def test_nan_is_no_json() -> None:
@@ -326,10 +329,10 @@ def test_csv_adds_up(all_plans: list[Plan]) -> None:
         assert {row["model"] for row in rows} <= {one.model.id}
 
 
-def test_markdown_tables_are_even(all_plans: list[Plan]) -> None:
+def test_markdown_tables_are_even(explanations: list[Explanation]) -> None:
     """Every row of a table has as many cells as its header."""
-    for one in all_plans:
-        for text in (plan_markdown(one), explain_markdown(explained(one))):
+    for one in explanations:
+        for text in (plan_markdown(one.plan), explain_markdown(one)):
             for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
                 assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 

@@ -1,0 +1,68 @@
+"""How a figure comes about: a formula in symbols, the numbers of its symbols, and the result.
+
+Whoever computes a figure writes its steps beside it, so that an explanation shows the same numbers and need not compute them again.
+"""
+
+from __future__ import annotations
+
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["Ends", "Number", "Step", "Term", "step"]
+
+Number = int | float
+Ends = Number | tuple[Number, Number, Number]
+"""A number, or its low, expected and high value."""
+
+
+@frozen
+class Term:
+    """A symbol of a formula and its number, at the low and the high end of an estimate too."""
+
+    name: str
+    low: int | float
+    expected: int | float
+    high: int | float
+
+
+@frozen
+class Step:
+    """One figure. ``formula`` is arithmetic on the names of ``terms``; ``x`` multiplies, and it may have floor, ceil, max and min.
+
+    A term may be the result of an earlier step of the same name. ``unit`` is that of the result; bytes are whole, rounded down.
+    """
+
+    name: str
+    unit: str
+    formula: str
+    terms: tuple[Term, ...]
+    low: int | float
+    expected: int | float
+    high: int | float
+
+
+def step(name: str, formula: str, result: Ends, /, *, unit: str = "bytes", **terms: Ends) -> Step:
+    """A step from plain numbers or from their three values.
+
+    >>> one = step("table", "rows x width", 12, rows=4, width=3)
+    >>> one.expected, [(term.name, term.expected) for term in one.terms]
+    (12, [('rows', 4), ('width', 3)])
+    """
+    low, expected, high = _ends(result)
+    return Step(
+        name=name,
+        unit=unit,
+        formula=formula,
+        terms=tuple(_term(name, value) for name, value in terms.items()),
+        low=low,
+        expected=expected,
+        high=high,
+    )
+
+
+def _ends(value: Ends) -> tuple[Number, Number, Number]:
+    return value if isinstance(value, tuple) else (value, value, value)
+
+
+def _term(name: str, value: Ends) -> Term:
+    low, expected, high = _ends(value)
+    return Term(name=name, low=low, expected=expected, high=high)

@@ -1,0 +1,339 @@
+"""Weights, activations, overhead, the pool and the verdict of a plan, explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.weights import Part, WeightRole
+from hwcalc.library.explained import ExplainedFigure, ExplainedSection, figure_of, numbers_in, shown, symbol_name
+from hwcalc.model import Definition
+from hwcalc.planner.result import BudgetInfo, BudgetPartInfo, Plan, WeightPart
+from hwcalc.planner.stored_weights import StoredWeights
+from hwcalc.units import human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+
+__all__ = ["activations", "overhead", "pool", "verdict", "weights"]
+
+_POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
+"""The steps of a pool whose results are fields of the pool."""
+
+
+def weights(plan: Plan, opened: Opened) -> ExplainedSection:
+    """The blocks of the model in their formats, their sum, and what one GPU holds of them."""
+    found = plan.memory.weights
+    figures = [*_of_files(opened), *_of_blocks(found.parts, found.definition)] if found.bytes is not None else []
+    if found.bytes is not None:
+        counted = [part for part in found.parts if part.part != Part.MTP]
+        terms = [(part.kind, part.bytes) for part in counted] or [(one.name, int(one.result)) for one in figures]
+        total = _sum("weights", "memory.weights.bytes", found.bytes, terms, definition=found.definition, source=found.source)
+        figures.append(total)
+    figures += _of_budget(plan, "weights")
+    if plan.fit is None and plan.memory.per_gpu.weights not in (None, found.bytes):
+        size = plan.memory.per_gpu.weights or 0
+        figures.append(_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
+    return ExplainedSection(
+        name="weights",
+        title="weights",
+        about="What the model itself takes: every parameter in the format that it is stored in.",
+        figures=tuple(figures),
+        remarks=tuple(_on_weights(plan, opened)),
+    )
+
+
+def _of_files(opened: Opened) -> Iterator[ExplainedFigure]:
+    """What the headers of the files say, if these are planned."""
+    files = opened.model.weights
+    if files is None or opened.request.weights is not None:
+        return
+    for dtype, size in files.bytes_by_dtype.items():
+        yield _figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
+
+
+def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[ExplainedFigure]:
+    for number, part in enumerate(parts):
+        layers = f"{part.count:,} layers" if part.count > 1 else ""
+        tower = "" if part.part in (Part.LANGUAGE, part.kind) else part.part
+        for place, stored in enumerate(part.formats):
+            name = f"{', '.join(filter(None, (part.kind, tower, layers)))} ({stored.format})"
+            formula = "ceil(parameters x bits / 8)" if stored.parameters * stored.bits % 8 else "parameters x bits / 8"
+            values = {"parameters": stored.parameters, "bits": stored.bits}
+            if stored.scale_bytes:
+                formula, values = f"{formula} + scales", values | {"scales": stored.scale_bytes}
+            where = f"memory.weights.parts.{number}.formats.{place}.bytes"
+            yield _figure(name, where, stored.bytes, formula, values, definition=definition)
+
+
+def _on_weights(plan: Plan, opened: Opened) -> Iterator[str]:
+    found, counted = plan.memory.weights, opened.model.counted
+    if found.bytes is not None and not found.parts and counted is not None:
+        blocks = [f"{block.kind} {block.elements:,}" for block in counted.blocks if block.part is not Part.MTP]
+        yield f"Parameters by the config: {', '.join(blocks)}; together {counted.total:,}."
+    stored = [(part, one) for part in found.parts for one in part.formats]
+    quantised = {one.format for _, one in stored} - FLOATS.keys()
+    if quantised:
+        yield _left_alone([(part, one) for part, one in stored if one.format in FLOATS], quantised)
+    for part in found.parts:
+        if part.part == Part.MTP:
+            yield (
+                f"{part.kind} ({human_bytes(part.bytes)}) is in the files for multi-token prediction, and not in the sum: it is loaded "
+                "for speculative decoding alone."
+            )
+    roles = {weight.role for block in (() if counted is None else counted.blocks) for weight in block.weights}
+    if counted is not None and WeightRole.HEAD not in roles and WeightRole.EMBEDDING in roles:
+        yield "The output head is the embedding (tied): it is counted once."
+    if found.bytes is None:
+        yield "The weights are not known; the notes say why."
+    gpus = 0 if plan.fit is None or plan.fit.budget is None else plan.fit.gpus
+    size = plan.memory.per_gpu.weights
+    if gpus > 1 and size is not None and found.bytes is not None:
+        copies = plan.request.dp
+        even = found.bytes * copies // gpus
+        more = f"{human_bytes(size - even)} more" if size >= even else f"{human_bytes(even - size)} less"
+        yield (
+            f"An even share of {f'{copies} copies' if copies > 1 else 'them'} on {gpus:,} GPUs would be {human_bytes(even)}; the fullest "
+            f"GPU holds {more}: matrices are divided, norms and the like are whole on every GPU, and stages differ."
+        )
+
+
+def _left_alone(stored: Sequence[tuple[WeightPart, StoredWeights]], quantised: Iterable[str]) -> str:
+    names = ", ".join(dict.fromkeys(part.kind for part, _ in stored if part.part != Part.MTP))
+    size = sum(one.bytes for part, one in stored if part.part != Part.MTP)
+    formats = " and ".join(dict.fromkeys(one.format for _, one in stored))
+    if not names:
+        return f"Everything is in {' and '.join(sorted(quantised))}."
+    return f"Not in {' and '.join(sorted(quantised))} but in {formats}: {human_bytes(size)} of {names}."
+
+
+def activations(plan: Plan) -> ExplainedSection | None:
+    """The terms of the estimate of one forward pass; ``None`` without hardware."""
+    found = plan.memory.activations
+    if found is None:
+        return None
+    figures = _of_budget(plan, "activations")
+    figures.append(_times_gpus(plan, "activations", found.bytes, (found.low, found.high), found.definition))
+    return ExplainedSection(
+        name="activations",
+        title="activations",
+        about="What one forward pass holds beside weights and cache: an estimate, from the code that runs and from measurements.",
+        figures=tuple(figures),
+        remarks=(),
+    )
+
+
+def overhead(plan: Plan) -> ExplainedSection | None:
+    """What the process takes otherwise, term by term; ``None`` without hardware."""
+    found = plan.memory.overhead
+    if found is None:
+        return None
+    figures = _of_budget(plan, "overhead")
+    figures.append(_times_gpus(plan, "overhead", found.bytes, (found.low, found.high), found.definition))
+    return ExplainedSection(
+        name="overhead",
+        title="overhead",
+        about="What the process takes otherwise on each GPU, each with the reading or the code that it comes from.",
+        figures=tuple(figures),
+        remarks=(),
+    )
+
+
+def _of_budget(plan: Plan, section: str) -> list[ExplainedFigure]:
+    """The parts of the budget in this section, each with its steps."""
+    budget = None if plan.fit is None else plan.fit.budget
+    out: list[ExplainedFigure] = []
+    for number, part in enumerate(() if budget is None else budget.parts):
+        if part.section == section:
+            out += _of_part(part, f"fit.budget.parts.{number}")
+    return out
+
+
+def _of_part(part: BudgetPartInfo, place: str) -> Iterator[ExplainedFigure]:
+    definition = str(part.definition)
+    if not part.steps:
+        ends = part.low, part.high
+        name = f"{part.name} of a GPU" if part.section == "weights" else part.name
+        yield _figure(name, f"{place}.expected", part.expected, ends=ends, definition=definition, source=part.source)
+        return
+    *before, last = part.steps
+    for number, one in enumerate(before):
+        yield figure_of(one, f"{place}.steps.{number}.expected", definition=definition)
+    yield figure_of(last, f"{place}.expected", definition=definition, source=part.source, name=part.name)
+
+
+def _times_gpus(plan: Plan, section: str, size: int, ends: tuple[int, int], definition: Definition) -> ExplainedFigure:
+    """The sum of the parts of a section on all GPUs of the plan."""
+    assert plan.fit is not None
+    budget = plan.fit.budget
+    parts = [part for part in (() if budget is None else budget.parts) if part.section == section]
+    values = {symbol_name(part.name): part.expected for part in parts}
+    formula = " + ".join(values) or "0"
+    if plan.fit.gpus > 1:
+        formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
+    everywhere = f"{section}, all GPUs" if plan.fit.gpus > 1 else f"{section}, together"
+    place = f"memory.{section}.bytes"
+    return _figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition)
+
+
+def pool(plan: Plan) -> ExplainedSection | None:
+    """What is left for the cache, and what the engine makes of it; ``None`` without hardware or a budget."""
+    fit = plan.fit
+    if fit is None:
+        return None
+    figures = list(_room(plan, fit.budget))
+    if plan.pool is not None:
+        for number, one in enumerate(plan.pool.steps):
+            place = f"pool.{one.name}" if one.name in _POOL_FIGURES else f"pool.steps.{number}.expected"
+            figures.append(figure_of(one, place, definition=str(plan.pool.definition)))
+    about = (
+        "What is left for the cache on each GPU."
+        if plan.pool is None
+        else "What is left for the cache on each GPU, cut into blocks."
+    )
+    return ExplainedSection(name="pool", title="pool", about=about, figures=tuple(figures), remarks=_on_pool(plan))
+
+
+def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
+    fit = plan.fit
+    assert fit is not None
+    if budget is None:
+        yield _figure("left for the cache", "fit.usable_bytes", fit.usable_bytes, "kv_memory", {"kv_memory": fit.usable_bytes})
+        return
+    formula = "visible" if budget.utilization == 1 else "ceil(visible x utilization)"
+    formula += " - margin" if budget.margin_bytes else ""
+    values = {"visible": budget.total_bytes, "utilization": budget.utilization, "margin": budget.margin_bytes}
+    if not budget.requested_bytes:
+        formula = f"max(0, {formula})"
+    known = Definition.EXACT if budget.total_low_bytes == budget.total_high_bytes else Definition.ESTIMATE
+    yield _figure("usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, definition=known)
+    sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
+    yield _figure(
+        "left for the cache",
+        "fit.budget.expected",
+        budget.expected,
+        "usable - weights - activations - overhead",
+        {"usable": budget.requested_bytes, **sums},
+        ends=(budget.low, budget.high),
+        definition=Definition.ESTIMATE,
+    )
+
+
+_SECTIONS: Final = ("weights", "activations", "overhead")
+
+
+def _on_pool(plan: Plan) -> tuple[str, ...]:
+    out = []
+    budget = None if plan.fit is None else plan.fit.budget
+    if budget is not None:
+        out.append("The low end takes every estimate at its high end, and the high end takes every one at its low end.")
+        if budget.total_low_bytes != budget.total_high_bytes:
+            out.append(
+                f"The memory that programs see is itself an estimate: {human_bytes(budget.total_low_bytes)} to "
+                f"{human_bytes(budget.total_high_bytes)}."
+            )
+    if plan.pool is not None and plan.pool.message:
+        out.append(f"{plan.request.engine} says: {plan.pool.message}")
+    return tuple(out)
+
+
+def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
+    """What the fullest GPU needs of what may be used, at both ends of the estimate; ``None`` without hardware or a budget."""
+    from hwcalc.planner.solve import holds_in
+
+    fit, share = plan.fit, plan.memory.per_gpu
+    if fit is None:
+        return None
+    values = {"cache": plan.cache.per_gpu_bytes}
+    if fit.budget is not None:
+        values |= {name: getattr(share, name) for name in _SECTIONS}
+    ends = fit.needed_low_bytes, fit.needed_high_bytes
+    needs = _figure(
+        "needs",
+        "fit.needed_bytes",
+        fit.needed_bytes,
+        " + ".join(values),
+        values,
+        ends=ends,
+        definition=plan.memory.cache.definition if fit.budget is None else Definition.ESTIMATE,
+    )
+    room = _figure(
+        "headroom",
+        "fit.headroom_bytes",
+        fit.headroom_bytes,
+        "usable - needs",
+        {"usable": fit.usable_bytes, "needs": fit.needed_bytes},
+        definition=needs.definition,
+    )
+    remarks = [
+        f"The verdict is: {fit.verdict.text}.",
+        f"{_compared('By the expected values', fit.needed_bytes, fit.usable_bytes, holds=fit.fits)}.",
+    ]
+    if fit.budget is not None:
+        for words, end in (("With every estimate at its high end", "low"), ("With every estimate at its low end", "high")):
+            left = int(getattr(fit.budget, end))
+            needed = fit.usable_bytes - left + plan.cache.per_gpu_bytes
+            remarks.append(f"{_compared(words, needed, fit.usable_bytes, holds=holds_in(opened, left))}.")
+    if fit.message:
+        remarks.append(f"Why not: {fit.message}.")
+    return ExplainedSection(
+        name="verdict",
+        title="verdict",
+        about="Does the fullest GPU hold its part of the cache, beside everything else?",
+        figures=(needs, room),
+        remarks=tuple(remarks),
+    )
+
+
+def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
+    """What is needed of what there is, and whether it fits. Blocks and options of the engine may decide otherwise than the bytes."""
+    size, whole, fits = human_bytes(max(0, needed)), human_bytes(usable), "it fits" if holds else "it does not fit"
+    if (needed <= usable) is holds:
+        return f"{words} it needs {size} of {whole}: {fits}" if holds else f"{words} it needs {size}, more than {whole}: {fits}"
+    return f"{words} it needs {size} of {whole}, and yet {fits}, as the engine counts whole blocks and has limits of its own"
+
+
+def _sum(
+    name: str, place: str, result: int, terms: Sequence[tuple[str, int]], *, definition: Definition, source: str
+) -> ExplainedFigure:
+    """A sum of named numbers."""
+    return ExplainedFigure(
+        name=name,
+        figure=place,
+        formula=" + ".join(term for term, _ in terms),
+        numbers=" + ".join(f"{size:,}" for _, size in terms),
+        result=result,
+        low=None,
+        high=None,
+        unit="bytes",
+        definition=str(definition),
+        source=source,
+    )
+
+
+def _figure(
+    name: str,
+    place: str,
+    result: float,
+    formula: str = "",
+    values: Mapping[str, int | float] | None = None,
+    *,
+    ends: tuple[int, int] | None = None,
+    definition: str = Definition.EXACT,
+    source: str = "",
+) -> ExplainedFigure:
+    """A figure of bytes whose formula is not a step of the plan. ``ends`` are the low and the high end of an estimate."""
+    low, high = (None, None) if ends is None or ends == (result, result) else ends
+    return ExplainedFigure(
+        name=name,
+        figure=place,
+        formula=shown(formula),
+        numbers=numbers_in(formula, values or {}),
+        result=result,
+        low=low,
+        high=high,
+        unit="bytes",
+        definition=str(definition),
+        source=source,
+    )

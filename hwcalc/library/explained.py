@@ -1,0 +1,164 @@
+"""The parts of an explanation: figures with their formulas, sections of them, limits, and formulas that are often quoted.
+
+A figure never computes: its result is read from the plan, at the place that :attr:`ExplainedFigure.figure` names, and its numbers are
+those of the steps that the plan kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.text import TIMES
+
+if TYPE_CHECKING:
+    from hwcalc.engines.steps import Step
+
+__all__ = [
+    "SECTIONS",
+    "ExplainedFigure",
+    "ExplainedLimit",
+    "ExplainedSection",
+    "QuotedFormula",
+    "Symbol",
+    "figure_of",
+    "names_in",
+    "number_text",
+    "numbers_in",
+    "shown",
+    "symbol_name",
+]
+
+SECTIONS: Final = ("cache", "weights", "activations", "overhead", "pool", "verdict", "limits", "speed", "quoted")
+"""The sections of an explanation, in order. The kinds of layers are ``cache``."""
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "x"})
+
+
+@frozen
+class Symbol:
+    """A symbol of the formulas and its meaning."""
+
+    name: str
+    meaning: str
+
+
+@frozen
+class ExplainedFigure:
+    """``formula`` = ``numbers`` = ``result``. Without a formula the result is the source's own figure.
+
+    ``figure`` is the place of the result in the document of the plan, such as ``memory.weights.bytes``. ``low`` and ``high`` are the ends
+    of an estimate, null where there is none. ``unit`` is bytes, blocks, requests, tokens, tokens/s, s or x.
+    """
+
+    name: str
+    figure: str
+    formula: str
+    numbers: str
+    result: int | float
+    low: int | float | None
+    high: int | float | None
+    unit: str
+    definition: str
+    source: str
+
+
+@frozen
+class ExplainedLimit:
+    """A solver's answer: the largest ``value`` that fits, what it needs of what there is, and what the next one would need.
+
+    ``figure`` is the place of the answer in the document of the plan; ``end`` is the end of the budget that it goes by. ``needs`` and
+    ``of`` are in ``unit`` on the fullest GPU: bytes of cache, or blocks of the pool. Null is not known, or not bounded by memory.
+    """
+
+    name: str
+    figure: str
+    value: int
+    what: str
+    end: str
+    needs: int | None
+    of: int | None
+    next_value: int | None
+    next_needs: int | None
+    next_of: int | None
+    unit: str
+    limiting: str | None
+
+
+@frozen
+class QuotedFormula:
+    """A formula that is often quoted, what it gives for this model, and what it passes over. ``actual`` is what the plan says instead."""
+
+    subject: str
+    formula: str
+    numbers: str
+    result: int
+    actual: int
+    ignores: tuple[str, ...]
+
+
+@frozen
+class ExplainedSection:
+    """One part of the memory equation, in order: what it is, its figures, and sentences about them."""
+
+    name: str
+    title: str
+    about: str
+    figures: tuple[ExplainedFigure, ...]
+    remarks: tuple[str, ...]
+
+
+def figure_of(step: Step, figure: str, *, definition: str, source: str = "", name: str | None = None) -> ExplainedFigure:
+    """The figure of a step of the plan; ``figure`` is its place in the document of the plan."""
+    values = {term.name: term.expected for term in step.terms}
+    ranged = not step.low == step.expected == step.high
+    return ExplainedFigure(
+        name=step.name if name is None else name,
+        figure=figure,
+        formula=shown(step.formula),
+        numbers=numbers_in(step.formula, values),
+        result=step.expected,
+        low=step.low if ranged else None,
+        high=step.high if ranged else None,
+        unit=step.unit,
+        definition=definition,
+        source=source,
+    )
+
+
+def shown(formula: str) -> str:
+    """A formula with the sign of multiplication."""
+    return formula.replace(" x ", f" {TIMES} ")
+
+
+def names_in(formula: str) -> tuple[str, ...]:
+    """The symbols of a formula, each once, in their order.
+
+    >>> names_in("ceil(visible x utilization) - margin")
+    ('visible', 'utilization', 'margin')
+    """
+    return tuple(dict.fromkeys(name for name in _NAME.findall(formula) if name not in _FUNCTIONS))
+
+
+def numbers_in(formula: str, values: Mapping[str, int | float]) -> str:
+    """A formula with numbers in place of its symbols."""
+    text = _NAME.sub(lambda match: number_text(values[match[0]]) if match[0] in values else match[0], formula)
+    return shown(text)
+
+
+def number_text(value: float) -> str:
+    """A number with separators: whole if it is, with six digits if it is small.
+
+    >>> number_text(131072), number_text(3.75), number_text(2.0), number_text(1234567.8)
+    ('131,072', '3.75', '2', '1,234,568')
+    """
+    if value == int(value) or abs(value) >= 100_000:
+        return f"{round(value):,}"
+    return f"{value:,.6g}"
+
+
+def symbol_name(name: str) -> str:
+    """The name of a part of the memory equation as a symbol: ``non-torch`` is ``non_torch``."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name)
