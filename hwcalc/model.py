@@ -16,6 +16,7 @@ from hwcalc.text import message as safe_message
 __all__ = [
     "FIDELITY",
     "PARTIAL_WEIGHTS",
+    "UNREAD_KEYS",
     "Definition",
     "ModelFacts",
     "ModelSpec",
@@ -78,6 +79,9 @@ FIDELITY: Final = "fidelity"
 
 PARTIAL_WEIGHTS: Final = "weights-partial"
 """The code of the note that the weight files are not the whole model. A plan shows it as a warning."""
+
+UNREAD_KEYS: Final = "unread-keys"
+"""The code of the note that names keys which bear on the cache and were left out of account. A plan shows it as a warning."""
 
 
 def qualified(notes: Iterable[Note], definition: str) -> str:
@@ -217,7 +221,11 @@ class ModelSpec:
     @property
     def warnings(self) -> tuple[Note, ...]:
         """The notes that every plan from the model's own files must show."""
-        return tuple(note for note in self.notes if note.code == PARTIAL_WEIGHTS)
+        return tuple(note for note in self.notes if note.code in (PARTIAL_WEIGHTS, UNREAD_KEYS))
+
+    def warnings_with(self, weights: str | None) -> tuple[Note, ...]:
+        """The same for weights in the format ``weights``: with one that is named, what the files lack does not matter."""
+        return self.warnings if weights is None else tuple(note for note in self.warnings if note.code != PARTIAL_WEIGHTS)
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:

@@ -26,6 +26,9 @@ MAX_LAYERS: Final = 1_000
 MAX_ITEMS: Final = 10 * MAX_LAYERS
 """Most items of a list that is read: lists per layer may go on behind the last layer."""
 
+_DEEPEST: Final = 3
+"""How deep nested objects of an unknown model are searched for keys that bear on the cache."""
+
 _MISSING: Final = object()
 
 
@@ -336,6 +339,22 @@ class Config:
         for child in self.children:
             found += child.unread()
         return list(dict.fromkeys(found))
+
+    def unread_inside(self) -> list[str]:
+        """Keys that may affect the cache, are not empty, and stand in nested objects that nobody has read."""
+        found: list[str] = []
+        waiting = [(self._place(key), value) for key, value in self.raw.items() if key not in self.read]
+        while waiting and len(found) < MAX_ITEMS:
+            path, value = waiting.pop(0)
+            if not isinstance(value, Mapping) or _HARMLESS.search(path) or path.count(".") > _DEEPEST:
+                continue
+            found += (
+                f"{path}.{key}"
+                for key, item in value.items()
+                if item not in (None, False, "", 0, [], {}) and _BEARING.search(str(key)) and not _HARMLESS.search(str(key))
+            )
+            waiting += ((f"{path}.{key}", item) for key, item in value.items())
+        return found
 
     def _facts_named(self, name: str) -> dict[str, Any]:
         """The facts that other models call by this name and this one by another, with the value that counts."""

@@ -11,6 +11,7 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weights
 from hwcalc.model import Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (
@@ -117,7 +118,7 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
         return _unknown(named or _UNKNOWN_SCHEME)
     unquantized = FLOATS.get(weight_format or "") or FLOATS[weight_dtype]
     if scheme is None:
-        return Noted(_estimate(model.counted, None, unquantized))
+        return Noted(_defined(model, _estimate(model.counted, None, unquantized)))
     notes = []
     blocks = model.counted.blocks
     unknown_names = model.once(("strangers", weight_format), lambda: scheme.strangers(blocks))
@@ -127,7 +128,7 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
             f"{' and others' if len(unknown_names) > 3 else ''} alone: no module is known by that name, so none is left out."
         )
         notes.append(Note(code="weights-approximate", message=message))
-    return Noted(_estimate(model.counted, scheme if scheme.rules else None, unquantized), tuple(notes))
+    return Noted(_defined(model, _estimate(model.counted, scheme if scheme.rules else None, unquantized)), tuple(notes))
 
 
 def _as_published(weights: WeightFacts) -> WeightsInfo:
@@ -162,6 +163,11 @@ def _estimate(weights: Weights, scheme: Scheme | None, unquantized: WeightFormat
         format=unquantized.name if scheme is None else scheme.name,
         parts=parts,
     )
+
+
+def _defined(model: ModelSpec, weights: WeightsInfo) -> WeightsInfo:
+    """The weights, which are assumed where the model is."""
+    return replace(weights, definition=Definition.ASSUMED) if model.assumed else weights
 
 
 def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> WeightPart:

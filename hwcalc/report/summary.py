@@ -44,7 +44,7 @@ _SPOKEN = {
 DEFINITIONS = {
     "exact": "exact: the formulas, nothing that an engine adds",
     "reconstructed": "RECONSTRUCTED: by a config that is not a copy of the published file",
-    "assumed": "ASSUMED: parts of the config are not understood, see the notes",
+    "assumed": "ASSUMED: not by a config that is understood, see the notes",
 }
 _SOURCES = {
     "catalog": "built-in catalog",
