@@ -78,6 +78,7 @@ def documents() -> Iterator[tuple[Mapping[str, Any], bool]]:
     for model_type in known_families():
         yield {"model_type": model_type}, False
         yield {"model_type": model_type, **PLAIN}, False
+        yield {"model_type": model_type, **PLAIN, "window_size": 64}, False
 
 
 def entries() -> dict[str, dict[str, Any]]:

@@ -25,6 +25,7 @@ OPTIONS = (
         complete="models",
     ),
     Option("refresh", ("--refresh",), "", "Read these models from the Hub and keep their facts in your own catalog.", "flag"),
+    Option("types", ("--types",), "", "List the model types that are known, with the kinds of layers that each has.", "flag"),
     *(option for option in PLANNING if option.name in {"revision", "token", "endpoint"}),
     *OUTPUT,
 )
@@ -36,6 +37,7 @@ def run(
     *,
     search: Sequence[str] | None,
     refresh: bool,
+    types: bool,
     revision: str | None,
     token: str | None,
     endpoint: str | None,
@@ -45,9 +47,13 @@ def run(
     view = view_of(**output)
     if refresh:
         return _refreshed(search or (), view, revision=revision, token=token, endpoint=endpoint)
+    words = " ".join(search or ())
+    if types:
+        from hwcalc.cli.model_types import listed_types
+
+        return listed_types(words, view)
     from hwcalc.sources.listing import list_known_models
 
-    words = " ".join(search or ())
     found = list_known_models(words)
     if view.format == "json":
         from hwcalc.documents import SCHEMA_VERSION, document_of

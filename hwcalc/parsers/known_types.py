@@ -16,8 +16,9 @@ from typing import Any, Final
 from hwcalc.formulas import KINDS, Layer
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.aliases import ALIASES
+from hwcalc.parsers.registry import known_families
 
-__all__ = ["Family", "KnownType", "family_of", "known_types", "nearest_types", "read_family", "types_of"]
+__all__ = ["Family", "KnownType", "family_of", "known_types", "listed_types", "nearest_types", "read_family", "types_of"]
 
 NO_CACHE: Final = "no cache"
 
@@ -106,6 +107,13 @@ def known_types() -> Mapping[str, KnownType]:
         name: KnownType(model_type=name, families=tuple(entry["families"]), keys=frozenset(entry["keys"]), published=entry["published"])
         for name, entry in table.items()
     }
+
+
+def listed_types() -> list[KnownType]:
+    """Every type that has a row in the index, in alphabetical order; one that refuses every file has no families."""
+    table = known_types()
+    names = sorted(known_families(), key=lambda name: (name.lower(), name))
+    return [table.get(name) or KnownType(model_type=name, families=(), keys=frozenset()) for name in names]
 
 
 def types_of(family: Family) -> tuple[str, ...]:

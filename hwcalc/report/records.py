@@ -57,6 +57,22 @@ class ModelsDocument:
 
 
 @frozen
+class TypeInfo:
+    """A known model type, and the combinations of layers that its models have: ``mamba2+gqa``. It keeps nothing: ``no cache``."""
+
+    model_type: str
+    families: tuple[str, ...]
+
+
+@frozen
+class TypesDocument:
+    """What ``kvplan models --types --json`` prints."""
+
+    schema_version: str
+    types: tuple[TypeInfo, ...]
+
+
+@frozen
 class OptionInfo:
     """One of an engine's own knobs, set with ``--engine-option NAME=VALUE``."""
 
