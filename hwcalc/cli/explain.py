@@ -16,7 +16,7 @@ __all__ = ["OPTIONS", "run"]
 OPTIONS = PLANNING
 
 
-def run(*, model: str, **options: Any) -> Answer:
+def run(*, model: str | None, **options: Any) -> Answer:
     """Explain every byte: the formula of each kind of layer, the model's numbers put in, the result.
 
     The status is 1 if an accelerator is named and the plan is not known to fit it.

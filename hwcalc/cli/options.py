@@ -16,6 +16,7 @@ from hwcalc.text import brief, shown
 __all__ = [
     "COMMANDS",
     "DEFAULT",
+    "OPTIONAL_MODEL",
     "OUTPUT",
     "PLANNING",
     "Option",
@@ -75,6 +76,8 @@ MODEL: Final = Option(
     complete="models",
     required=True,
 )
+OPTIONAL_MODEL: Final = MODEL._replace(required=False)
+"""The MODEL of commands that can do with the bare equation: dimensions alone."""
 
 
 def format_help(formats: Iterable[str]) -> str:
@@ -108,7 +111,7 @@ def _of_row(row: PlanOption, command: str) -> Option:
     )
 
 
-PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
+PLANNING: Final = (OPTIONAL_MODEL, *plan_options(DEFAULT), *OUTPUT)
 """The arguments and options of a command that plans one model."""
 
 
@@ -135,13 +138,13 @@ def say_unreachable(notes: Iterable[Note]) -> None:
 
 
 @contextmanager
-def reading(model: str) -> Iterator[None]:
+def reading(model: str | None) -> Iterator[None]:
     """A block in which a model is read. It shows progress, and suggests a command if a name that no source knows resembles one."""
     try:
         with progress():
             yield
     except (ModelNotFoundError, HubError) as error:
-        error.hint = _command_meant(model) or error.hint
+        error.hint = _command_meant(model or "") or error.hint
         raise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
+from hwcalc.cli.options import OPTIONAL_MODEL, OUTPUT, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ _CHOICE: Final = (
     Option("strict", ("--strict",), "", "Leave out what is tight: what fits only if estimates are kind.", "flag"),
     Option("limit", ("--limit",), "N", "List so many; 0 lists all. Default: 20."),
 )
-OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
+OPTIONS = (OPTIONAL_MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
 
 
-def run(*, model: str, **options: Any) -> Answer:
+def run(*, model: str | None, **options: Any) -> Answer:
     """List the hardware that holds the planned sequences, smallest first. Exit status 1 says that none does."""
     from hwcalc.library.recommend import recommend
 

@@ -72,7 +72,7 @@ class Explanation:
         return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds]}
 
 
-def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
+def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:
     """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
     return explained(plan(model, **options))
 

@@ -21,7 +21,7 @@ from hwcalc.parsers.registry import known_family, room_of
 from hwcalc.parsers.whole import whole_weights
 from hwcalc.text import quoted, shown
 
-__all__ = ["parse"]
+__all__ = ["language_config", "parse"]
 
 _CONTRADICTIONS = 8
 """How many contradictions a message names."""
@@ -69,6 +69,8 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
     spec = _spec(raw, top, config, reading, counted, architecture, notes, read.assumed or bool(unread))
+    if assume is not None and spec.assumed:
+        spec = replace(spec, assumption=assume, read_with=("--assume", assume))
     if spec.weights is not None:
         from hwcalc.quantization.stored import with_whole_weights
 
@@ -76,6 +78,11 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     spec = _with_variants(spec, variants) if variants else spec
     check_size((spec, *spec.variants.values()))
     return spec
+
+
+def language_config(raw: RawModel, assume: str | None = None) -> Config:
+    """The level of a description that its language model is read from."""
+    return _understood(raw, Config(raw.config), architecture_of(raw.config), assume)[0].reading.config
 
 
 @frozen

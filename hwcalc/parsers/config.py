@@ -91,6 +91,10 @@ class Config:
         self.read.update(names)
         return next((name for name in names if name in self.raw), None)
 
+    def names(self, key: str) -> Sequence[str]:
+        """The names under which a file may give one fact, the one that counts first."""
+        return self._names(key)
+
     def _names(self, key: str) -> Sequence[str]:
         """The names of one fact, the one that counts first. A class sets its aliases after its own fields, so that they win."""
         if self._class is None:

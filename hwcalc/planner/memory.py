@@ -13,7 +13,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weights
-from hwcalc.model import Definition, ModelSpec, Note, WeightFacts
+from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (
     BudgetInfo,
     BudgetPartInfo,
@@ -111,7 +111,8 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
     if weight_format is None and model.weights is not None:
         return Noted(_as_published(model.weights))
     if model.counted is None:
-        return _unknown(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
+        why = next((note for note in model.notes if note.code == NO_WEIGHTS), None)
+        return _unknown(why or Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
     scheme, known = planned_scheme(model, weight_format)
     if not known:
         named = named_in_the_id(model) if model.quantization is None else None

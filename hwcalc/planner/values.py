@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
-from hwcalc.units import MIB, parse_bytes, parse_share, parse_tokens
+from hwcalc.units import MIB, parse_bytes, parse_parameters, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from hwcalc.engines.lora import Lora
@@ -120,6 +120,7 @@ _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "
 TYPES: Final[Mapping[str, ValueType]] = {
     "tokens": ValueType(parse_tokens, _whole(1)),
     "count": ValueType(parse_tokens, _whole(1)),
+    "parameters": ValueType(parse_parameters, _whole(1)),
     "from zero": ValueType(_from_zero, _whole(0)),
     "size": ValueType(_size, _SIZE),
     "share": ValueType(parse_share, _SHARE),
