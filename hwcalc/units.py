@@ -13,7 +13,18 @@ from hwcalc.text import brief, quoted, shown
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = ["GIB", "KIB", "MIB", "MOST_BYTES", "MOST_TOKENS", "human_bytes", "parse_bytes", "parse_parameters", "parse_share", "parse_tokens"]
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "MOST_BYTES",
+    "MOST_TOKENS",
+    "human_bytes",
+    "parse_bytes",
+    "parse_parameters",
+    "parse_share",
+    "parse_tokens",
+]
 
 KIB = 1024
 MIB = 1024**2

@@ -101,7 +101,11 @@ def entries() -> dict[str, dict[str, Any]]:
             published[config.model_type] = published.get(config.model_type, 0) + in_catalog
     # The bits of the number of models: one more model of a common type changes nothing.
     return {
-        name: {"families": sorted(families[name]), "published": published[name].bit_length(), "keys": sorted(key for key in keys[name] if not NOISE.search(key))}
+        name: {
+            "families": sorted(families[name]),
+            "published": published[name].bit_length(),
+            "keys": sorted(key for key in keys[name] if not NOISE.search(key)),
+        }
         for name in sorted(families)
     }
 

@@ -155,7 +155,11 @@ def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> M
     """The model with the weights that single engines build. The parameters are those of transformers, where that is one of them."""
     built = {
         engine: replace(
-            spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted, spec.notes, assumed=spec.assumed), readings={}
+            spec,
+            stack=spec.stack_for(engine),
+            counted=counted,
+            parameters=_parameters(counted, spec.notes, assumed=spec.assumed),
+            readings={},
         )
         for engine, counted in variants.items()
     }
@@ -172,7 +176,7 @@ def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool
 
 def _unread_error(raw: RawModel, config: Config, unread: list[str]) -> UnreadKeysError:
     from hwcalc.parsers.assume import command, named_keys
-    
+
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: "
         f"{named_keys(unread)}."

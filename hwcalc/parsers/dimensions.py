@@ -31,6 +31,10 @@ _FACTS: Final[Mapping[str, str]] = {
 """Option -> the fact of a config that it gives."""
 _SHAPE: Final = ("hidden_size", "intermediate_size", "vocab_size")
 """What the weights of a Llama follow from, beside its attention."""
+_MLP: Final = 4
+"""The width of an MLP in widths of the hidden states: that of GPT-2 and BLOOM, and gated ones have about as many numbers."""
+_VOCABULARY: Final = 128_256
+"""That of Llama 3, for the size of logits."""
 _MATRICES: Final = 64
 """The most matrices of a layer whose weights are known by their number alone."""
 
@@ -61,7 +65,7 @@ def equation_model(given: Mapping[str, int]) -> ModelSpec:
     notes = tuple(each for each in spec.notes if each.code != "class-defaults")
     spec = replace(spec, read_with=_words(given), notes=(*notes, note), max_position_embeddings=None)
     if "parameters" in given:
-        return _weighing(spec, given["parameters"])
+        return _weighing(spec, given["parameters"], given.get("vocab_size", _VOCABULARY))
     if whole:
         return spec
     missing = Note(
@@ -82,25 +86,35 @@ def _check(given: Mapping[str, int]) -> None:
         )
     hidden = given.get("hidden_size")
     if "head_dim" not in given and (hidden is None or hidden % heads):
-        why = "the bare equation needs --head-dim" if hidden is None else f"--heads {heads:,} do not divide --hidden-size {hidden:,}"
+        why = (
+            "the bare equation needs --head-dim"
+            if hidden is None
+            else f"--heads {heads:,} do not divide --hidden-size {hidden:,}"
+        )
         raise UsageError(f"{why}.", hint=f"Write: {EXAMPLE}")
 
 
-def _weighing(spec: ModelSpec, parameters: int) -> ModelSpec:
+def _weighing(spec: ModelSpec, parameters: int, vocabulary: int) -> ModelSpec:
     """The model with so many parameters, spread evenly over its layers. Which tensors they form is not known."""
     layers, hidden = len(spec.stack), spec.hidden_size or 1
     rows = parameters // (layers * hidden)
     rest = parameters - rows * layers * hidden
-    # Square matrices, as those of attention are: engines work out activations by the width of what a matrix gives.
-    height = max(hidden, -(-rows // _MATRICES))
+    # Engines work out activations by the widest thing that a matrix gives: that of an MLP.
+    height = max(_MLP * hidden, -(-rows // _MATRICES))
     heights = [height] * (rows // height) + ([rows % height] if rows % height else [])
-    matrices = tuple(
-        Weight(path=f"matrix_{number}.weight", shape=(size, hidden), role=WeightRole.LINEAR) for number, size in enumerate(heights)
-    )
+    matrices = tuple(Weight(path="mlp.up_proj.weight", shape=(size, hidden), role=WeightRole.LINEAR) for size in heights)
     blocks = [Block(kind="layer", weights=matrices, count=layers, layers=tuple(range(layers)))] if matrices else []
     blocks += [Block(kind="rest", weights=(Weight(path="rest", shape=(rest,), role=WeightRole.OTHER),))] if rest else []
     total = Parameters(total=parameters, active=parameters, definition=Definition.ESTIMATE)
-    return replace(spec, counted=Weights(blocks=tuple(blocks)), parameters=total, vocab_size=None)
+    note = Note(
+        code="weights-by-number",
+        message=f"Weights by their number alone: activations are those of an MLP {_MLP} times as wide as the hidden states and of "
+        f"{vocabulary:,} words. "
+        "Exact ones: --hidden-size, --intermediate-size and --vocab-size in place of --parameters.",
+    )
+    return replace(
+        spec, counted=Weights(blocks=tuple(blocks)), parameters=total, vocab_size=vocabulary, notes=(*spec.notes, note)
+    )
 
 
 def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -> ModelSpec:
@@ -134,7 +148,9 @@ def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -
         f"{_FACTS[name]} {given[name]:,}" + ("" if values[name] is None else f" instead of {brief(str(values[name]), 40)}")
         for name in given
     )
-    note = Note(code="what-if", message=f"What if: {changes}. The numbers are those of the changed config, not of the model's files.")
+    note = Note(
+        code="what-if", message=f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
+    )
     return _assumed(spec, (note,), _words(given))
 
 

@@ -104,7 +104,9 @@ def known_types() -> Mapping[str, KnownType]:
     """Every known model type, in alphabetical order."""
     table: dict[str, Any] = json.loads(Path(__file__).with_name("types.json").read_text(encoding="utf-8"))
     return {
-        name: KnownType(model_type=name, families=tuple(entry["families"]), keys=frozenset(entry["keys"]), published=entry["published"])
+        name: KnownType(
+            model_type=name, families=tuple(entry["families"]), keys=frozenset(entry["keys"]), published=entry["published"]
+        )
         for name, entry in table.items()
     }
 

@@ -61,7 +61,9 @@ def known_family(model_type: str | None) -> Family:
     """The same, or :class:`~hwcalc.errors.UnknownArchitectureError`."""
     family = find_family(model_type)
     if family is None:
-        raise UnknownArchitectureError(f"No parser knows model_type {quoted(model_type)}.", hint="All that are known: kvplan models --types")
+        raise UnknownArchitectureError(
+            f"No parser knows model_type {quoted(model_type)}.", hint="All that are known: kvplan models --types"
+        )
     return family
 
 

@@ -91,7 +91,11 @@ def test_a_type_is_read_with_all_its_layers() -> None:
         (STATES, "granitemoehybrid", "mamba2+gqa"),
         (PLAIN, "mqa", "gqa"),
         (PLAIN, "qwen3", "gqa"),
-        ({**PLAIN, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"] * 2}, "gqa+sliding", "gqa+sliding"),
+        (
+            {**PLAIN, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"] * 2},
+            "gqa+sliding",
+            "gqa+sliding",
+        ),
     ],
 )
 def test_kinds_of_layers(config: Json, assume: str, family: str) -> None:
