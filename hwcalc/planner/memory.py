@@ -156,16 +156,22 @@ def _estimate(weights: Weights, scheme: Scheme | None, unquantized: WeightFormat
     """Every parameter in its format. High includes the layers of multi-token prediction, which a checkpoint may contain."""
     parts = tuple(_part(block, scheme, unquantized) for block in weights.blocks)
     size = sum(part.bytes for part in parts if part.part != Part.MTP.value)
+    ways = [size, *(_built(weights, other, unquantized) for other in (() if scheme is None else scheme.others))]
+    mtp = sum(part.bytes for part in parts) - size
     source = f"parameters from the config, {unquantized.name if scheme is None else scheme.name}"
     return WeightsInfo(
         bytes=size,
-        low=size,
-        high=sum(part.bytes for part in parts),
+        low=min(ways),
+        high=max(ways) + mtp,
         definition=Definition.ESTIMATE,
         source=source,
         format=unquantized.name if scheme is None else scheme.name,
         parts=parts,
     )
+
+
+def _built(weights: Weights, scheme: Scheme, unquantized: WeightFormat) -> int:
+    return sum(_part(block, scheme, unquantized).bytes for block in weights.blocks if block.part is not Part.MTP)
 
 
 def _defined(model: ModelSpec, weights: WeightsInfo) -> WeightsInfo:
