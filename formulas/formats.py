@@ -79,7 +79,12 @@ class WeightFormat:
     def _one(self, shape: tuple[int, ...]) -> int:
         columns = shape[-1] if shape else 1
         rows = prod(shape[:-1])
-        size = -(-rows * columns * self.bits // (8 * self.per)) + self.tensor_bytes + rows * self.row_bytes + columns * self.column_bytes
+        size = (
+            -(-rows * columns * self.bits // (8 * self.per))
+            + self.tensor_bytes
+            + rows * self.row_bytes
+            + columns * self.column_bytes
+        )
         if self.block is not None:
             size += -(-rows // self.block[0]) * -(-columns // self.block[1]) * self.scale_bytes
         if self.group is not None:

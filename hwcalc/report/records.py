@@ -15,6 +15,8 @@ __all__ = [
     "ErrorInfo",
     "ModelsDocument",
     "OptionInfo",
+    "TypeInfo",
+    "TypesDocument",
 ]
 
 

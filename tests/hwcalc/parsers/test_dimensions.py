@@ -53,7 +53,7 @@ def test_what_a_person_reads(capsys: Capture) -> None:
     assert "--hidden-size" in out
     status, out, _ = run(capsys, "explain", *WORDS)
     assert status == 0
-    assert "32,768 × 8 × 128 × 2 B" in out
+    assert "= 67,108,864 B per layer" in out
 
 
 def test_the_weights_of_a_llama() -> None:
@@ -93,7 +93,7 @@ def test_heads_by_default() -> None:
 
 
 def test_in_python() -> None:
-    """explain and recommend take it too."""
+    """Explain and recommend take it too."""
     assert explain(**BARE, seq="32k").plan.cache.total_bytes == 10 * 2**30
     assert recommend(**BARE, seq="32k", parameters="8B", gpu="h100-sxm5-80gb").offers
 

@@ -193,9 +193,7 @@ def test_bits_per_weight() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*MIXES, "exl2_4bpw", "exl3_4bpw", "mlx_4bit"}))
-@pytest.mark.parametrize(
-    "model", ["deepseek-ai/DeepSeek-V3", "openai/gpt-oss-20b", "tiiuae/falcon-7b", "facebook/bart-large"]
-)
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3", "openai/gpt-oss-20b", "tiiuae/falcon-7b", "facebook/bart-large"])
 def test_any_model_in_any_format(model: str, name: str) -> None:
     """Experts, latents, fused projections and encoders: less than 16 bits, more than the numbers themselves."""
     whole = plan(model, seq=1, weights="bf16").memory.weights
