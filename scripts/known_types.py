@@ -15,6 +15,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,26 +49,6 @@ PLAIN: Final[Mapping[str, Any]] = {
 NOISE: Final = re.compile(r"_act$|_function$|activation|norm|bias|^tie_|^vocab_size$|^use_cache$")
 
 
-class Asked(set[str]):
-    """The keys that parsers ask a config for while this records."""
-
-    def __enter__(self) -> Asked:
-        """Listen to every config."""
-        self._original = Config._key_in_file
-        original, keys = self._original, self
-
-        def listened(config: Config, key: str) -> str | None:
-            keys.add(key)
-            return original(config, key)
-
-        Config._key_in_file = listened  # type: ignore[method-assign]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Listen no longer."""
-        Config._key_in_file = self._original  # type: ignore[method-assign]
-
-
 def documents() -> Iterator[tuple[Mapping[str, Any], bool]]:
     """Every description at hand, and whether it is of a published model."""
     for path in sorted(BUILT_IN.glob("*/*.json")):
@@ -88,17 +69,17 @@ def entries() -> dict[str, dict[str, Any]]:
     keys: dict[str, set[str]] = {}
     for document, in_catalog in documents():
         found = find_language_model(Config(document))
-        if found is None or found[1].model_type is None:
+        if found is None:
             continue
         family, config = found
-        if not in_catalog and document.get("num_hidden_layers") == PLAIN["num_hidden_layers"] and config.model_type in families:
+        name = config.model_type or ""
+        if not in_catalog and document.get("num_hidden_layers") == PLAIN["num_hidden_layers"] and name in families:
             continue
-        with Asked() as asked:
-            layers = layers_of(family, config)
+        layers = layers_of(family, config)
         if layers:
-            families.setdefault(config.model_type, {})[family_of(layers)] = None
-            keys.setdefault(config.model_type, set()).update(asked)
-            published[config.model_type] = published.get(config.model_type, 0) + in_catalog
+            families.setdefault(name, {})[family_of(layers)] = None
+            keys.setdefault(name, set()).update(config.asked_keys())
+            published[name] = published.get(name, 0) + in_catalog
     # The bits of the number of models: one more model of a common type changes nothing.
     return {
         name: {
@@ -116,10 +97,8 @@ def layers_of(family: Any, config: Config) -> tuple[Layer, ...]:
         reading = family.read(config)
     except (KvplanError, ValueError):
         return ()
-    try:
+    with suppress(KvplanError, ValueError):
         family.weigh(reading.config, config, reading)
-    except (KvplanError, ValueError):
-        pass
     return tuple(reading.layers)
 
 

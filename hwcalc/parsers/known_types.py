@@ -150,6 +150,8 @@ _UNUSED: Final = 0.1
 """How much a key counts against a type that asks for it, where the file lacks it: classes have defaults for many."""
 _COMMON: Final = 1.1
 """How much likelier a type is of which there are twice as many published models."""
+_UNPUBLISHED: Final = 0.8
+"""How much less likely a type is of which the catalog has no model."""
 _NAMED_ALIKE: Final = 1.5
 """How much likelier a type is whose name begins like that of the file's type."""
 
@@ -177,7 +179,8 @@ def nearest_types(
         missed = sum(weights[key] for key in present - asked)
         unused = sum(weights.get(key, 0.0) for key in asked - present)
         score = both / (both + missed + _UNUSED * unused or 1)
-        score *= _COMMON**known.published * (_NAMED_ALIKE if stem and _stem(known.model_type) == stem else 1)
+        score *= _UNPUBLISHED if known.published == 0 else _COMMON**known.published
+        score *= _NAMED_ALIKE if stem and _stem(known.model_type) == stem else 1
         if both > 0 or among is not None:
             scores.append((-score, len(known.model_type), known.model_type))
     return tuple(name for _, _, name in sorted(scores)[:most])

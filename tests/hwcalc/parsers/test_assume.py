@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -195,10 +196,8 @@ def test_names_that_are_not_known(assume: str, hint: str) -> None:
 def test_hostile_values(key: str, value: object) -> None:
     """Anything is a plan or one of our errors."""
     for assume in (None, "gqa", "deepseek_v32", "mamba2+gqa", "mla"):
-        try:
-            load_model({**MLA, key: value}, assume=assume)
-        except KvplanError as error:
-            assert error.message
+        with suppress(KvplanError):
+            assert load_model({**MLA, key: value}, assume=assume).stack
 
 
 def _published() -> list[tuple[Mapping[str, Any], str, str]]:
@@ -228,6 +227,8 @@ def test_published_models_resemble_their_own_family() -> None:
 
 def test_the_table_of_types_is_up_to_date() -> None:
     """``scripts/known_types.py`` writes it: each type of the index, but for the few that refuse every file or need parts."""
-    done = subprocess.run([sys.executable, "scripts/known_types.py", "--check"], cwd=paths.ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "scripts/known_types.py", "--check"], cwd=paths.ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"reformer", "xlnet"} >= set(known_families()) - set(known_types())
