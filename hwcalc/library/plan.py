@@ -65,43 +65,16 @@ def plan(
     >>> plan(layers=32, heads=32, kv_heads=8, head_dim=128, seq="32k").cache.total_bytes
     4294967296
     """
-    asked = read_options(
-        {
-            "seq": seq,
-            "batch": batch,
-            "dtype": dtype,
-            "engine": engine,
-            "encoder_seq": encoder_seq,
-            "engine_options": engine_options,
-            "weights": weights,
-            "gpu": gpu,
-            "gpus": gpus,
-            "instance": instance,
-            "tp": tp,
-            "pp": pp,
-            "dp": dp,
-            "dcp": dcp,
-            "ep": ep,
-            "memory_utilization": memory_utilization,
-            "kv_memory": kv_memory,
-            "margin": margin,
-            "lora": lora,
-            "draft": draft,
-            "revision": revision,
-            "offline": offline,
-            "token": token,
-            "endpoint": endpoint,
-            "assume": assume,
-            "layers": layers,
-            "heads": heads,
-            "kv_heads": kv_heads,
-            "head_dim": head_dim,
-            "hidden_size": hidden_size,
-            "intermediate_size": intermediate_size,
-            "vocab_size": vocab_size,
-            "parameters": parameters,
-        }
-    )
+    given = {
+        "seq": seq, "batch": batch, "dtype": dtype, "engine": engine, "encoder_seq": encoder_seq,
+        "engine_options": engine_options, "weights": weights, "gpu": gpu, "gpus": gpus, "instance": instance, "tp": tp,
+        "pp": pp, "dp": dp, "dcp": dcp, "ep": ep, "memory_utilization": memory_utilization, "kv_memory": kv_memory,
+        "margin": margin, "lora": lora, "draft": draft, "revision": revision, "offline": offline, "token": token,
+        "endpoint": endpoint, "assume": assume, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
+        "hidden_size": hidden_size, "intermediate_size": intermediate_size, "vocab_size": vocab_size,
+        "parameters": parameters,
+    }  # fmt: skip
+    asked = read_options(given)
     spec, request = load_request(model, asked)
     return plan_model(spec, **request)
 
