@@ -36,7 +36,7 @@ __all__ = [
 class WeightFormat:
     """One storage format of a matrix of ``out x in`` numbers.
 
-    Each number takes ``bits``. Scales of ``scale_bytes`` come on top, by one of three layouts:
+    Each number takes ``bits``, or each ``per`` numbers do. Scales of ``scale_bytes`` come on top, by one of three layouts:
 
     - ``block``: one scale per tile of rows x columns;
     - ``group``: one scale and one zero point of ``zero_bits`` per ``group`` numbers along a row (0 is the whole row);
@@ -56,6 +56,8 @@ class WeightFormat:
     tensor_bytes: int = 0
     flat_group: int | None = None
     nested_bytes: int = 0
+    per: int = 1
+    """How many numbers take ``bits`` together: 17 bits for 4 numbers are 4.25 bits per number."""
 
     @property
     def number_bytes(self) -> int:
@@ -77,7 +79,12 @@ class WeightFormat:
     def _one(self, shape: tuple[int, ...]) -> int:
         columns = shape[-1] if shape else 1
         rows = prod(shape[:-1])
-        size = -(-rows * columns * self.bits // 8) + self.tensor_bytes + rows * self.row_bytes + columns * self.column_bytes
+        size = (
+            -(-rows * columns * self.bits // (8 * self.per))
+            + self.tensor_bytes
+            + rows * self.row_bytes
+            + columns * self.column_bytes
+        )
         if self.block is not None:
             size += -(-rows // self.block[0]) * -(-columns // self.block[1]) * self.scale_bytes
         if self.group is not None:

@@ -15,7 +15,9 @@ from hwcalc.text import message as safe_message
 
 __all__ = [
     "FIDELITY",
+    "NO_WEIGHTS",
     "PARTIAL_WEIGHTS",
+    "UNREAD_KEYS",
     "Definition",
     "ModelFacts",
     "ModelSpec",
@@ -79,6 +81,12 @@ FIDELITY: Final = "fidelity"
 PARTIAL_WEIGHTS: Final = "weights-partial"
 """The code of the note that the weight files are not the whole model. A plan shows it as a warning."""
 
+NO_WEIGHTS: Final = "weights-not-given"
+"""The code of the note that the bare equation was given nothing that its weights follow from."""
+
+UNREAD_KEYS: Final = "unread-keys"
+"""The code of the note that names keys which bear on the cache and were left out of account. A plan shows it as a warning."""
+
 
 def qualified(notes: Iterable[Note], definition: str) -> str:
     """What a number that is worked out from a config is called: ``definition``, unless the config was reconstructed."""
@@ -128,7 +136,7 @@ class WeightFacts:
 class RawModel:
     """The description of a model as it comes from a source, before a parser reads it.
 
-    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin`` or ``python``. ``location`` names the place
+    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin``, ``python`` or ``options``. ``location`` names the place
     in words, and ``revision`` the version if there is one. ``weights`` is ``None`` if no header of a weight file was read.
     """
 
@@ -202,6 +210,10 @@ class ModelSpec:
     bearing: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config keys that cache and weights depend on: dotted path -> value."""
     assumed: bool = False
+    assumption: str | None = None
+    """What the description was read as, if it had to be assumed: a value of ``--assume``."""
+    read_with: tuple[str, ...] = ()
+    """The options of the command line that this reading takes: ``("--assume", "gqa")``, or the dimensions of the bare equation."""
     notes: tuple[Note, ...] = ()
     readings: Mapping[str, Stack] = field(default_factory=dict)
     variants: Mapping[str, ModelSpec] = field(default_factory=dict, repr=False, compare=False)
@@ -217,7 +229,11 @@ class ModelSpec:
     @property
     def warnings(self) -> tuple[Note, ...]:
         """The notes that every plan from the model's own files must show."""
-        return tuple(note for note in self.notes if note.code == PARTIAL_WEIGHTS)
+        return tuple(note for note in self.notes if note.code in (PARTIAL_WEIGHTS, UNREAD_KEYS))
+
+    def warnings_with(self, weights: str | None) -> tuple[Note, ...]:
+        """The same for weights in the format ``weights``: with one that is named, what the files lack does not matter."""
+        return self.warnings if weights is None else tuple(note for note in self.warnings if note.code != PARTIAL_WEIGHTS)
 
     @cached_property
     def worked_out(self) -> dict[Hashable, Any]:
@@ -235,6 +251,11 @@ class ModelSpec:
     def address(self) -> str:
         """What names the model on a command line of kvplan: the path of a local file, else its id."""
         return self.location if self.source == "local" and self.location else self.id
+
+    @property
+    def command_words(self) -> tuple[str, ...]:
+        """The words that stand for this model on a command line: its address, unless it is the bare equation, and its options."""
+        return (*(() if self.source == "options" else (self.address,)), *self.read_with)
 
     def as_built_by(self, engine: str) -> ModelSpec:
         """The model as ``engine`` builds it from this file. This is almost always the model itself."""

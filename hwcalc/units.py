@@ -13,7 +13,18 @@ from hwcalc.text import brief, quoted, shown
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = ["GIB", "KIB", "MIB", "MOST_BYTES", "MOST_TOKENS", "human_bytes", "parse_bytes", "parse_share", "parse_tokens"]
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "MOST_BYTES",
+    "MOST_TOKENS",
+    "human_bytes",
+    "parse_bytes",
+    "parse_parameters",
+    "parse_share",
+    "parse_tokens",
+]
 
 KIB = 1024
 MIB = 1024**2
@@ -84,6 +95,21 @@ def parse_bytes(value: int | str, what: str = "the size") -> int:
     value = _integer_or_text(value, what, allowed)
     number = value if isinstance(value, int) else _parse(value, _BYTE_FACTORS, what, allowed, whole=False)
     if not 0 <= number <= MOST_BYTES:
+        raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
+    return number
+
+
+def parse_parameters(value: int | str, what: str = "the number of parameters") -> int:
+    """A number of parameters: ``"70B"`` is 70 x 10^9. K, M, B and T are powers of 1,000.
+
+    >>> parse_parameters("0.6B"), parse_parameters(8_000_000_000)
+    (600000000, 8000000000)
+    """
+    allowed = f"a whole number from 1 to {MOST_TOKENS:,} with an optional K, M, B or T (powers of 1,000)"
+    value = _integer_or_text(value, what, allowed)
+    factors = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmbt", start=1)}}
+    number = value if isinstance(value, int) else _parse(value, factors, what, allowed, whole=True)
+    if not 1 <= number <= MOST_TOKENS:
         raise UsageError(f"{what} is out of range: {_given(value)}", hint=f"Allowed: {allowed}.")
     return number
 

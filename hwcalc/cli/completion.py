@@ -183,9 +183,10 @@ def engine_options(incomplete: str) -> list[str]:
 
 def assumptions(incomplete: str) -> list[str]:
     """What ``--assume`` takes."""
-    from hwcalc.parsers import ASSUMPTIONS
+    from hwcalc.parsers.known_types import known_types
 
-    return _starting(ASSUMPTIONS, incomplete)
+    families = {family for known in known_types().values() for family in known.families}
+    return _starting(sorted({*families - {"no cache"}, *known_types()}), incomplete)
 
 
 def formats(incomplete: str) -> list[str]:

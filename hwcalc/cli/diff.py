@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_module
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import PLANNING, Example, Option, given_options, say_unreachable, view_of
+from hwcalc.cli.options import OUTPUT, Example, Option, given_options, plan_options, say_unreachable, view_of
 from hwcalc.cli.output import Answer, View, answer
 from hwcalc.documents import document_of
 from hwcalc.errors import UsageError
@@ -19,7 +19,8 @@ __all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 OPTIONS = (
     Option("models", (), "A B", "Two models: ids, org/name@revision, folders or config.json files.", "list", complete="models"),
-    *PLANNING[1:],
+    *plan_options("diff"),
+    *OUTPUT,
 )
 EXAMPLES: Final = (
     Example("Two models, key by key and in bytes", "kvplan diff Qwen/Qwen3-8B Qwen/Qwen3-14B --seq 32k"),

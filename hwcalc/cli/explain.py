@@ -34,7 +34,7 @@ EXAMPLES: Final = (
 )
 
 
-def run(*, model: str, only: list[str] | None = None, **options: Any) -> Answer:
+def run(*, model: str | None, only: list[str] | None = None, **options: Any) -> Answer:
     """Explain every byte: each formula with its numbers.
 
     Formula, numbers and result of cache, weights and, with hardware, of everything up to the verdict.

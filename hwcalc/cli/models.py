@@ -32,6 +32,14 @@ OPTIONS = (
         "flag",
         group="model",
     ),
+    Option(
+        "types",
+        ("--types",),
+        "",
+        "List the model types that are known, with the kinds of layers that each has.",
+        "flag",
+        group="model",
+    ),
     *(option for option in PLANNING if option.name in {"revision", "token", "endpoint"}),
     *OUTPUT,
 )
@@ -50,6 +58,7 @@ def run(
     *,
     search: Sequence[str] | None,
     refresh: bool,
+    types: bool,
     revision: str | None,
     token: str | None,
     endpoint: str | None,
@@ -62,9 +71,13 @@ def run(
     view = view_of(**output)
     if refresh:
         return _refreshed(search or (), view, revision=revision, token=token, endpoint=endpoint)
+    words = " ".join(search or ())
+    if types:
+        from hwcalc.cli.model_types import listed_types
+
+        return listed_types(words, view)
     from hwcalc.sources.listing import list_known_models
 
-    words = " ".join(search or ())
     found = list_known_models(words)
     if view.format == "json":
         from hwcalc.documents import SCHEMA_VERSION, document_of

@@ -20,6 +20,7 @@ __all__ = [
     "COMMANDS",
     "DEFAULT",
     "DETAIL",
+    "OPTIONAL_MODEL",
     "OUTPUT",
     "PLANNING",
     "Example",
@@ -116,6 +117,8 @@ MODEL: Final = Option(
     complete="models",
     required=True,
 )
+OPTIONAL_MODEL: Final = MODEL._replace(required=False)
+"""The MODEL of commands that can do with the bare equation: dimensions alone."""
 
 
 def format_help(formats: Iterable[str]) -> str:
@@ -167,7 +170,7 @@ def grouped(group: str, *options: Option) -> tuple[Option, ...]:
     return tuple(option._replace(group=group) for option in options)
 
 
-PLANNING: Final = (MODEL, *plan_options(DEFAULT), *OUTPUT)
+PLANNING: Final = (OPTIONAL_MODEL, *plan_options(DEFAULT), *OUTPUT)
 """The arguments and options of a command that plans one model."""
 
 
@@ -237,7 +240,7 @@ def say_unreachable(notes: Iterable[Note]) -> None:
 
 
 @contextmanager
-def reading(model: str) -> Iterator[None]:
+def reading(model: str | None) -> Iterator[None]:
     """A block in which a model is read. It shows progress.
 
     A word that is no model but resembles a command raises :class:`~hwcalc.errors.UsageError`, before any network is asked.

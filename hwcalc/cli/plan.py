@@ -39,7 +39,7 @@ EXAMPLES: Final = (
 )
 
 
-def run(*, model: str, emit: str | None, **options: Any) -> Answer:
+def run(*, model: str | None, emit: str | None, **options: Any) -> Answer:
     """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 

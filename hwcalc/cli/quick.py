@@ -56,7 +56,9 @@ def read(words: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
             return None
         single.add(option.name)
         values[option.name] = value
-    return (name, values) if _place(free, options, values) and not (name != words[0] and free[0] in COMMANDS) else None
+    return (
+        (name, values) if _place(free, options, values) and not (name != words[0] and free[:1] and free[0] in COMMANDS) else None
+    )
 
 
 def _initial(option: Option) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.cli.options import MODEL, OUTPUT, Example, Option, given_options, plan_options, reading, view_of
+from hwcalc.cli.options import OPTIONAL_MODEL, OUTPUT, Example, Option, given_options, plan_options, reading, view_of
 from hwcalc.cli.output import Answer, answer
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ _CHOICE: Final = (
         group="hardware",
     ),
 )
-OPTIONS = (MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
+OPTIONS = (OPTIONAL_MODEL, *plan_options("recommend"), *_CHOICE, *OUTPUT)
 EXAMPLES: Final = (
     Example("What holds 8 sequences of 32k tokens?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8"),
     Example("Only what is named", "kvplan recommend Qwen/Qwen3-8B --engine vllm --gpu l4,l40s,h100"),
@@ -77,7 +77,7 @@ EXAMPLES: Final = (
 )
 
 
-def run(*, model: str, **options: Any) -> Answer:
+def run(*, model: str | None, **options: Any) -> Answer:
     """List the hardware that holds the sequences, smallest first. Exit status 1 says that none does."""
     from hwcalc.library.recommend import recommend
 

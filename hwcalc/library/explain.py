@@ -103,7 +103,7 @@ class Explanation:
         return replace(kept, symbols=symbols_in(_formulas(kept.kinds, kept.sections, kept.quoted)))
 
 
-def explain(model: ModelLike, **options: Unpack[PlanOptions]) -> Explanation:
+def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:
     """Plan a model and explain where every byte comes from; ``options`` are the keywords of :func:`hwcalc.plan`."""
     from hwcalc.library.plan import load_request
     from hwcalc.planner.asked import take_options

@@ -28,6 +28,19 @@ class _Everywhere(TypedDict, total=False):
     endpoint: str | None
 
 
+class _Dimensions(TypedDict, total=False):
+    """Options that change the dimensions of a model, or give them without one."""
+
+    layers: int | str | None
+    heads: int | str | None
+    kv_heads: int | str | None
+    head_dim: int | str | None
+    hidden_size: int | str | None
+    intermediate_size: int | str | None
+    vocab_size: int | str | None
+    parameters: int | str | None
+
+
 class _Hardware(_Everywhere, total=False):
     """Options of functions that can name hardware."""
 
@@ -40,7 +53,7 @@ class _Hardware(_Everywhere, total=False):
     kv_memory: int | str | None
 
 
-class CompareOptions(_Hardware, total=False):
+class CompareOptions(_Hardware, _Dimensions, total=False):
     """Options that have the same value in all plans of a comparison."""
 
     margin: float | str | None
@@ -63,7 +76,7 @@ class PlanOptions(SweepOptions, total=False):
     tp: int | str
 
 
-class RecommendOptions(_Everywhere, total=False):
+class RecommendOptions(_Everywhere, _Dimensions, total=False):
     """Options of a plan that name no hardware."""
 
     margin: float | str | None

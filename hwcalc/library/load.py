@@ -51,26 +51,55 @@ def load_model(
 
 
 def load(
-    model: ModelLike, access: Access, *, revision: str | None = None, assume: str | None = None, headers: bool = True
+    model: ModelLike | None,
+    access: Access,
+    *,
+    revision: str | None = None,
+    assume: str | None = None,
+    headers: bool = True,
+    dimensions: Mapping[str, int] | None = None,
 ) -> ModelSpec:
-    """As :func:`load_model`, with options that were already parsed."""
+    """As :func:`load_model`, with options that were already parsed.
+
+    ``dimensions`` replace those of the model; without a model they are the bare equation.
+    """
+    if model is None:
+        return _equation(dimensions or {})
     if isinstance(model, ModelSpec):
+        if dimensions:
+            raise UsageError("a model that was read already keeps its dimensions.", hint="Give its config, id or path instead.")
         return model
+    raw = _described(model, access, revision, headers=headers)
+    if dimensions:
+        from hwcalc.parsers.dimensions import changed_model
+
+        return changed_model(raw, dimensions, assume)
+    return parse(raw, assume=assume)
+
+
+def _equation(dimensions: Mapping[str, int]) -> ModelSpec:
+    from hwcalc.parsers.dimensions import EXAMPLE, equation_model
+
+    if not dimensions:
+        raise UsageError("no MODEL is named.", hint=f"Write: kvplan MODEL, or the bare equation: {EXAMPLE}")
+    return equation_model(dimensions)
+
+
+def _described(model: Any, access: Access, revision: str | None, *, headers: bool) -> RawModel:
+    """The description of a model, from wherever it is."""
     if isinstance(model, Mapping):
         from hwcalc.sources.document import check_document
 
         check_document(model, "the config")
         name = model.get("_name_or_path")
-        raw = RawModel(
-            id=name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config", config=model, source="python"
-        )
-        return parse(raw, assume=assume)
+        model_id = name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config"
+        return RawModel(id=model_id, config=model, source="python")
     from hwcalc.sources import resolve, resolve_stream
 
     if isinstance(model, (str, os.PathLike)):
-        return parse(resolve(model, revision=revision, weights=headers, **vars(access)), assume=assume)
+        return resolve(model, revision=revision, weights=headers, **vars(access))
     if hasattr(model, "read"):
-        return parse(resolve_stream(model), assume=assume)
+        return resolve_stream(model)
     raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(model).__name__}).")
 
 
@@ -91,7 +120,7 @@ def _each(given: Sequence[ModelLike], asked: Asked) -> Iterator[ModelSpec | Miss
     for number, model in enumerate(given, 1):
         tell(f"reading model {number:,} of {len(given):,}")
         try:
-            yield load(model, asked.access, revision=asked.revision, assume=asked.assume)
+            yield load(model, asked.access, revision=asked.revision, assume=asked.assume, dimensions=asked.dimensions)
         except KvplanError as error:
             yield Missing(id=_name_of(model), error=error)
 

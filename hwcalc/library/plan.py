@@ -17,7 +17,7 @@ __all__ = ["ModelLike", "load_model", "load_request", "option_draft", "plan", "p
 
 
 def plan(
-    model: ModelLike,
+    model: ModelLike | None = None,
     *,
     seq: int | str | None = None,
     batch: int | str = 1,
@@ -44,46 +44,38 @@ def plan(
     token: str | None = None,
     endpoint: str | None = None,
     assume: str | None = None,
+    layers: int | str | None = None,
+    heads: int | str | None = None,
+    kv_heads: int | str | None = None,
+    head_dim: int | str | None = None,
+    hidden_size: int | str | None = None,
+    intermediate_size: int | str | None = None,
+    vocab_size: int | str | None = None,
+    parameters: int | str | None = None,
 ) -> Plan:
     """Plan the cache of ``batch`` sequences of ``seq`` tokens, and the weights, as published or in the format ``weights``.
 
     Keyword arguments are the options of the command, with ``_`` in place of ``-``; token counts may be written ``"32k"``. ``model`` may
-    be whatever :func:`load_model` takes. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
+    be whatever :func:`load_model` takes. Without one, ``layers``, ``heads``, ``kv_heads`` and ``head_dim`` are the bare equation; beside
+    one they say what to change. Raises a subclass of :class:`~hwcalc.errors.KvplanError`.
 
     >>> config = {"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
     ...           "hidden_size": 4096, "torch_dtype": "bfloat16"}
     >>> plan(config, seq="32k").cache.total_bytes
     4294967296
+    >>> plan(layers=32, heads=32, kv_heads=8, head_dim=128, seq="32k").cache.total_bytes
+    4294967296
     """
-    asked = read_options(
-        {
-            "seq": seq,
-            "batch": batch,
-            "dtype": dtype,
-            "engine": engine,
-            "encoder_seq": encoder_seq,
-            "engine_options": engine_options,
-            "weights": weights,
-            "gpu": gpu,
-            "gpus": gpus,
-            "instance": instance,
-            "tp": tp,
-            "pp": pp,
-            "dp": dp,
-            "dcp": dcp,
-            "ep": ep,
-            "memory_utilization": memory_utilization,
-            "kv_memory": kv_memory,
-            "margin": margin,
-            "lora": lora,
-            "draft": draft,
-            "revision": revision,
-            "offline": offline,
-            "token": token,
-            "endpoint": endpoint,
-            "assume": assume,
-        }
-    )
+    given = {
+        "seq": seq, "batch": batch, "dtype": dtype, "engine": engine, "encoder_seq": encoder_seq,
+        "engine_options": engine_options, "weights": weights, "gpu": gpu, "gpus": gpus, "instance": instance, "tp": tp,
+        "pp": pp, "dp": dp, "dcp": dcp, "ep": ep, "memory_utilization": memory_utilization, "kv_memory": kv_memory,
+        "margin": margin, "lora": lora, "draft": draft, "revision": revision, "offline": offline, "token": token,
+        "endpoint": endpoint, "assume": assume, "layers": layers, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim,
+        "hidden_size": hidden_size, "intermediate_size": intermediate_size, "vocab_size": vocab_size,
+        "parameters": parameters,
+    }  # fmt: skip
+    asked = read_options(given)
     spec, request = load_request(model, asked)
     return plan_model(spec, line=command_line(spec, request, model=model, asked=asked), **request)
 
@@ -98,9 +90,9 @@ def plan_loaded(model: ModelSpec, given: Mapping[str, Any], draft: ModelSpec | N
     return plan_model(model, advise=advise, **request)
 
 
-def load_request(model: ModelLike, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
+def load_request(model: ModelLike | None, asked: Asked) -> tuple[ModelSpec, dict[str, Any]]:
     """Load the model and its draft. Returns the model, and the keywords of :func:`~hwcalc.planner.context.open_request`."""
-    spec = load(model, asked.access, revision=asked.revision, assume=asked.assume)
+    spec = load(model, asked.access, revision=asked.revision, assume=asked.assume, dimensions=asked.dimensions)
     request = asked.keywords()
     if asked.draft is not None:
         request["draft"] = load(asked.draft, asked.access, assume=asked.assume)

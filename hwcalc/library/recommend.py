@@ -22,7 +22,7 @@ __all__ = ["recommend"]
 
 
 def recommend(
-    model: ModelLike,
+    model: ModelLike | None = None,
     *,
     gpu: str | Sequence[str] = (),
     vendor: str | Sequence[str] = (),

@@ -7,39 +7,24 @@ from typing import Any
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import Layer, Stack
-from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Weights
 from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, qualified
 from hwcalc.parsers.attention_words import read_attention_words
-from hwcalc.parsers.class_table import defaults_version
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.facts import model_facts
+from hwcalc.parsers.find import architecture_of, find_language_model
 from hwcalc.parsers.limits import MAX_NAME, check_size
+from hwcalc.parsers.noted import from_the_class
 from hwcalc.parsers.reading import Family, Reading
-from hwcalc.parsers.registry import ASSUME_HINT, find_family, known_family, model_type_of_architecture, room_of
+from hwcalc.parsers.registry import known_family, room_of
 from hwcalc.parsers.whole import whole_weights
 from hwcalc.text import quoted, shown
 
-__all__ = ["ASSUMPTIONS", "parse"]
+__all__ = ["language_config", "parse"]
 
-ASSUMPTIONS = ("gqa",)
-"""What ``--assume`` takes: ``gqa`` reads any config as plain grouped-query attention on every layer."""
-
-# Keys under which models of several parts keep the config of their language model, most specific first.
-_NESTED = (
-    "text_config",
-    "llm_config",
-    "language_config",
-    "thinker_config",
-    "decoder",
-    "generator",
-    "vlm_config",
-    "decoder_config",
-)
-_MAX_NESTING = 4
-
-_NAMED, _SHOWN = 8, 80
-"""How many keys a message names, and with how many characters each."""
+_CONTRADICTIONS = 8
+"""How many contradictions a message names."""
 
 _DTYPES = {
     "float32": "fp32",
@@ -59,54 +44,33 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
 
     Raises :class:`~hwcalc.errors.UnknownArchitectureError` if no family reads this model,
     :class:`~hwcalc.errors.UnreadKeysError` if the config has a key that bears on the cache and that the family does not read, and
-    :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume="gqa"`` turns the first two into notes.
+    :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume`` turns the first two into notes: the type or the kinds
+    of layers that such a config is read as.
     """
-    if assume is not None and assume not in ASSUMPTIONS:
-        raise UsageError(f"--assume {shown(assume, 40)} is not known.", hint=f"Allowed: {', '.join(ASSUMPTIONS)}.")
     top = Config(raw.config)
-    architecture = _architecture(raw.config)
+    architecture = architecture_of(raw.config)
     for key, name in (("model_type", top.model_type), ("architectures", architecture)):
         if name is not None and len(name) > MAX_NAME:
             raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
-    notes = list(raw.notes)
-    found = _find(top, architecture)
-    if found is not None:
-        family, config = found
-        if config.model_type != top.model_type and config.where == "" and not top.has_class:
-            declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
-            message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
-            notes.append(Note(code="by-architecture", message=message))
-    elif assume is None:
-        raise _unknown(raw, architecture)
-    else:
-        family, config = known_family("llama"), _descend(top) or top
-        message = (
-            "No parser knows this architecture: every layer is assumed to keep plain attention keys and values for every token."
-        )
-        notes.append(Note(code="assumed", message=message))
-    reading = _read(family, config)
-    if not reading.layers:
-        raise _no_layers()
-    read_attention_words(reading.config, reading.layers)
-    # Only the language model's level is checked: towers and projectors have windows and heads of their own.
-    unread = config.unread() if found is not None else []
-    if unread:
-        notes.append(_unread(raw, config, unread, assume))
-    notes += (*_from_the_class(reading.config), *reading.notes)
-    counted, assumed = None, found is None or bool(unread)
+    read, unread = _understood(raw, top, architecture, assume)
+    config, reading = read.config, read.reading
+    notes = [*raw.notes, *read.notes, *from_the_class(reading.config), *reading.notes]
+    counted: Weights | None = None
     variants: dict[str, Weights | None] = {}
-    if not assumed:
+    if read.weighed and not unread:
         try:
-            counted = whole_weights(family, config, top, reading)
+            counted = whole_weights(read.family, config, read.top, reading)
             if reading.weighs_readings:
                 variants = {
-                    engine: whole_weights(family, config, top, replace(reading, layers=layers))
+                    engine: whole_weights(read.family, config, read.top, replace(reading, layers=layers))
                     for engine, layers in reading.readings.items()
                 }
         except (ConfigError, ValueError) as error:
             # A value that makes no sense for the weights does not stop the cache from being counted.
             notes.append(Note(code="weights-unknown", message=f"Parameters are not counted: {error}"))
-    spec = _spec(raw, top, config, reading, counted, architecture, notes, assumed)
+    spec = _spec(raw, top, config, reading, counted, architecture, notes, read.assumed or bool(unread))
+    if assume is not None and spec.assumed:
+        spec = replace(spec, assumption=assume, read_with=("--assume", assume))
     if spec.weights is not None:
         from hwcalc.quantization.stored import with_whole_weights
 
@@ -116,11 +80,86 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     return spec
 
 
+def language_config(raw: RawModel, assume: str | None = None) -> Config:
+    """The level of a description that its language model is read from."""
+    return _understood(raw, Config(raw.config), architecture_of(raw.config), assume)[0].reading.config
+
+
+@frozen
+class _Read:
+    """A config as one family read it. ``weighed`` says whether the weights may be counted as that family's."""
+
+    family: Family
+    config: Config
+    top: Config
+    reading: Reading
+    notes: tuple[Note, ...] = ()
+    assumed: bool = False
+    weighed: bool = True
+
+
+def _understood(raw: RawModel, top: Config, architecture: str | None, assume: str | None) -> tuple[_Read, list[str]]:
+    """The config as its own family reads it, or as the assumption says; and the keys that were left out of account."""
+    found = find_language_model(top)
+    if assume is None and found is not None:
+        read, unread = _by_its_family(top, *found, architecture)
+        if unread:
+            raise _unread_error(raw, read.config, unread)
+        return read, unread
+    from hwcalc.parsers import assume as assuming
+
+    if assume is None:
+        raise _unknown(raw, architecture, assuming.proposal(raw, top))
+    assumed = assuming.assumption(assume)
+    if found is not None:
+        read, unread = _by_its_family(top, *found, architecture)
+        if not unread:
+            note = Note(code="assume-unused", message=f"--assume was not needed: kvplan knows {read.config.model_type}.")
+            return replace(read, notes=(*read.notes, note)), unread
+        if assumed.plain:
+            note = assuming.left_out(raw, read.config, unread, f"the {room_of(read.config.model_type)!r} parser")
+            return replace(read, notes=(*read.notes, note)), unread
+    model_type = assuming.choose(assumed, top)
+    config = assuming.language_level(top, None if assumed.plain else model_type)
+    family = known_family(model_type)
+    try:
+        reading = _read(family, config)
+    except ConfigError as error:
+        error.hint = error.hint or assuming.proposal(raw, top)
+        raise
+    unread = assuming.unread_keys(config)
+    notes = [assuming.said(assumed, model_type)]
+    if unread:
+        reader = "plain attention" if assumed.plain else f"a {model_type} model"
+        notes.append(assuming.left_out(raw, config, unread, reader, by_keys=True))
+    whole = config if config.where == "" else top
+    read = _Read(
+        family=family, config=config, top=whole, reading=reading, notes=tuple(notes), assumed=True, weighed=not assumed.plain
+    )
+    return read, unread
+
+
+def _by_its_family(top: Config, family: Family, config: Config, architecture: str | None) -> tuple[_Read, list[str]]:
+    """The config as the family of its own type reads it, and the keys that bear on the cache and that nobody has read."""
+    notes: tuple[Note, ...] = ()
+    if config.model_type != top.model_type and config.where == "" and not top.has_class:
+        declared = f"model_type {quoted(top.model_type)} is not known" if top.model_type else "The config has no model_type"
+        message = f"{declared}: read as {config.model_type} by its architecture, {architecture}."
+        notes = (Note(code="by-architecture", message=message),)
+    # Only the language model's level is checked: towers and projectors have windows and heads of their own.
+    read = _Read(family=family, config=config, top=top, reading=_read(family, config), notes=notes)
+    return read, config.unread()
+
+
 def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> ModelSpec:
     """The model with the weights that single engines build. The parameters are those of transformers, where that is one of them."""
     built = {
         engine: replace(
-            spec, stack=spec.stack_for(engine), counted=counted, parameters=_parameters(counted, spec.notes), readings={}
+            spec,
+            stack=spec.stack_for(engine),
+            counted=counted,
+            parameters=_parameters(counted, spec.notes, assumed=spec.assumed),
+            readings={},
         )
         for engine, counted in variants.items()
     }
@@ -128,79 +167,47 @@ def _with_variants(spec: ModelSpec, variants: Mapping[str, Weights | None]) -> M
     return replace(spec, variants=built, parameters=parameters)
 
 
-def _parameters(counted: Weights | None, notes: Sequence[Note]) -> Parameters | None:
+def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool = False) -> Parameters | None:
     if counted is None:
         return None
-    definition = qualified(notes, Definition.EXACT)
+    definition = Definition.ASSUMED if assumed else qualified(notes, Definition.EXACT)
     return Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None, definition=definition)
 
 
-def _unread(raw: RawModel, config: Config, unread: list[str], assume: str | None) -> Note:
-    """A note about keys that nobody has read, or an error unless something is to be assumed."""
-    named = ", ".join(key if len(key) <= _SHOWN else f"{key[:_SHOWN]}..." for key in unread[:_NAMED])
-    named += ", ..." if len(unread) > _NAMED else ""
+def _unread_error(raw: RawModel, config: Config, unread: list[str]) -> UnreadKeysError:
+    from hwcalc.parsers.assume import command, named_keys
+
     message = (
-        f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: {named}."
+        f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: "
+        f"{named_keys(unread)}."
     )
-    message = " ".join((message, *config.contradictions()[:_NAMED]))
-    if assume is None:
-        hint = "A number without them would be a guess. To go on all the same, with every number marked as assumed: --assume gqa."
-        raise UnreadKeysError(message, keys=tuple(unread), hint=hint)
-    return Note(code="unread-keys", message=message + " They were left out of account.")
-
-
-def _architecture(config: Mapping[str, Any]) -> str | None:
-    names = config.get("architectures")
-    if isinstance(names, (list, tuple)) and names and isinstance(names[0], str):
-        return names[0]
-    return None
-
-
-def _find(top: Config, architecture: str | None) -> tuple[Family, Config] | None:
-    """The family and the config level that it reads: by model type from the top down, then by architecture."""
-    config: Config | None = top
-    for _ in range(_MAX_NESTING):
-        if config is None:
-            break
-        family = find_family(config.model_type)
-        if family is not None:
-            return family, config
-        config = _descend(config)
-    if architecture is not None:
-        model_type = model_type_of_architecture(architecture)
-        family = find_family(model_type)
-        if family is not None and top.model_type != model_type:
-            return family, top.retyped(model_type)
-    return None
-
-
-def _descend(config: Config) -> Config | None:
-    """The nested config of the language model. Old files keep its keys at the top: they are read as the nested type."""
-    for key in _NESTED:
-        if isinstance(config.raw.get(key), Mapping):
-            return config.sub(key)
-    for key in _NESTED:
-        nested = config.nested_type(key)
-        if nested is not None and nested != config.model_type:
-            return config.retyped(nested)
-    return None
+    message = " ".join((message, *config.contradictions()[:_CONTRADICTIONS]))
+    hint = (
+        "A number without them would be a guess. To go on all the same, with every number marked as assumed: "
+        f"{command(raw, 'gqa')}"
+    )
+    return UnreadKeysError(message, keys=tuple(unread), hint=hint)
 
 
 def _read(family: Family, config: Config) -> Reading:
     try:
-        return family.read(config)
+        reading = family.read(config)
     except (ConfigError, UsageError):
         raise
     except ValueError as error:
         # A layer kind refused the numbers. That is still the config's fault, and the message names the field.
         raise ConfigError(f"the {config.model_type} config does not make sense: {error}.") from error
+    if not reading.layers:
+        raise _no_layers()
+    read_attention_words(reading.config, reading.layers)
+    return reading
 
 
-def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureError:
+def _unknown(raw: RawModel, architecture: str | None, hint: str) -> UnknownArchitectureError:
     model_type = raw.config.get("model_type")
     what = f"model_type {quoted(model_type)}" if model_type else "no model_type"
     with_architecture = f", architecture {shown(architecture, 60)}" if architecture else ""
-    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=ASSUME_HINT)
+    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=hint)
 
 
 def _spec(
@@ -237,7 +244,7 @@ def _spec(
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
-        parameters=raw.parameters if counted is None else _parameters(counted, notes),
+        parameters=raw.parameters if counted is None else _parameters(counted, notes, assumed=assumed),
         weights=raw.weights,
         counted=counted,
         quantization=_quantization(language, top),
@@ -248,42 +255,6 @@ def _spec(
         facts=model_facts(raw.config),
         config=raw.config,
     )
-
-
-# Class defaults that decide how much is cached. Others are not worth a note.
-_WORTH_A_NOTE = {
-    "num_hidden_layers",
-    "decoder_layers",
-    "num_attention_heads",
-    "decoder_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_size",
-    "d_model",
-    "d_kv",
-    "sliding_window",
-    "kv_lora_rank",
-    "qk_rope_head_dim",
-    "attention_chunk_size",
-    "num_kv_shared_layers",
-    "global_head_dim",
-    "state_size",
-    "conv_kernel",
-    "expand",
-    "mamba_d_state",
-    "mamba_d_conv",
-}
-
-
-def _from_the_class(language: Config) -> tuple[Note, ...]:
-    """A note that lists what the file leaves out and the model's class fills in, as far as it decides how much is cached."""
-    defaults = language.assumed_defaults().items()
-    filled = {key: value for key, value in defaults if key in _WORTH_A_NOTE and not isinstance(value, bool)}
-    if not filled:
-        return ()
-    listed = ", ".join(f"{key} {value}" for key, value in sorted(filled.items()))
-    source = f"the {language.model_type} class of transformers {defaults_version()}"
-    return (Note(code="class-defaults", message=f"The config leaves out {listed}: taken from {source}."),)
 
 
 def _quantization(language: Config, top: Config) -> Mapping[str, Any] | None:

@@ -6,7 +6,6 @@ Absent and null differ: an absent key takes the default of the config class, a n
 from __future__ import annotations
 
 import json
-import re
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,6 +13,7 @@ from typing import Any, Final
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import MAX_DIMENSION
 from hwcalc.parsers.aliases import ALIASES, LEGACY_KEYS
+from hwcalc.parsers.bearing import bearing_inside, bears_on_memory
 from hwcalc.parsers.class_table import class_defaults, tower_defaults, towers
 from hwcalc.text import quoted
 
@@ -41,24 +41,6 @@ _FACTS_BY_NAME: Final[Mapping[str, Sequence[str]]] = {
 """For each name, the facts that some model calls so."""
 
 
-# A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
-# plan stops.
-_BEARING = re.compile(
-    r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
-    r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|"
-    r"attn_types?|full_attn|full_attention|"
-    r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
-    r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
-)
-# Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
-_HARMLESS = re.compile(
-    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
-    r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
-    r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
-    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
-)
-
-
 class Config:
     """One level of a config document.
 
@@ -73,6 +55,7 @@ class Config:
         self.model_type = model_type or (declared if isinstance(declared, str) else None)
         self.where = where
         self.read: set[str] = set()
+        self.asked: set[str] = set()
         self.defaulted: dict[str, Any] = {}
         self.children: list[Config] = []
         self.parts: list[Config] = []
@@ -88,8 +71,13 @@ class Config:
     def _key_in_file(self, key: str) -> str | None:
         """The name under which the file gives ``key``."""
         names = self._names(key)
+        self.asked.add(key)
         self.read.update(names)
         return next((name for name in names if name in self.raw), None)
+
+    def names(self, key: str) -> Sequence[str]:
+        """The names under which a file may give one fact, the one that counts first."""
+        return self._names(key)
 
     def _names(self, key: str) -> Sequence[str]:
         """The names of one fact, the one that counts first. A class sets its aliases after its own fields, so that they win."""
@@ -303,14 +291,14 @@ class Config:
                     raise self.error("per_layer_config", key, "an object of layer numbers, each with an object of keys")
                 # Laid over the document, not copied: a thousand layers of a large document are still one document.
                 child = Config(ChainMap(values, self.raw), self.model_type, self.where)  # type: ignore[arg-type]
-                child.read, child.defaulted = self.read, self.defaulted
+                child.read, child.asked, child.defaulted = self.read, self.asked, self.defaulted
                 self._layers[int(key)] = child
         return self._layers.get(index, self)
 
     def retyped(self, model_type: str | None) -> Config:
         """The same document, read as another model type."""
         child = Config(self.raw, model_type, self.where)
-        child.read = self.read
+        child.read, child.asked = self.read, self.asked
         self.children.append(child)
         return child
 
@@ -326,21 +314,19 @@ class Config:
         found = [
             self._place(key)
             for key, value in self.raw.items()
-            if key not in self.read
-            and (
-                self._contradicted(key)
-                or (
-                    value not in (None, False, "", 0, [], {})
-                    # A dict handed in from Python may have keys of any type.
-                    and _BEARING.search(str(key))
-                    and not _HARMLESS.search(str(key))
-                    and not self._repeats(key)
-                )
-            )
+            if key not in self.read and (self._contradicted(key) or (bears_on_memory(key, value) and not self._repeats(key)))
         ]
         for child in self.children:
             found += child.unread()
         return list(dict.fromkeys(found))
+
+    def unread_inside(self) -> list[str]:
+        """Keys that may affect the cache, are not empty, and stand in nested objects that nobody has read."""
+        return bearing_inside((self._place(key), value) for key, value in self.raw.items() if key not in self.read)
+
+    def asked_keys(self) -> set[str]:
+        """Every key that was asked for, whether or not the file has it, here and in nested configs."""
+        return self.asked.union(*(child.asked_keys() for child in (*self.children, *self.parts)))
 
     def _facts_named(self, name: str) -> dict[str, Any]:
         """The facts that other models call by this name and this one by another, with the value that counts."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import UnknownArchitectureError
 from hwcalc.parsers.class_table import architecture_types
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from hwcalc.parsers.reading import Family
 
 __all__ = [
-    "ASSUME_HINT",
     "find_family",
     "find_tower",
     "find_wrapper",
@@ -28,9 +27,6 @@ __all__ = [
     "model_type_of_architecture",
     "room_of",
 ]
-
-
-ASSUME_HINT: Final = "To read it as plain attention on every layer, with every number marked as assumed: --assume gqa."
 
 
 @lru_cache(maxsize=1)
@@ -65,7 +61,9 @@ def known_family(model_type: str | None) -> Family:
     """The same, or :class:`~hwcalc.errors.UnknownArchitectureError`."""
     family = find_family(model_type)
     if family is None:
-        raise UnknownArchitectureError(f"No parser knows model_type {quoted(model_type)}.", hint=ASSUME_HINT)
+        raise UnknownArchitectureError(
+            f"No parser knows model_type {quoted(model_type)}.", hint="All that are known: kvplan models --types"
+        )
     return family
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.planner.options import OPTIONS, options_of
+from hwcalc.planner.options import DIMENSIONS, OPTIONS, options_of
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Access:
 class Asked:
     """The parsed options of a plan. Numbers are parsed, but the names of models and GPUs have not been looked up.
 
-    ``given`` has the names of the options that the user gave; every other field has its default. ``assume`` and ``revision`` say how
-    the model is read.
+    ``given`` has the names of the options that the user gave; every other field has its default. ``assume``, ``revision`` and the
+    dimensions say how the model is read.
     """
 
     given: frozenset[str] = frozenset()
@@ -58,8 +58,21 @@ class Asked:
     encoder_seq: int | None = None
     engine_options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     assume: str | None = None
+    layers: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    hidden_size: int | None = None
+    intermediate_size: int | None = None
+    vocab_size: int | None = None
+    parameters: int | None = None
     revision: str | None = None
     access: Access = Access()
+
+    @property
+    def dimensions(self) -> dict[str, int]:
+        """The given dimensions of a model, by option."""
+        return {name: getattr(self, name) for name in DIMENSIONS if name in self.given}
 
     def keywords(self) -> dict[str, Any]:
         """The given options about the request, by name. The draft is left out: it is a model that has not been loaded yet."""

@@ -11,8 +11,9 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas.formats import FLOATS, WeightFormat
+from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weights
-from hwcalc.model import Definition, ModelSpec, Note, WeightFacts
+from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, WeightFacts
 from hwcalc.planner.result import (
     BudgetInfo,
     BudgetPartInfo,
@@ -111,14 +112,17 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
     if weight_format is None and model.weights is not None:
         return Noted(_as_published(model.weights))
     if model.counted is None:
-        return _unknown(Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet."))
+        why = next((note for note in model.notes if note.code == NO_WEIGHTS), None)
+        return _unknown(
+            why or Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet.")
+        )
     scheme, known = planned_scheme(model, weight_format)
     if not known:
         named = named_in_the_id(model) if model.quantization is None else None
         return _unknown(named or _UNKNOWN_SCHEME)
     unquantized = FLOATS.get(weight_format or "") or FLOATS[weight_dtype]
     if scheme is None:
-        return Noted(_estimate(model.counted, None, unquantized))
+        return Noted(_defined(model, _estimate(model.counted, None, unquantized)))
     notes = []
     blocks = model.counted.blocks
     unknown_names = model.once(("strangers", weight_format), lambda: scheme.strangers(blocks))
@@ -128,7 +132,7 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
             f"{' and others' if len(unknown_names) > 3 else ''} alone: no module is known by that name, so none is left out."
         )
         notes.append(Note(code="weights-approximate", message=message))
-    return Noted(_estimate(model.counted, scheme if scheme.rules else None, unquantized), tuple(notes))
+    return Noted(_defined(model, _estimate(model.counted, scheme if scheme.rules else None, unquantized)), tuple(notes))
 
 
 def _as_published(weights: WeightFacts) -> WeightsInfo:
@@ -153,16 +157,27 @@ def _estimate(weights: Weights, scheme: Scheme | None, unquantized: WeightFormat
     """Every parameter in its format. High includes the layers of multi-token prediction, which a checkpoint may contain."""
     parts = tuple(_part(block, scheme, unquantized) for block in weights.blocks)
     size = sum(part.bytes for part in parts if part.part != Part.MTP.value)
+    ways = [size, *(_built(weights, other, unquantized) for other in (() if scheme is None else scheme.others))]
+    mtp = sum(part.bytes for part in parts) - size
     source = f"parameters from the config, {unquantized.name if scheme is None else scheme.name}"
     return WeightsInfo(
         bytes=size,
-        low=size,
-        high=sum(part.bytes for part in parts),
+        low=min(ways),
+        high=max(ways) + mtp,
         definition=Definition.ESTIMATE,
         source=source,
         format=unquantized.name if scheme is None else scheme.name,
         parts=parts,
     )
+
+
+def _built(weights: Weights, scheme: Scheme, unquantized: WeightFormat) -> int:
+    return sum(_part(block, scheme, unquantized).bytes for block in weights.blocks if block.part is not Part.MTP)
+
+
+def _defined(model: ModelSpec, weights: WeightsInfo) -> WeightsInfo:
+    """The weights, which are assumed where the model is."""
+    return replace(weights, definition=Definition.ASSUMED) if model.assumed else weights
 
 
 def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> WeightPart:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from hwcalc.planner.values import TYPES
 
-__all__ = ["COMMANDS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
+__all__ = ["COMMANDS", "DIMENSIONS", "GROUPS", "OPTIONS", "PlanOption", "options_of"]
 
 COMMANDS: Final = ("plan", "explain", "diff", "compare", "sweep", "recommend", "reconcile", "probe")
 """Commands that take every option, except where ``not_in`` of the option names them."""
@@ -65,6 +65,19 @@ class PlanOption(NamedTuple):
     def read(self, value: Any) -> Any:
         """Parse a value from text or Python. Raises :class:`~hwcalc.errors.UsageError`."""
         return TYPES[self.type].read(value, self.name)
+
+
+DIMENSIONS: Final[Mapping[str, str]] = {
+    "layers": "Number of layers.",
+    "heads": "Query heads of a layer.",
+    "kv_heads": "Key/value heads of a layer. Default: as many as query heads.",
+    "head_dim": "Width of a head.",
+    "hidden_size": "Width of the hidden states.",
+    "intermediate_size": "Width of the MLP.",
+    "vocab_size": "Size of the vocabulary.",
+    "parameters": "Parameters for the weights: 70B.",
+}
+"""The options that describe a model by its dimensions, with their help. Without a MODEL they are the bare equation."""
 
 
 OPTIONS: Final[tuple[PlanOption, ...]] = (
@@ -287,11 +300,25 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
     PlanOption(
         "assume",
         "text",
-        "gqa",
-        "Read an unknown architecture as plain attention; every number is marked as assumed.",
+        "TYPE",
+        "Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa. "
+        "See: kvplan models --types. Every number is marked as assumed.",
         complete="assumptions",
-        check="gqa: read an unknown architecture as plain attention.",
+        check="Read an unknown architecture as a known type or as kinds of layers: gqa, deepseek_v32, mamba2+gqa.",
         reads_model=True,
+    ),
+    *(
+        PlanOption(
+            name,
+            "parameters" if name == "parameters" else "count",
+            "N",
+            f"{words} Without MODEL: the bare equation." if name == "parameters" else f"{words} With MODEL: what if.",
+            not_in=("diff", "reconcile", "probe"),
+            check=None,
+            in_receipt=False,
+            reads_model=True,
+        )
+        for name, words in DIMENSIONS.items()
     ),
     PlanOption("revision", "text", "R", "Branch, tag or commit of the model.", in_receipt=False, reads_model=True),
     PlanOption(

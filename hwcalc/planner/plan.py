@@ -238,8 +238,7 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
         out.append(Note(code="beyond-maximum", message=message))
-    if request.weights is None:
-        out += model.warnings
+    out += model.warnings_with(request.weights)
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, quoted, shown
-from hwcalc.units import GIB, MIB, parse_bytes, parse_share, parse_tokens
+from hwcalc.units import GIB, MIB, parse_bytes, parse_parameters, parse_share, parse_tokens
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -152,6 +152,7 @@ _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "
 TYPES: Final[Mapping[str, ValueType]] = {
     "tokens": ValueType(parse_tokens, _whole(1), _tokens_text),
     "count": ValueType(parse_tokens, _whole(1)),
+    "parameters": ValueType(parse_parameters, _whole(1)),
     "from zero": ValueType(_from_zero, _whole(0), _tokens_text),
     "size": ValueType(_size, _SIZE, _size_text),
     "share": ValueType(parse_share, _SHARE, _share_text),

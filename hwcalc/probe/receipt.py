@@ -94,7 +94,7 @@ def _arguments(opened: Opened, probed: Probed) -> dict[str, Any]:
         "lora": None if request.lora is None else str(request.lora),
         "draft": None if request.draft is None else _finite(request.draft.config),
         "engine_options": dict(request.options) or None,
-        "assume": "gqa" if model.assumed else None,
+        "assume": model.assumption,
     }
     kept = {row.name: looked_up[row.name] if row.name in looked_up else values[row.name] for row in _KEPT}
     return {name: value for name, value in kept.items() if name in _ALWAYS or value not in (None, _DEFAULTS[name])}

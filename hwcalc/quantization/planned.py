@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import UnknownNameError
@@ -15,30 +16,65 @@ if TYPE_CHECKING:
 
 __all__ = ["format_name", "named_in_the_id", "planned_scheme", "weight_formats"]
 
-_SPELLINGS: Final = {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "fp8_e4m3": "fp8", "nf4": "bnb4"}
+_SPELLINGS: Final = {
+    "float32": "fp32",
+    "f32": "fp32",
+    "float16": "fp16",
+    "f16": "fp16",
+    "half": "fp16",
+    "bfloat16": "bf16",
+    "fp8_e4m3": "fp8",
+    "nf4": "bnb4",
+    "bnb_nf4": "bnb4",
+    "bnb_fp4": "bnb4",
+    "bnb_4bit": "bnb4",
+    "bnb_8bit": "bnb8",
+    "bnb_int8": "bnb8",
+    "llm_int8": "bnb8",
+    "awq_4bit": "awq",
+    "awq_int4": "awq",
+    "gptq_4bit": "gptq",
+    "gptq_int4": "gptq",
+    "w4a16": "int4",
+    "w8a8": "int8",
+    "w8a16": "int8",
+    "q3_k": "q3_k_m",
+    "q4_k": "q4_k_m",
+    "q5_k": "q5_k_m",
+}
+"""Other names of formats, in lower case, their words joined by underscores."""
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose model ids are the names that publishers chose."""
 
 
 def weight_formats() -> tuple[str, ...]:
     """All names that ``--weights`` takes."""
+    from hwcalc.quantization.by_bits import EXAMPLES
+    from hwcalc.quantization.gguf import MIXES
     from hwcalc.quantization.scheme import FORMATS
 
-    return (*FLOATS, *FORMATS)
+    return (*FLOATS, *FORMATS, *MIXES, *EXAMPLES)
 
 
 def format_name(text: str | None) -> str | None:
     """The canonical format name for a value of ``--weights``; ``None`` means as published. Raises :class:`UnknownNameError`."""
     if text is None:
         return None
-    name = text.strip().lower()
+    name = re.sub(r"[\s_-]+", "_", text.strip().lower())
     name = _SPELLINGS.get(name, name)
     known = weight_formats()
-    if name not in known:
+    if name in known:
+        return name
+    from hwcalc.quantization.by_bits import named_by_bits
+
+    by_bits = named_by_bits(name)
+    if by_bits is None:
         raise UnknownNameError(
-            f"--weights {shown(text, 40)} is not a known weight format.", option="weights", hint=f"Known: {', '.join(known)}."
+            f"--weights {shown(text, 40)} is not a known weight format.",
+            option="weights",
+            hint=f"Known: {', '.join(known)}; exl2, exl3 and mlx with other bits: exl2 3.5bpw.",
         )
-    return name
+    return by_bits
 
 
 def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, bool]:
@@ -50,12 +86,22 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
         return None, True
     if name is None and model.quantization is None:
         return None, named_in_the_id(model) is None
-    from hwcalc.quantization.scheme import uniform_scheme
-
     if name is not None:
-        return uniform_scheme(name), True
+        return model.once(("scheme", name), lambda: _named(model, name)), True
     scheme = model.once("published scheme", lambda: _published(model))
     return scheme, scheme is not None
+
+
+def _named(model: ModelSpec, name: str) -> Scheme | None:
+    """The scheme of a format by its canonical name. What a GGUF mix gives to a tensor depends on the model."""
+    from hwcalc.quantization.gguf import MIXES, mix
+
+    if name in MIXES:
+        return mix(name, model)
+    from hwcalc.quantization.by_bits import by_bits
+    from hwcalc.quantization.scheme import uniform_scheme
+
+    return uniform_scheme(name) or by_bits(name)
 
 
 def _published(model: ModelSpec) -> Scheme | None:

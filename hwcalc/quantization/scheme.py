@@ -81,6 +81,8 @@ class Scheme:
 
     name: str
     rules: tuple[Rule, ...]
+    others: tuple[Scheme, ...] = ()
+    """Other ways of making weights of this format, which take more or fewer bytes."""
     unpacked_by_transformers: bool = False
     """Whether transformers unpacks the weights when it loads them, so that on the GPU they are as wide as unquantised ones."""
 

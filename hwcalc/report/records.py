@@ -15,6 +15,8 @@ __all__ = [
     "ErrorInfo",
     "ModelsDocument",
     "OptionInfo",
+    "TypeInfo",
+    "TypesDocument",
 ]
 
 
@@ -54,6 +56,22 @@ class ModelsDocument:
 
     schema_version: str
     models: tuple[KnownModel, ...]
+
+
+@frozen
+class TypeInfo:
+    """A known model type, and the combinations of layers that its models have: ``mamba2+gqa``. It keeps nothing: ``no cache``."""
+
+    model_type: str
+    families: tuple[str, ...]
+
+
+@frozen
+class TypesDocument:
+    """What ``kvplan models --types --json`` prints."""
+
+    schema_version: str
+    types: tuple[TypeInfo, ...]
 
 
 @frozen

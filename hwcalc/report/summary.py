@@ -44,7 +44,7 @@ _SPOKEN = {
 DEFINITIONS = {
     "exact": "exact: the formulas, nothing that an engine adds",
     "reconstructed": "RECONSTRUCTED: by a config that is not a copy of the published file",
-    "assumed": "ASSUMED: parts of the config are not understood, see the notes",
+    "assumed": "ASSUMED: rests on what the notes say was assumed",
 }
 _SOURCES = {
     "catalog": "built-in catalog",
@@ -55,6 +55,7 @@ _SOURCES = {
     "gguf": "GGUF file",
     "stdin": "standard input",
     "python": "Python",
+    "options": "the dimensions that were given",
 }
 
 

@@ -242,7 +242,7 @@ def _evaluated(axes: _Axes, prepared: _Prepared, gpu: str | None) -> Iterator[Ro
                     batches,
                     opened.model.max_position_embeddings,
                     [
-                        *(note.code for note in opened.model.warnings if opened.request.weights is None),
+                        *(note.code for note in opened.model.warnings_with(opened.request.weights)),
                         *([NO_VERDICT] if gpu is not None and budgets is None else []),
                     ],
                 ),

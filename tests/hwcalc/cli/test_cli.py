@@ -208,6 +208,42 @@ def test_unknown_architectures_are_refused_unless_assumed(capsys: Capture, tmp_p
     assert "ASSUMED" in run(capsys, str(path), "--seq", "8", "--assume", "gqa")[1]
 
 
+def test_the_known_types(capsys: Capture) -> None:
+    """Every type with the kinds of its layers, searched by either, as a table, JSON and CSV."""
+    status, out, err = run(capsys, "models", "--types")
+    assert status == 0
+    assert "deepseek_v32" in out
+    assert "mla+indexer" in out
+    assert "types" in err
+    document = json.loads(run(capsys, "models", "--types", "mamba2", "gqa", "--json")[1])
+    assert {"model_type": "zamba2", "families": ["mamba2+gqa"]} in document["types"]
+    assert all(any("mamba2" in family for family in row["families"]) for row in document["types"])
+    assert run(capsys, "models", "--types", "deepseek", "--format", "csv")[1].startswith("type,layers\n")
+    status, _, err = run(capsys, "models", "--types", "no such thing")
+    assert status == 3
+    assert "kvplan models --types" in err
+
+
+def test_the_command_that_an_unknown_architecture_proposes(capsys: Capture, tmp_path: Path) -> None:
+    """What the hint says to type is a plan; the warning is shown with -q too."""
+    path = tmp_path / "config.json"
+    mla = {"kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32, "v_head_dim": 32, "q_lora_rank": 64}
+    config = {"model_type": "new", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": 100, **mla}
+    path.write_text(json.dumps(config))
+    _, _, err = run(capsys, str(path), "--seq", "8")
+    proposed = err.partition(f"kvplan {path} --assume ")[2].partition(".")[0]
+
+    status, out, _ = run(capsys, str(path), "--assume", proposed, "--seq", "8", "-q")
+    assert status == 0
+    assert "latent attention (MLA)" in out
+    out = run(capsys, str(path), "--assume", "gqa", "--seq", "8", "-q")[1]
+    assert "warning" in out
+    assert "kv_lora_rank" in out
+    assert "kv_lora_rank" in json.dumps(
+        json.loads(run(capsys, str(path), "--assume", "gqa", "--seq", "8", "--json")[1])["warnings"]
+    )
+
+
 def test_a_fault_of_ours_is_exit_70(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that nobody expected: a message without a traceback, which ``KVPLAN_DEBUG`` adds on standard error."""
 

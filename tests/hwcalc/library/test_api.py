@@ -69,7 +69,7 @@ def test_wrong_numbers(name: str, value: object) -> None:
         ("weights", "fp7"),
         ("revision", 5),
         ("assume", 5),
-        ("assume", "mha"),
+        ("assume", "luck"),
         ("engine_options", "cache=static"),
         ("engine_options", [("cache", "static")]),
         ("engine_options", {1: 2}),

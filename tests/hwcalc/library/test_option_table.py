@@ -18,7 +18,7 @@ from hwcalc.library import keywords
 from hwcalc.planner import options as table
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.effects import without_effect
-from hwcalc.planner.options import OPTIONS, PlanOption, options_of
+from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
 from hwcalc.planner.result import RequestInfo
 from hwcalc.planner.values import TYPES
 from hwcalc.probe import receipt
@@ -93,14 +93,21 @@ def test_rows_are_whole() -> None:
 
 
 def test_what_a_check_file_takes() -> None:
-    """All of it but where models are fetched from; aliases are further flags of the command line."""
-    assert set(CHECK_OPTIONS) == set(ROWS) - {field.name for field in fields(Access)}
+    """All of it but where models are fetched from, and what changes a model; aliases are further flags of the command line."""
+    assert set(CHECK_OPTIONS) == set(ROWS) - {field.name for field in fields(Access)} - set(DIMENSIONS)
     assert ALIASES == {"concurrency": "batch"}
 
 
 def test_what_a_receipt_keeps_can_be_read_back() -> None:
     """The probe's own request is planned again from it."""
-    assert {row.name for row in receipt._KEPT} == set(ROWS) - {"gpus", "instance", "revision", "offline", "token", "endpoint"}
+    assert {row.name for row in receipt._KEPT} == set(ROWS) - {
+        "gpus",
+        "instance",
+        "revision",
+        "offline",
+        "token",
+        "endpoint",
+    } - set(DIMENSIONS)
     asked = read_options({"seq": 5, "kv_memory": 7, "margin": "0.05", "tp": 2})
     assert asked.keywords() == {"seq": 5, "kv_memory": 7, "margin": asked.margin, "tp": 2}
 

@@ -1,0 +1,55 @@
+"""Which keys of a config bear on memory, by their names: the one table of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+__all__ = ["bearing_inside", "bears_on_memory"]
+
+# A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
+# plan stops.
+_BEARING = re.compile(
+    r"(^|_)(kv|key_value|head_dim|head_size|heads|n_head|multi_query|window|chunk|sinks?|layer_types|layers?_block_type|"
+    r"block_types?|(local|global)_att(entio)?n|block_configs|pattern|attn_layer|attention_(layers|types?|groups|period|method)|"
+    r"attn_types?|full_attn|full_attention|"
+    r"latent|compress(ed|ion|or)?|indexer|index|states?|conv|conv1d|ssm|mamba|lru|rnn|recurrent|linear|delta|lightning|cla|cache|"
+    r"cross|swa|sparse_attention|cycles|every_n|layer_period)(_|$)"
+)
+# Exceptions: a key that also has one of these words has not borne on the cache in any config seen.
+_HARMLESS = re.compile(
+    r"use_cache|expert|_token_i(d|nde)|token_index|cache_implementation|attn_implementation|attn_impl$|dropout|logit|initializer|"
+    r"_init|init_|_std$|norm|bias$|scale|scaling|rope|rotary|softmax|tie_|_dtype$|quant|pruned_heads|cross_entropy|vision|image|"
+    r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
+    r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
+)
+
+_DEEPEST: Final = 3
+"""How deep nested objects are searched."""
+_MOST: Final = 1_000
+"""How many keys of nested objects are listed."""
+
+
+def bears_on_memory(key: object, value: object) -> bool:
+    """Whether a key that nobody has read may change the cache: its name says so, and its value is not empty.
+
+    >>> bears_on_memory("kv_lora_rank", 512), bears_on_memory("kv_lora_rank", None), bears_on_memory("rope_theta", 1e6)
+    (True, False, False)
+    """
+    # A dict handed in from Python may have keys of any type.
+    name = str(key)
+    return value not in (None, False, "", 0, [], {}) and bool(_BEARING.search(name)) and not _HARMLESS.search(name)
+
+
+def bearing_inside(waiting: Iterable[tuple[str, Any]]) -> list[str]:
+    """The dotted paths of such keys in nested objects, of which the outermost are given with their paths."""
+    level, found = list(waiting), list[str]()
+    for _ in range(_DEEPEST):
+        objects = [(path, value) for path, value in level if isinstance(value, Mapping) and not _HARMLESS.search(path)]
+        level = [(f"{path}.{key}", (key, item)) for path, value in objects for key, item in value.items()]
+        found += [path for path, (key, item) in level if bears_on_memory(key, item)]
+        if len(found) > _MOST:
+            break
+        level = [(path, item) for path, (_, item) in level]
+    return found[:_MOST]

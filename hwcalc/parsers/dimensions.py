@@ -1,0 +1,204 @@
+"""Dimensions given by hand: the bare equation without a model, and "what if" beside one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hwcalc.errors import ConfigError, KvplanError, UsageError
+from hwcalc.formulas.frozen import replace
+from hwcalc.formulas.weights import Block, Weight, WeightRole, Weights
+from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, Parameters, RawModel
+from hwcalc.parsers import language_config, parse
+from hwcalc.parsers.config import MAX_LAYERS, Config
+from hwcalc.text import brief
+
+__all__ = ["EQUATION", "EXAMPLE", "changed_model", "equation_model"]
+
+EQUATION: Final = "bare-equation"
+"""The id of the model that has no name."""
+EXAMPLE: Final = "kvplan --layers 80 --heads 64 --kv-heads 8 --head-dim 128 --seq 32k"
+
+_FACTS: Final[Mapping[str, str]] = {
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+    "hidden_size": "hidden_size",
+    "intermediate_size": "intermediate_size",
+    "vocab_size": "vocab_size",
+}
+"""Option -> the fact of a config that it gives."""
+_SHAPE: Final = ("hidden_size", "intermediate_size", "vocab_size")
+"""What the weights of a Llama follow from, beside its attention."""
+_MLP: Final = 4
+"""The width of an MLP in widths of the hidden states: that of GPT-2 and BLOOM, and gated ones have about as many numbers."""
+_VOCABULARY: Final = 128_256
+"""That of Llama 3, for the size of logits."""
+_MATRICES: Final = 64
+"""The most matrices of a layer whose weights are known by their number alone."""
+
+
+def equation_model(given: Mapping[str, int]) -> ModelSpec:
+    """The model of the bare equation: plain attention of these dimensions on every layer.
+
+    With the sizes of its hidden states, MLP and vocabulary the weights are those of a Llama, and with ``parameters`` so many numbers.
+    Raises :class:`~hwcalc.errors.UsageError` for dimensions that are missing or make no sense.
+    """
+    for name in ("layers", "heads"):
+        if name not in given:
+            raise UsageError(f"the bare equation needs --{name}.", hint=f"Write: {EXAMPLE}")
+    config: dict[str, Any] = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": False}
+    config |= {_FACTS[name]: value for name, value in given.items() if name in _FACTS}
+    config.setdefault("num_key_value_heads", given["heads"])
+    _check(given)
+    if "head_dim" not in given:
+        config["head_dim"] = given["hidden_size"] // given["heads"]
+    config.setdefault("hidden_size", given["heads"] * config["head_dim"])
+    spec = _parsed(RawModel(id=EQUATION, config=config, source="options"))
+    whole = all(name in given for name in _SHAPE)
+    note = Note(
+        code="bare-equation",
+        message="No model is named: plain attention with the given dimensions on every layer"
+        + (", and the weights of a Llama with the given sizes." if whole and "parameters" not in given else "."),
+    )
+    notes = tuple(each for each in spec.notes if each.code != "class-defaults")
+    spec = replace(spec, read_with=_words(given), notes=(*notes, note), max_position_embeddings=None)
+    if "parameters" in given:
+        return _weighing(spec, given["parameters"], given.get("vocab_size", _VOCABULARY))
+    if whole:
+        return spec
+    missing = Note(
+        code=NO_WEIGHTS,
+        message="The weights are not known: give --parameters 70B, or --hidden-size, --intermediate-size and --vocab-size.",
+    )
+    return replace(spec, counted=None, parameters=None, vocab_size=None, notes=(*spec.notes, missing))
+
+
+def _check(given: Mapping[str, int]) -> None:
+    """Raise :class:`~hwcalc.errors.UsageError` for what a config would be blamed for by another name."""
+    heads, kv_heads = given["heads"], given.get("kv_heads", given["heads"])
+    if given["layers"] > MAX_LAYERS:
+        raise UsageError(f"--layers is {given['layers']:,}.", hint=f"Allowed: a whole number from 1 to {MAX_LAYERS:,}.")
+    if heads % kv_heads:
+        raise UsageError(
+            f"--kv-heads {kv_heads:,} does not divide --heads {heads:,}.", hint="Each key/value head serves as many query heads."
+        )
+    hidden = given.get("hidden_size")
+    if "head_dim" not in given and (hidden is None or hidden % heads):
+        why = (
+            "the bare equation needs --head-dim"
+            if hidden is None
+            else f"--heads {heads:,} do not divide --hidden-size {hidden:,}"
+        )
+        raise UsageError(f"{why}.", hint=f"Write: {EXAMPLE}")
+
+
+def _weighing(spec: ModelSpec, parameters: int, vocabulary: int) -> ModelSpec:
+    """The model with so many parameters, spread evenly over its layers. Which tensors they form is not known."""
+    layers, hidden = len(spec.stack), spec.hidden_size or 1
+    rows = parameters // (layers * hidden)
+    rest = parameters - rows * layers * hidden
+    # Engines work out activations by the widest thing that a matrix gives: that of an MLP.
+    height = max(_MLP * hidden, -(-rows // _MATRICES))
+    heights = [height] * (rows // height) + ([rows % height] if rows % height else [])
+    matrices = tuple(Weight(path="mlp.up_proj.weight", shape=(size, hidden), role=WeightRole.LINEAR) for size in heights)
+    blocks = [Block(kind="layer", weights=matrices, count=layers, layers=tuple(range(layers)))] if matrices else []
+    blocks += [Block(kind="rest", weights=(Weight(path="rest", shape=(rest,), role=WeightRole.OTHER),))] if rest else []
+    total = Parameters(total=parameters, active=parameters, definition=Definition.ESTIMATE)
+    note = Note(
+        code="weights-by-number",
+        message=f"Weights by their number alone: activations are those of an MLP {_MLP} times as wide as the hidden states and of "
+        f"{vocabulary:,} words. "
+        "Exact ones: --hidden-size, --intermediate-size and --vocab-size in place of --parameters.",
+    )
+    return replace(
+        spec, counted=Weights(blocks=tuple(blocks)), parameters=total, vocab_size=vocabulary, notes=(*spec.notes, note)
+    )
+
+
+def changed_model(raw: RawModel, given: Mapping[str, int], assume: str | None) -> ModelSpec:
+    """The model with other dimensions than its own; every number of it is assumed, and a note names what was changed.
+
+    Raises :class:`~hwcalc.errors.UsageError` for a dimension that the model cannot have, or that changes nothing.
+    """
+    if "parameters" in given:
+        raise UsageError(
+            "--parameters counts the weights of the bare equation; those of a MODEL follow from its config.",
+            hint="Leave it out, or leave out the MODEL.",
+        )
+    own = parse(raw, assume=assume)
+    level = language_config(raw, assume)
+    spec = _parsed(_with(raw, level, given), assume)
+    values = {name: level.get(_FACTS[name]) for name in given}
+    for name in given:
+        if given[name] == values[name]:
+            continue
+        others = {key: value for key, value in given.items() if key != name}
+        try:
+            without = parse(_with(raw, level, others), assume=assume)
+        except KvplanError:
+            continue
+        if without.stack == spec.stack and without.counted == spec.counted:
+            kinds = ", ".join(dict.fromkeys(group.kind.title for group in own.stack.groups))
+            raise UsageError(
+                f"{_flag(name)} changes nothing: a {own.model_type} model with {kinds} does not follow it.", hint="Leave it out."
+            )
+    changes = ", ".join(
+        f"{_FACTS[name]} {given[name]:,}" + ("" if values[name] is None else f" instead of {brief(str(values[name]), 40)}")
+        for name in given
+    )
+    note = Note(
+        code="what-if", message=f"What if: {changes}. The numbers are those of the changed config, not of the model's files."
+    )
+    return _assumed(spec, (note,), _words(given))
+
+
+def _assumed(spec: ModelSpec, notes: tuple[Note, ...], words: tuple[str, ...]) -> ModelSpec:
+    parameters = spec.parameters and replace(spec.parameters, definition=Definition.ASSUMED)
+    variants = {engine: _assumed(variant, notes, words) for engine, variant in spec.variants.items()}
+    return replace(
+        spec,
+        assumed=True,
+        notes=(*spec.notes, *notes),
+        parameters=parameters,
+        variants=variants,
+        read_with=(*spec.read_with, *words),
+    )
+
+
+def _with(raw: RawModel, level: Config, given: Mapping[str, int]) -> RawModel:
+    """The description with these dimensions, under the names that the file has for them; without facts about its files."""
+    changed = dict(level.raw)
+    for name, value in given.items():
+        names = level.names(_FACTS[name])
+        place = next((key for key in names if key in changed), names[-1])
+        changed = {key: kept for key, kept in changed.items() if key not in names} | {place: value}
+    path = level.where.split(".") if level.where else []
+    return replace(raw, config=_placed(raw.config, path, changed), parameters=None, weights=None)
+
+
+def _placed(document: Mapping[str, Any], path: list[str], inner: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not path:
+        return inner
+    below = document.get(path[0])
+    return {**document, path[0]: _placed(below if isinstance(below, Mapping) else {}, path[1:], inner)}
+
+
+def _parsed(raw: RawModel, assume: str | None = None) -> ModelSpec:
+    """Read a changed config. What is wrong with it is wrong with the options, and the message names them."""
+    try:
+        return parse(raw, assume=assume)
+    except ConfigError as error:
+        message = error.message
+        for name, fact in _FACTS.items():
+            message = message.replace(fact, f"{_flag(name)} ({fact})")
+        raise UsageError(f"these dimensions do not go together: {message}", hint=error.hint) from error
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _words(given: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(word for name, value in given.items() for word in (_flag(name), str(value)))

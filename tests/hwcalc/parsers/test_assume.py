@@ -1,0 +1,234 @@
+"""Models of an unknown type: which known types the error proposes, what ``--assume`` takes, and what it never drops in silence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from hwcalc import load_model, plan
+from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UsageError
+from hwcalc.model import UNREAD_KEYS, ModelSpec
+from hwcalc.parsers.assume import nearest
+from hwcalc.parsers.config import Config
+from hwcalc.parsers.find import find_language_model
+from hwcalc.parsers.known_types import family_of, known_types
+from hwcalc.parsers.registry import known_families
+from hwcalc.profiles.catalog import BUILT_IN
+from tests import paths
+
+Json = dict[str, Any]
+PLAIN: Final[Json] = {
+    "model_type": "from_the_future", "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "hidden_size": 512, "intermediate_size": 1024, "vocab_size": 1000, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MLA: Final[Json] = {
+    **PLAIN, "model_type": "deepseek_v9", "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+    "v_head_dim": 128, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64, "n_routed_experts": 8, "first_k_dense_replace": 1,
+    "moe_intermediate_size": 256, "num_experts_per_tok": 2, "n_shared_experts": 1,
+}  # fmt: skip
+STATES: Final[Json] = {
+    **PLAIN, "mamba_n_heads": 8, "mamba_d_head": 128, "mamba_n_groups": 1, "mamba_d_state": 128, "mamba_d_conv": 4, "mamba_expand": 2,
+    "layer_types": ["mamba", "mamba", "attention", "mamba"],
+}  # fmt: skip
+
+
+def kinds(model: ModelSpec) -> str:
+    """The kinds of its layers, as the list of types names them."""
+    return family_of(model.stack.layers)
+
+
+def unread(model: ModelSpec) -> str:
+    """The warning about keys that were left out of account; empty without one."""
+    return " ".join(note.message for note in model.warnings if note.code == UNREAD_KEYS)
+
+
+def test_the_error_proposes_the_nearest_types_and_a_whole_command() -> None:
+    """An MLA file with an indexer resembles DeepSeek-V3.2; the hint has a command that works."""
+    with pytest.raises(UnknownArchitectureError) as error:
+        load_model(MLA)
+    assert "Nearest by its keys: deepseek_v32 (mla+indexer)" in error.value.hint
+    assert "kvplan config --assume deepseek_v32" in error.value.hint
+    assert "kvplan models --types" in error.value.hint
+    with pytest.raises(UnknownArchitectureError, match="from_the_future") as error:
+        load_model(PLAIN)
+    assert "(gqa)" in error.value.hint
+
+
+def test_the_proposal_names_the_file(tmp_path: Path) -> None:
+    """A path with a space is quoted, so that the command can be pasted."""
+    path = tmp_path / "a model" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(MLA))
+    with pytest.raises(UnknownArchitectureError) as error:
+        load_model(path)
+    assert f"kvplan '{path}' --assume deepseek_v32" in error.value.hint or f"kvplan '{path.parent}' --assume" in error.value.hint
+
+
+def test_a_type_is_read_with_all_its_layers() -> None:
+    """MLA and indexer: (512 + 64) x 2 B and an indexer row of 128 + 4 B for each of 4 layers. Every number says assumed."""
+    result = plan(MLA, seq=10, assume="deepseek_v32")
+    assert result.cache.total_bytes == 10 * 4 * ((512 + 64) * 2 + 132)
+    assert result.cache.definition == "assumed"
+    assert result.memory.weights.definition == "assumed"
+    assert result.model.parameters.definition == "assumed"
+    assert not result.warnings
+    assert any("read as deepseek_v32, since --assume says so" in note.message for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("config", "assume", "family"),
+    [
+        (MLA, "mla+indexer", "mla+indexer"),
+        (MLA, "indexer + MLA", "mla+indexer"),
+        (MLA, "dsa+mla", "mla+indexer"),
+        (STATES, "mamba2+gqa", "mamba2+gqa"),
+        (STATES, "granitemoehybrid", "mamba2+gqa"),
+        (PLAIN, "mqa", "gqa"),
+        (PLAIN, "qwen3", "gqa"),
+        (
+            {**PLAIN, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"] * 2},
+            "gqa+sliding",
+            "gqa+sliding",
+        ),
+    ],
+)
+def test_kinds_of_layers(config: Json, assume: str, family: str) -> None:
+    """A combination of kinds stands for the nearest type with exactly these."""
+    model = load_model(config, assume=assume)
+    assert kinds(model) == family
+    assert model.assumed
+    assert not unread(model)
+
+
+def test_a_document_of_several_parts() -> None:
+    """The type may be that of the whole document; its language model's keys stand one level deeper."""
+    config = {"model_type": "from_the_future", "text_config": {**PLAIN, "model_type": "from_the_future_text"}}
+    for assume in ("qwen2_vl", "qwen2_vl_text", "gqa"):
+        assert load_model(config, assume=assume).stack.layers == load_model(PLAIN, assume="gqa").stack.layers
+
+
+@pytest.mark.parametrize(
+    ("keys", "assume", "named"),
+    [
+        (MLA, "gqa", ("kv_lora_rank", "index_topk")),
+        (MLA, "deepseek_v3", ("index_topk",)),
+        ({**STATES, "layer_types": None}, "gqa", ("mamba_d_state", "mamba_n_heads")),
+        ({**PLAIN, "num_kv_shared_layers": 2}, "llama", ("num_kv_shared_layers",)),
+        ({**PLAIN, "num_kv_shared_layers": 2}, "gqa", ("num_kv_shared_layers",)),
+        ({**PLAIN, "linear_num_value_heads": 32, "linear_key_head_dim": 128}, "qwen3", ("linear_num_value_heads",)),
+        ({**PLAIN, "ssm_cfg": {"d_state": 64}}, "gqa", ("ssm_cfg",)),
+        ({**PLAIN, "mixer": {"kv_lora_rank": 64}}, "gqa", ("mixer.kv_lora_rank",)),
+    ],
+)
+def test_what_bears_on_memory_is_never_dropped_in_silence(keys: Json, assume: str, named: tuple[str, ...]) -> None:
+    """Keys that change the cache and that the assumed type does not read: the plan names them in a warning and says assumed."""
+    result = plan(keys, seq=8, assume=assume)
+    warning = next(note.message for note in result.warnings if note.code == UNREAD_KEYS)
+    assert all(name in warning for name in named)
+    assert "left out of account" in warning
+    assert result.cache.definition == "assumed"
+    assert plan(keys, seq=8, assume=assume, weights="bf16").warnings == result.warnings
+
+
+def test_a_warning_names_the_nearer_type() -> None:
+    """Plain attention is not what a file with a latent keeps."""
+    assert "--assume deepseek_v32" in unread(load_model(MLA, assume="gqa"))
+
+
+def test_a_type_that_cannot_read_the_file_is_an_error() -> None:
+    """A state-space model needs its own keys; defaults of the class are named in a note."""
+    with pytest.raises(ConfigError):
+        load_model({**PLAIN, "num_attention_heads": 7}, assume="llama")
+    with pytest.raises(ConfigError, match="num_heads x head_dim") as error:
+        load_model(PLAIN, assume="mamba2")
+    assert "Nearest by its keys" in error.value.hint
+    with pytest.raises(ConfigError, match="linear_attention"):
+        load_model(STATES, assume="gqa")
+    notes = load_model(PLAIN, assume="deepseek_v3").notes
+    assert any("kv_lora_rank 512" in note.message for note in notes if note.code == "class-defaults")
+
+
+def test_an_assumption_that_is_not_needed() -> None:
+    """A known type is read as what it is, a draft beside an unknown model too; a note says so."""
+    model = load_model({**PLAIN, "model_type": "llama"}, assume="deepseek_v32")
+    assert kinds(model) == "gqa"
+    assert not model.assumed
+    assert any(note.code == "assume-unused" for note in model.notes)
+
+
+def test_a_known_type_with_keys_that_nobody_reads() -> None:
+    """The other use of ``--assume``: its own type, or another one that reads them."""
+    odd = {**PLAIN, "model_type": "llama", "kv_lora_rank": 512, "qk_nope_head_dim": 64, "qk_rope_head_dim": 64, "v_head_dim": 64}
+    assert kinds(load_model(odd, assume="gqa")) == "gqa"
+    assert "kv_lora_rank" in unread(load_model(odd, assume="gqa"))
+    assert kinds(load_model({**odd, "q_lora_rank": 64}, assume="deepseek_v3")) == "mla"
+
+
+@pytest.mark.parametrize(
+    ("assume", "hint"),
+    [
+        ("deepseek_v33", "Did you mean deepseek_v3"),
+        ("mamba2+mla", "No known type has these layers together"),
+        ("", "Allowed: gqa"),
+        ("+", "Allowed: gqa"),
+        ("x" * 10_000, "Allowed: gqa"),
+        ("gqa+", "Allowed: gqa"),
+    ],
+)
+def test_names_that_are_not_known(assume: str, hint: str) -> None:
+    """The hint says what is allowed, and where the list is."""
+    with pytest.raises(UsageError) as error:
+        load_model(PLAIN, assume=assume)
+    assert hint in error.value.hint
+    assert "kvplan models --types" in error.value.hint
+    assert len(error.value.message) < 200
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, 10**9, 1.5, "8", [], {}, True, float("nan"), 2**70])
+@pytest.mark.parametrize("key", ["num_hidden_layers", "kv_lora_rank", "layer_types", "text_config", "index_topk", "hidden_size"])
+def test_hostile_values(key: str, value: object) -> None:
+    """Anything is a plan or one of our errors."""
+    for assume in (None, "gqa", "deepseek_v32", "mamba2+gqa", "mla"):
+        with suppress(KvplanError):
+            assert load_model({**MLA, key: value}, assume=assume).stack
+
+
+def _published() -> list[tuple[Mapping[str, Any], str, str]]:
+    """The level of each catalog model that its family reads, its type, and its kinds of layers."""
+    out = []
+    for path in sorted(BUILT_IN.glob("*/*.json")):
+        found = find_language_model(Config(json.loads(path.read_text(encoding="utf-8"))["config"]))
+        assert found is not None
+        family, config = found
+        out.append((config.raw, config.model_type or "", family_of(family.read(config).layers)))
+    return out
+
+
+def test_published_models_resemble_their_own_family() -> None:
+    """By its keys alone, with its type taken away, a published model is proposed a type with the same kinds of layers.
+
+    A sample of every third; files whose ``sliding_window`` is null look like both families.
+    """
+    models = _published()[::3]
+    hits = sum(any(family in known_types()[name].families for name in nearest(raw)) for raw, _, family in models)
+    first = sum(any(family in known_types()[name].families for name in nearest(raw, most=1)) for raw, _, family in models)
+    assert hits >= 0.95 * len(models)
+    assert first >= 0.9 * len(models)
+    named = sum(model_type in nearest(raw, like=model_type) for raw, model_type, _ in models)
+    assert named >= 0.75 * len(models)
+
+
+def test_the_table_of_types_is_up_to_date() -> None:
+    """``scripts/known_types.py`` writes it: each type of the index, but for the few that refuse every file or need parts."""
+    done = subprocess.run(
+        [sys.executable, "scripts/known_types.py", "--check"], cwd=paths.ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"reformer", "xlnet"} >= set(known_families()) - set(known_types())
