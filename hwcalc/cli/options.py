@@ -214,15 +214,15 @@ def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def typed_again(command: str, model: str, values: Mapping[str, Any]) -> str:
+def typed_again(command: str, model: str | None, values: Mapping[str, Any]) -> str:
     """MODEL and the options of a plan as a command line to which more can be added; empty if the name is like an option. No secrets.
 
     >>> typed_again("plan", "gpt2", {row.name: None for row in options_of("plan")} | {"seq": "32k", "token": "t"})
     'kvplan gpt2 --seq 32k'
     """
-    if model.startswith("-") and model != "-":
+    if model and model.startswith("-") and model != "-":
         return ""
-    words = ["kvplan", model]
+    words = ["kvplan", *([model] if model else [])]
     for row in options_of(command):
         value = values[row.name]
         if row.type == "secret" or value in (None, [], False):

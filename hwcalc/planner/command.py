@@ -23,9 +23,9 @@ _NO_ADDRESS = ("stdin", "python")
 
 @frozen
 class CommandLine:
-    """What a plan was asked for: the word for the model, and the options that are not the default, by name."""
+    """What a plan was asked for: the word for the model, ``None`` for the bare equation, and the options that are not the default."""
 
-    model: str
+    model: str | None
     given: Mapping[str, Any]
 
     def changed(self, **settings: Any) -> CommandLine:
@@ -36,6 +36,8 @@ class CommandLine:
     def text(self) -> str:
         """The line, every word quoted for a shell."""
         words = [word for row in OPTIONS for word in _words(row, self.given.get(row.name))]
+        if self.model is None:
+            return " ".join(("kvplan", *map(shell_word, words)))
         if self.model != STANDARD_INPUT and self.model.startswith("-"):
             return " ".join(("kvplan", *map(shell_word, words), operand(self.model)))
         return " ".join(("kvplan", *map(shell_word, (self.model, *words))))
@@ -53,7 +55,9 @@ def command_line(spec: ModelSpec, options: Mapping[str, Any], *, model: object =
     return CommandLine(model=_model_word(spec, model), given=given)
 
 
-def _model_word(spec: ModelSpec, model: object) -> str:
+def _model_word(spec: ModelSpec, model: object) -> str | None:
+    if spec.source == "options":
+        return None
     if isinstance(model, (str, os.PathLike)):
         word = os.fsdecode(os.fspath(model))
     elif spec.source in _NO_ADDRESS or (spec.source == "local" and not Path(spec.address).exists()):

@@ -114,6 +114,10 @@ def _tokens_text(value: int) -> str:
     return f"{value // 1024}k" if value and value % 1024 == 0 else str(value)
 
 
+def _parameters_text(value: int) -> str:
+    return f"{value // 10**9}B" if value % 10**9 == 0 else str(value)
+
+
 def _size_text(value: int) -> str:
     for unit, name in ((GIB, "GiB"), (MIB, "MiB")):
         if value and value % unit == 0:
@@ -152,7 +156,7 @@ _PAIRS: Final = {"type": "object", "additionalProperties": {"type": ["string", "
 TYPES: Final[Mapping[str, ValueType]] = {
     "tokens": ValueType(parse_tokens, _whole(1), _tokens_text),
     "count": ValueType(parse_tokens, _whole(1)),
-    "parameters": ValueType(parse_parameters, _whole(1)),
+    "parameters": ValueType(parse_parameters, _whole(1), _parameters_text),
     "from zero": ValueType(_from_zero, _whole(0), _tokens_text),
     "size": ValueType(_size, _SIZE, _size_text),
     "share": ValueType(parse_share, _SHARE, _share_text),
