@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -43,29 +39,6 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     commands = set(re.findall(r"`kvplan ([a-z]+)", text))
 
     assert commands <= COMMANDS.keys()
-
-
-EXAMPLES: Final = [
-    (page, *found)
-    for page in PAGES
-    for found in re.findall(r"```console\n\$ (kvplan[^\n]*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-]
-
-
-@pytest.mark.parametrize(("page", "command", "shown"), EXAMPLES, ids=[f"{page.name}: {command}" for page, command, _ in EXAMPLES])
-def test_example(page: Path, command: str, shown: str) -> None:
-    """A command prints what the page shows below it, standard error included."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hwcalc", *shlex.split(command)[1:]],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        timeout=60,
-    )
-
-    assert shown.rstrip("\n") == (done.stdout + done.stderr).rstrip("\n")
 
 
 def test_every_promise_names_its_test() -> None:

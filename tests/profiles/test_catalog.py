@@ -98,11 +98,11 @@ def test_a_file_of_the_catalog(path: Path) -> None:
 
 
 def test_ids_are_unique_in_any_case() -> None:
-    """As many models as the README says, and none whose file would fall on another's where file names ignore case."""
+    """As many models as docs/models.md says, and none whose file would fall on another's where file names ignore case."""
     ids = [f"{path.parent.name}/{path.name.removesuffix('.json')}" for path in FILES]
     orgs = {path.parent.name for path in FILES}
 
-    said = re.search(r"catalog of (\d+) models", (ROOT / "README.md").read_text(encoding="utf-8"))
+    said = re.search(r"catalog of (\d+) models", (ROOT / "docs/models.md").read_text(encoding="utf-8"))
 
     assert said is not None
     assert len(ids) == int(said[1])

@@ -1,0 +1,80 @@
+"""The examples of the README and of ``docs`` print what the pages show, and what the pages link to is there."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from scripts.examples import Example, agree, examples, main, pages, printed
+from tests.paths import ROOT
+
+PAGES: Final = pages()
+EXAMPLES: Final = [example for page in PAGES for example in examples(page)]
+LINK: Final = re.compile(r"(?<!`)\]\(([^)\s]+)\)")
+HEADING: Final = re.compile(r"^#+ (.*)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[f"{example.page}:{example.command}" for example in EXAMPLES])
+def test_example(example: Example) -> None:
+    """A command prints what the page shows below it. To renew a page: python scripts/examples.py --write."""
+    now = printed(example.command)
+
+    assert agree(example.shown, now), (example.shown, now)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if ">>> " in page.read_text(encoding="utf-8")], ids=lambda page: page.name
+)
+def test_python_examples(page: Path) -> None:
+    """What follows ``>>>`` gives what stands below it."""
+    results = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page: Path) -> None:
+    """A link inside the repository leads to a file, and to a heading that it has."""
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if target.startswith("https://"):
+            continue
+        place, _, anchor = target.partition("#")
+        path = (page.parent / place).resolve() if place else page
+        assert path.exists(), target
+        if anchor:
+            titles = HEADING.findall(path.read_text(encoding="utf-8"))
+            assert anchor in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, target
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    """A page that nobody finds is not read."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert [page.name for page in PAGES[1:] if f"](docs/{page.name})" not in readme] == []
+
+
+def test_the_readme_is_short() -> None:
+    """It is read to its end."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 170
+
+
+def test_a_page_is_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What differs is shown with its place, and written if that is asked for; text around it is kept."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A\n\n```console\n$ kvplan --version\nkvplan 0\n\n$ kvplan dtypes q8_0 --json\n```\n\nEnd.\n", encoding="utf-8"
+    )
+
+    assert main([str(page)]) == 1
+    assert "page.md:4: kvplan --version" in capsys.readouterr().out
+    assert main([str(page), "--write"]) == 0
+    assert main([str(page)]) == 0
+
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# A\n\n```console\n$ kvplan --version\nkvplan 0.")
+    assert text.endswith("}\n```\n\nEnd.\n")
