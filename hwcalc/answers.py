@@ -40,8 +40,8 @@ class Answer:
         return html_table(self.headline(), self.records())
 
 
-def html_table(title: str, records: list[dict[str, Any]]) -> str:
-    """A heading and a table. Columns that no row has a value for are left out.
+def html_table(title: str, records: list[dict[str, Any]], more: int = 0) -> str:
+    """A heading and a table. Columns that no row has a value for are left out; ``more`` rows are known and not given.
 
     >>> html_table("Cache", [{"model": "a<b", "bytes": 4096, "gpu": None}])
     '<div><strong>Cache</strong><table><tr><th>model</th><td>a&lt;b</td></tr><tr><th>bytes</th><td>4,096</td></tr></table></div>'
@@ -53,9 +53,10 @@ def html_table(title: str, records: list[dict[str, Any]]) -> str:
     else:
         rows = ["".join(f"<th>{_cell(name)}</th>" for name in names)] if names else []
         rows += ["".join(f"<td>{_cell(record[name])}</td>" for name in names) for record in shown]
-    more = f"<p>and {len(records) - len(shown):,} more rows</p>" if len(records) > len(shown) else ""
+    more += len(records) - len(shown)
+    rest = f"<p>and {more:,} more rows</p>" if more else ""
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<div><strong>{_cell(title)}</strong><table>{body}</table>{more}</div>"
+    return f"<div><strong>{_cell(title)}</strong><table>{body}</table>{rest}</div>"
 
 
 def _cell(value: object) -> str:

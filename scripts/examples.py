@@ -63,7 +63,7 @@ def _commands(block: str) -> Iterator[tuple[int, str, str]]:
 
 
 def printed(command: str) -> str:
-    """What a command prints. Raises ``RuntimeError`` if it ends in a fault of its own or takes too long."""
+    """What a command prints. Raises ``RuntimeError`` if it ends in a fault of its own, or prints a path of this machine."""
     dropped = ("KVPLAN", "HF_", "_KVPLAN", "FORCE_COLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     done = subprocess.run(
@@ -79,7 +79,11 @@ def printed(command: str) -> str:
     if done.returncode not in range(6):
         message = f"{command} ended with {done.returncode}: {done.stderr[-500:]}"
         raise RuntimeError(message)
-    return "\n".join(filter(None, (done.stdout.rstrip("\n"), done.stderr.rstrip("\n"))))
+    text = "\n".join(filter(None, (done.stdout.rstrip("\n"), done.stderr.rstrip("\n"))))
+    if str(Path.home()) in text:
+        message = f"{command} prints a path of this machine: {text[-500:]}"
+        raise RuntimeError(message)
+    return text
 
 
 def agree(shown: str, now: str) -> bool:

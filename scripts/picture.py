@@ -23,10 +23,8 @@ from rich.text import Text
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PICTURE: Final = ROOT / "docs" / "kvplan.svg"
-COMMAND: Final = (
-    "kvplan meta-llama/Llama-3.3-70B-Instruct --engine vllm --gpu h100-sxm5-80gb --gpus 4 --seq 32k --batch 20 --brief"
-)
-COLUMNS: Final = 104
+COMMAND: Final = "kvplan Qwen/Qwen3-32B --engine vllm --gpu h100 --seq 32k --batch 8 --brief"
+COLUMNS: Final = 100
 
 _FONT_FACE: Final = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 _TEXT: Final = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)

@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from scripts import picture
 from scripts.examples import Example, agree, examples, main, pages, printed
 from tests.paths import ROOT
 
@@ -49,6 +50,14 @@ def test_links(page: Path) -> None:
         if anchor:
             titles = HEADING.findall(path.read_text(encoding="utf-8"))
             assert anchor in {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}, target
+
+
+def test_the_picture_shows_what_the_command_prints() -> None:
+    """To draw it anew: python scripts/picture.py. It asks no other host for a font."""
+    svg = picture.PICTURE.read_text(encoding="utf-8")
+
+    assert picture.words(svg) == picture.words(picture.drawn())
+    assert not re.search(r"url\((?!#)|href|@import", svg)
 
 
 def test_every_page_is_linked_from_the_readme() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hwcalc.documents import document_of
+from hwcalc.answers import Answer
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import Note
 from hwcalc.planner.result import Verdict
@@ -129,7 +129,7 @@ class Summary:
 
 
 @frozen
-class CheckDocument:
+class CheckDocument(Answer):
     """The whole run."""
 
     schema_version: str
@@ -138,7 +138,41 @@ class CheckDocument:
     checks: tuple[Checked, ...]
     summary: Summary
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON document, as plain dicts and lists."""
-        document: dict[str, Any] = document_of(self)
-        return document
+    def headline(self) -> str:
+        summary = self.summary
+        counts = {
+            "hold": summary.passed,
+            "probably": summary.warnings,
+            "fail": summary.failed,
+            "could not be made": summary.errors,
+        }
+        return f"{summary.checks:,} checks: {', '.join(f'{count:,} {what}' for what, count in counts.items() if count)}"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [_row(check) for check in self.checks]
+
+    __repr__ = Answer.__repr__
+
+
+def _row(check: Checked) -> dict[str, Any]:
+    """A check in one flat row; ``why`` is what did not hold, or could not be read."""
+    plan = check.plan
+    why = [judged.message for judged in check.requirements if not judged.holds]
+    why += [check.error.message] if check.error is not None else []
+    return {
+        "name": check.name,
+        "status": check.status,
+        "model": check.model,
+        "fits": None if check.verdict is None else str(check.verdict),
+        "seq": None if plan is None else plan.seq,
+        "batch": None if plan is None else plan.batch,
+        "dtype": None if plan is None else plan.kv_dtype,
+        "engine": None if plan is None else plan.engine,
+        "gpu": None if plan is None or plan.fit is None else plan.fit.gpu,
+        "cache_total_bytes": None if plan is None else plan.cache_bytes,
+        "weights_bytes": None if plan is None else plan.weights_bytes,
+        "total_bytes": None if plan is None else plan.total_bytes,
+        "why": "; ".join(why) or None,
+        "file": check.file,
+        "line": check.line,
+    }

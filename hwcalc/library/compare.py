@@ -9,7 +9,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc._version import __version__
-from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.answers import Answer
+from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
@@ -70,13 +71,22 @@ class Variant:
 
 
 @frozen
-class Comparison:
+class Comparison(Answer):
     """Variants in the order of the lists; ``varying`` names the fields that tell them apart."""
 
     schema_version: str
     kvplan_version: str
     varying: tuple[str, ...]
     variants: tuple[Variant, ...]
+
+    def headline(self) -> str:
+        by = f" by {', '.join(self.varying)}" if self.varying else ""
+        return f"{len(self.variants):,} plans{by}"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [document_of(variant) for variant in self.variants]
+
+    __repr__ = Answer.__repr__
 
 
 def compare(

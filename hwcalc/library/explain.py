@@ -11,10 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.planner.rows import plan_headline
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from hwcalc.engines.base import Opened
     from hwcalc.formulas import LayerKind
-    from hwcalc.library.explained import ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
+    from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, QuotedFormula, Symbol
     from hwcalc.library.keywords import PlanOptions
     from hwcalc.library.load import ModelLike
 
@@ -69,7 +71,7 @@ class KindExplanation:
 
 
 @frozen
-class Explanation:
+class Explanation(Answer):
     """A plan, an explanation of each kind of its layers, and one of everything else.
 
     ``sections`` are those of :data:`~hwcalc.library.explained.SECTIONS` that are known: without hardware there are only weights.
@@ -89,6 +91,39 @@ class Explanation:
         more = {name: document_of(getattr(self, name)) for name in ("sections", "limits", "quoted", "symbols")}
         return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds], **more}
 
+    def headline(self) -> str:
+        return f"{plan_headline(self.plan)}; {len(self.records()):,} figures"
+
+    def records(self) -> list[dict[str, Any]]:
+        """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind."""
+        rows = [
+            {
+                "section": "cache",
+                "name": f"{kind.title}: {tensor.name}",
+                "formula": tensor.formula,
+                "numbers": tensor.numbers,
+                "per_layer": tensor.bytes_per_layer,
+                "layers": tensor.count,
+                "result": tensor.bytes,
+                "low": None,
+                "high": None,
+                "unit": "bytes",
+                "definition": self.plan.cache.definition.value,
+                "source": kind.source,
+            }
+            for kind in self.kinds
+            for tensor in kind.tensors
+        ]
+        none = {"per_layer": None, "layers": None}
+        rows += [
+            {"section": section.name, "name": one.name, "formula": one.formula, "numbers": one.numbers, **none, **_answer_of(one)}
+            for section in self.sections
+            for one in section.figures
+        ]
+        return rows
+
+    __repr__ = Answer.__repr__
+
     def only(self, names: Collection[str]) -> Explanation:
         """The explanation with these sections alone."""
         from hwcalc.library.symbols import symbols_in
@@ -101,6 +136,10 @@ class Explanation:
             quoted=self.quoted if "quoted" in names else (),
         )
         return replace(kept, symbols=symbols_in(_formulas(kept.kinds, kept.sections, kept.quoted)))
+
+
+def _answer_of(figure: ExplainedFigure) -> dict[str, Any]:
+    return {name: getattr(figure, name) for name in ("result", "low", "high", "unit", "definition", "source")}
 
 
 def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
+from hwcalc.answers import Answer
+from hwcalc.documents import document_of
 from hwcalc.engines.pool import Try
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
@@ -66,7 +68,7 @@ class Offer:
 
 
 @frozen
-class Recommendation:
+class Recommendation(Answer):
     """What would do, in the order of ``sort`` with what is sure first, and what was left out.
 
     ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do not hold
@@ -99,6 +101,19 @@ class Recommendation:
     message: str
     suggestions: tuple[Try, ...]
     notes: tuple[Note, ...]
+
+    def headline(self) -> str:
+        best = f"{self.offers[0].gpus} x {self.offers[0].gpu} first" if self.offers else "nothing holds it"
+        found = f"{len(self.offers) + self.more:,} would do, " if self.offers else ""
+        return f"{self.model}, {self.seq:,} tokens x {self.batch:,}, {self.engine}: {found}{best}"
+
+    def records(self) -> list[dict[str, Any]]:
+        left_out = ("also", "notes")
+        return [
+            {name: document_of(value) for name, value in vars(offer).items() if name not in left_out} for offer in self.offers
+        ]
+
+    __repr__ = Answer.__repr__
 
 
 @frozen

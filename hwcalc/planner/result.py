@@ -9,13 +9,14 @@ from __future__ import annotations
 import enum
 from typing import Any, Final
 
-from hwcalc.documents import document_of
+from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
+from hwcalc.planner.rows import plan_headline, plan_row
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 
 __all__ = [
@@ -377,7 +378,7 @@ class SpeedInfo:
 
 
 @frozen
-class Plan:
+class Plan(Answer):
     """The answer. ``pool`` and ``fit`` are null without hardware or a byte budget, or where the engine has no pool."""
 
     schema_version: str
@@ -399,7 +400,10 @@ class Plan:
             return not self.fit.fits
         return any(note.code == NO_VERDICT for note in self.warnings)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON document, as plain dicts and lists."""
-        document: dict[str, Any] = document_of(self)
-        return document
+    def headline(self) -> str:
+        return plan_headline(self)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [plan_row(self)]
+
+    __repr__ = Answer.__repr__

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from hwcalc._version import __version__
+from hwcalc.answers import MOST_ROWS, Answer, html_table
+from hwcalc.documents import SCHEMA_VERSION, document_of
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
@@ -19,7 +23,7 @@ from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
 from hwcalc.sweep.cost import MAX_TIME, estimated_seconds, in_words, parse_time
 from hwcalc.sweep.evaluate import blocks
 from hwcalc.sweep.grid import Grid, check, count
-from hwcalc.sweep.records import SweepPoint
+from hwcalc.sweep.records import SweepDocument, SweepPoint
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -30,7 +34,7 @@ __all__ = ["Sweep", "sweep"]
 
 
 @frozen
-class Sweep:
+class Sweep(Answer):
     """A grid that is planned while it is iterated: row by row, or in :meth:`blocks` of many rows."""
 
     grid: Grid
@@ -51,6 +55,25 @@ class Sweep:
     def blocks(self) -> Iterator[RowBlock]:
         """The rows in blocks."""
         return blocks(self.grid)
+
+    def headline(self) -> str:
+        models = len(self.grid.models)
+        return f"{len(self):,} points of {models:,} {'model' if models == 1 else 'models'}"
+
+    def records(self) -> list[dict[str, Any]]:
+        return [document_of(point) for point in self]
+
+    def to_dict(self) -> dict[str, Any]:
+        document: dict[str, Any] = document_of(
+            SweepDocument(schema_version=SCHEMA_VERSION, kvplan_version=__version__, points=tuple(self))
+        )
+        return document
+
+    def _repr_html_(self) -> str:
+        shown = [document_of(point) for point in islice(self, MOST_ROWS)]
+        return html_table(self.headline(), shown, more=len(self) - len(shown))
+
+    __repr__ = Answer.__repr__
 
 
 def sweep(

@@ -1,0 +1,162 @@
+"""Answers of the library in a prompt, a data frame and a notebook; and the notebook of ``docs``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pytest
+
+from hwcalc import check, compare, explain, plan, recommend, sweep
+from hwcalc.answers import MOST_ROWS, Answer, html_table
+from tests.paths import ROOT
+
+CHECKS = ROOT / "tests" / "readme" / "kvplan.yaml"
+QWEN = "Qwen/Qwen3-8B"
+
+
+def _answers() -> dict[str, Answer]:
+    return {
+        "plan": plan(QWEN, seq="8k"),
+        "plan on a GPU": plan(QWEN, seq="8k", engine="vllm", gpu="l4"),
+        "explain": explain(QWEN, seq="8k", gpu="l4", engine="vllm"),
+        "compare": compare([QWEN, "openai/gpt-oss-20b"], seq="8k", dtype=["bf16", "fp8"]),
+        "recommend": recommend(QWEN, seq="8k", gpu=["l4", "h100"]),
+        "sweep": sweep(QWEN, seq="1k..8k", dtype="bf16,fp8", gpu="l4"),
+        "check": check(str(CHECKS)),
+    }
+
+
+ANSWERS = _answers()
+
+
+@pytest.fixture(params=ANSWERS)
+def answer(request: pytest.FixtureRequest) -> Answer:
+    """Each answer in turn."""
+    return ANSWERS[request.param]
+
+
+class _Cells(HTMLParser):
+    """The text and the open tags of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert not attrs
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def _texts(html: str) -> list[str]:
+    cells = _Cells()
+    cells.feed(html)
+    cells.close()
+    assert cells.open == []
+    return cells.texts
+
+
+def test_the_repr_is_one_short_line(answer: Answer) -> None:
+    """It says what the answer is, and not all of it."""
+    text = repr(answer)
+
+    assert text.startswith(f"<{type(answer).__name__}: ")
+    assert len(text) < 160
+    assert "\n" not in text
+
+
+def test_records_are_frames(answer: Answer) -> None:
+    """Flat rows with the same keys, of plain values; pandas and polars take them as they are."""
+    rows = answer.records()
+
+    assert rows
+    assert {tuple(row) for row in rows} == {tuple(rows[0])}
+    assert {type(value) for row in rows for value in row.values()} <= {str, int, float, bool, type(None)}
+    assert pd.DataFrame(rows).shape == pl.DataFrame(rows, infer_schema_length=None).shape == (len(rows), len(rows[0]))
+
+
+def test_a_notebook_shows_a_table(answer: Answer) -> None:
+    """Closed tags, no attributes, the headline first, and every known figure of the first row."""
+    texts = _texts(answer._repr_html_())
+
+    assert texts[0] == answer.headline()
+    for value in answer.records()[0].values():
+        if isinstance(value, str) and value:
+            assert value in texts
+        elif isinstance(value, int) and not isinstance(value, bool):
+            assert f"{value:,}" in texts
+
+
+def test_a_document_is_that_of_the_command(answer: Answer) -> None:
+    """``to_dict`` begins with the version of its schema."""
+    assert next(iter(answer.to_dict())) == "schema_version"
+
+
+def test_records_agree_with_the_document() -> None:
+    """The rows of a plan are figures of its document."""
+    one = plan(QWEN, seq="8k", engine="vllm", gpu="l4")
+    row, document = one.records()[0], one.to_dict()
+
+    assert row["cache_total_bytes"] == document["cache"]["total_bytes"]
+    assert row["weights_bytes"] == document["memory"]["weights"]["bytes"]
+    assert (row["fits"], row["max_batch"], row["usable_bytes"]) == tuple(
+        document["fit"][name] for name in ("verdict", "max_batch", "usable_bytes")
+    )
+
+
+def test_a_plan_has_the_columns_of_a_sweep() -> None:
+    """A row of a plan can stand in a frame of a sweep."""
+    own = plan(QWEN, seq="8k", gpu="l4").records()[0]
+    point = sweep(QWEN, seq="8k", gpu="l4").records()[0]
+    shared = own.keys() & point.keys()
+
+    assert len(shared) >= 15
+    assert {name: own[name] for name in shared} == {name: point[name] for name in shared}
+
+
+def test_a_large_table_says_how_many_rows_follow() -> None:
+    """A sweep is planned only as far as it is shown."""
+    grid = sweep(QWEN, seq="1k..1000k:1k", batch="1..1000:1")
+
+    assert f"and {1_000_000 - MOST_ROWS:,} more rows" in _texts(grid._repr_html_())
+
+
+def test_markup_of_others_is_text() -> None:
+    """A name of a model is not a tag."""
+    rows: list[dict[str, Any]] = [{"model": "<script>x</script>", "bytes": 1}, {"model": "b\x1b[2J", "bytes": None}]
+    texts = _texts(html_table("<b>", rows))
+
+    assert texts[0] == "<b>"
+    assert "<script>x</script>" in texts
+    assert not any("\x1b" in text for text in texts)
+
+
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Plan, sweep to a frame, plot: the page of the docs, as a script."""
+    picture = tmp_path / "cache.png"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "notebook.py"), str(picture)],
+        env={**os.environ, "MPLBACKEND": "Agg", "MPLCONFIGDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=120,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("<Plan: Qwen/Qwen3-8B, 32,768 tokens x 1, bf16, vllm ")
+    assert "131072" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
