@@ -16,7 +16,6 @@ from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
-from hwcalc.planner.rows import plan_headline
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
@@ -92,7 +91,7 @@ class Explanation(Answer):
         return {**self.plan.to_dict(), "explain": [document_of(part) for part in self.kinds], **more}
 
     def headline(self) -> str:
-        return f"{plan_headline(self.plan)}; {len(self.records()):,} figures"
+        return f"{self.plan.headline()}; {len(self.records()):,} figures"
 
     def records(self) -> list[dict[str, Any]]:
         """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind."""

@@ -6,7 +6,6 @@ they become text in reports and in :meth:`Plan.to_dict`.
 
 from __future__ import annotations
 
-import enum
 from typing import Any, Final
 
 from hwcalc.answers import Answer
@@ -16,8 +15,9 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
-from hwcalc.planner.rows import plan_headline, plan_row
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
+from hwcalc.planner.verdict import Layout, Verdict
+from hwcalc.units import human_bytes
 
 __all__ = [
     "NO_VERDICT",
@@ -49,50 +49,6 @@ UNLIMITED: Final = 2**40
 
 NO_VERDICT: Final = "no-verdict"
 """The code of the warning that hardware was named, but that nobody can say whether the plan fits."""
-
-
-class Verdict(enum.StrEnum):
-    """Whether something fits by the expected value, and whether both ends of the estimate agree. Documents have the value."""
-
-    FITS = "fits"
-    """Even at the high end of the estimate."""
-    PROBABLY = "probably"
-    """By the expected value, but not at the high end."""
-    PROBABLY_NOT = "probably_not"
-    """Not by the expected value, but at the low end."""
-    NO = "no"
-    """Not even at the low end."""
-
-    @classmethod
-    def of(cls, fits: bool, *ends: bool) -> Verdict:
-        """From what holds by the expected value, and at the ends of the estimate."""
-        if any(end is not fits for end in ends):
-            return cls.PROBABLY if fits else cls.PROBABLY_NOT
-        return cls.FITS if fits else cls.NO
-
-    @property
-    def certain(self) -> bool:
-        """Whether both ends of the estimate agree."""
-        return self in {Verdict.FITS, Verdict.NO}
-
-    @property
-    def text(self) -> str:
-        """The words that every text has.
-
-        >>> [verdict.text for verdict in Verdict]
-        ['fits', 'probably fits', 'probably not', 'does not fit']
-        """
-        return _VERDICT_WORDS[self]
-
-    __repr__ = str.__repr__
-
-
-_VERDICT_WORDS: Final = {
-    Verdict.FITS: "fits",
-    Verdict.PROBABLY: "probably fits",
-    Verdict.PROBABLY_NOT: "probably not",
-    Verdict.NO: "does not fit",
-}
 
 
 @frozen
@@ -283,26 +239,6 @@ class BudgetInfo:
 
 
 @frozen
-class Layout:
-    """The parallel sizes of a layout. ``ep`` reuses the GPUs of ``tp`` and ``dp``."""
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs."""
-        return self.tp * self.pp * self.dp
-
-    @property
-    def text(self) -> str:
-        """The sizes above one: ``tp 8, pp 2``; empty for a single GPU."""
-        return ", ".join(f"{name} {size:,}" for name, size in vars(self).items() if size > 1)
-
-
-@frozen
 class FitInfo:
     """The verdict. With a cache budget given by hand it speaks of the cache alone. Null is not planned.
 
@@ -401,9 +337,44 @@ class Plan(Answer):
         return any(note.code == NO_VERDICT for note in self.warnings)
 
     def headline(self) -> str:
-        return plan_headline(self)
+        request, fit = self.request, self.fit
+        engine = " ".join(filter(None, (request.engine, request.engine_version)))
+        asked = f"{request.seq:,} tokens x {request.batch:,}, {request.kv_dtype}, {engine}"
+        verdict = "" if fit is None else f"; {fit.verdict.text}" + (f" on {fit.gpus} x {fit.gpu}" if fit.gpu else "")
+        return f"{self.model.id}, {asked}: cache {human_bytes(self.cache.total_bytes)}{verdict}"
 
     def records(self) -> list[dict[str, Any]]:
-        return [plan_row(self)]
+        """One row: the headline figures by the names that ``kvplan sweep`` gives them, and the answers of the solvers."""
+        request, cache, memory, fit, speed = self.request, self.cache, self.memory, self.fit, self.speed
+        row = {
+            "model": self.model.id,
+            "engine": request.engine,
+            "engine_version": request.engine_version,
+            "dtype": request.kv_dtype,
+            "gpu": None if fit is None else fit.gpu,
+            "gpus": None if fit is None else fit.gpus,
+            "tp": request.tp,
+            "pp": request.pp,
+            "dp": request.dp,
+            "seq": request.seq,
+            "batch": request.batch,
+            "bytes_per_token": cache.bytes_per_token,
+            "state_bytes_per_sequence": cache.state_bytes_per_sequence,
+            "cache_total_bytes": cache.total_bytes,
+            "cache_per_gpu_bytes": cache.per_gpu_bytes,
+            "definition": cache.definition.value,
+            "weights_bytes": memory.weights.bytes,
+            "total_bytes": memory.total_bytes,
+            "total_per_gpu_bytes": None if fit is None else memory.per_gpu.total,
+            "total_per_gpu_low_bytes": None if fit is None else fit.needed_low_bytes,
+            "total_per_gpu_high_bytes": None if fit is None else fit.needed_high_bytes,
+            "usable_bytes": None if fit is None else fit.usable_bytes,
+            "fits": None if fit is None else fit.verdict.value,
+            "max_seq": None if fit is None else fit.max_seq,
+            "max_batch": None if fit is None else fit.max_batch,
+            "min_gpus": None if fit is None else fit.min_gpus,
+            "decode_tokens_per_s_bound": None if speed is None else speed.decode_tokens_per_s_bound,
+        }
+        return [row]
 
     __repr__ = Answer.__repr__

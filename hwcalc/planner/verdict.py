@@ -1,0 +1,74 @@
+"""The words of a verdict, and the parallel sizes of a layout."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from hwcalc.formulas.frozen import frozen
+
+__all__ = ["Layout", "Verdict"]
+
+
+class Verdict(enum.StrEnum):
+    """Whether something fits by the expected value, and whether both ends of the estimate agree. Documents have the value."""
+
+    FITS = "fits"
+    """Even at the high end of the estimate."""
+    PROBABLY = "probably"
+    """By the expected value, but not at the high end."""
+    PROBABLY_NOT = "probably_not"
+    """Not by the expected value, but at the low end."""
+    NO = "no"
+    """Not even at the low end."""
+
+    @classmethod
+    def of(cls, fits: bool, *ends: bool) -> Verdict:
+        """From what holds by the expected value, and at the ends of the estimate."""
+        if any(end is not fits for end in ends):
+            return cls.PROBABLY if fits else cls.PROBABLY_NOT
+        return cls.FITS if fits else cls.NO
+
+    @property
+    def certain(self) -> bool:
+        """Whether both ends of the estimate agree."""
+        return self in {Verdict.FITS, Verdict.NO}
+
+    @property
+    def text(self) -> str:
+        """The words that every text has.
+
+        >>> [verdict.text for verdict in Verdict]
+        ['fits', 'probably fits', 'probably not', 'does not fit']
+        """
+        return _VERDICT_WORDS[self]
+
+    __repr__ = str.__repr__
+
+
+_VERDICT_WORDS: Final = {
+    Verdict.FITS: "fits",
+    Verdict.PROBABLY: "probably fits",
+    Verdict.PROBABLY_NOT: "probably not",
+    Verdict.NO: "does not fit",
+}
+
+
+@frozen
+class Layout:
+    """The parallel sizes of a layout. ``ep`` reuses the GPUs of ``tp`` and ``dp``."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def text(self) -> str:
+        """The sizes above one: ``tp 8, pp 2``; empty for a single GPU."""
+        return ", ".join(f"{name} {size:,}" for name, size in vars(self).items() if size > 1)
