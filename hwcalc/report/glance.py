@@ -84,9 +84,10 @@ def _in_unit_of(whole: int, part: int) -> str:
 
 
 def _cache(plan: Plan) -> str:
-    """The cache of all sequences, of one, and of a token."""
+    """The cache of all sequences, of one, and of a token. Where ranks keep copies, the first two have these too."""
     cache = plan.cache
     sizes = [human_bytes(cache.total_bytes)]
+    sizes += [f"{human_bytes(cache.copied_bytes)} of it copies on {plan.request.tp:,} ranks"] if cache.copied_bytes else []
     sizes += [f"{human_bytes(cache.bytes_per_sequence)} a sequence"] if plan.request.batch > 1 else []
     sizes += [f"{human_bytes(cache.bytes_per_token)} a token"] if cache.bytes_per_token else []
     return ", ".join(sizes)

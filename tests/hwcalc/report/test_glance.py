@@ -128,6 +128,19 @@ def test_the_table_says_what_the_document_says() -> None:
             assert sum(gpu[name] for name in ("weights", "cache", "activations", "overhead")) == fit["needed_bytes"]
 
 
+def test_copies_on_ranks_are_said() -> None:
+    """A token's bytes times the tokens are the cache without the copies that every rank keeps of a latent."""
+    alone, copied = (plan("deepseek-ai/DeepSeek-V3", seq=1024, gpu="h200-sxm-141gb", gpus=8, tp=tp, dp=8 // tp) for tp in (1, 8))
+    lines = {
+        tp: next(line for line in plan_table(one).splitlines() if line.startswith("  cache "))
+        for tp, one in ((1, alone), (8, copied))
+    }
+
+    assert "copies" not in lines[1]
+    assert lines[8] == "  cache    549.00 MiB, 480.38 MiB of it copies on 8 ranks, 68.62 KiB a token"
+    assert 8 * 1024 * copied.cache.bytes_per_token == copied.cache.total_bytes == 549 * 2**20
+
+
 def test_without_hardware_one_line_says_how_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card that the model may fit; this machine's own where there is one; none without a command or where nobody can say."""
     one = plan("Qwen/Qwen3-8B", seq="32k")
