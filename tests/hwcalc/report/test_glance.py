@@ -130,7 +130,8 @@ def test_the_table_says_what_the_document_says() -> None:
 
 def test_copies_on_ranks_are_said() -> None:
     """A token's bytes times the tokens are the cache without the copies that every rank keeps of a latent."""
-    alone, copied = (plan("deepseek-ai/DeepSeek-V3", seq=1024, gpu="h200-sxm-141gb", gpus=8, tp=tp, dp=8 // tp) for tp in (1, 8))
+    hardware: dict[str, Any] = {"engine": "vllm", "gpu": "h200-sxm-141gb", "gpus": 8}
+    alone, copied = (plan("deepseek-ai/DeepSeek-V3", seq=1024, **hardware, tp=tp, dp=8 // tp) for tp in (1, 8))
     lines = {
         tp: next(line for line in plan_table(one).splitlines() if line.startswith("  cache "))
         for tp, one in ((1, alone), (8, copied))
