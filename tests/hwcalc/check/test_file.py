@@ -16,6 +16,7 @@ from hwcalc.check.file import MOST_FAULTS, Check, CheckFile, parse_check_file
 from hwcalc.check.schema import check_file_schema
 from hwcalc.cli.check import EXAMPLE
 from hwcalc.cli.options import PLANNING
+from hwcalc.planner.options import DIMENSIONS
 
 HEAD = "schema_version: 1\nchecks:\n"
 
@@ -57,7 +58,7 @@ checks:
 def test_every_key_is_an_option_of_a_plan() -> None:
     """Nothing that a plan takes is missing, but what only the command line needs."""
     only_there = {"model", "offline", "token", "endpoint", "json", "format_", "quiet", "color", "no_color"}
-    names = {option.name for option in PLANNING} - only_there
+    names = {option.name for option in PLANNING} - only_there - DIMENSIONS.keys()
 
     assert names <= set(OPTIONS)
     assert set(ALIASES.values()) <= set(OPTIONS)

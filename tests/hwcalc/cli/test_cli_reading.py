@@ -101,8 +101,8 @@ def test_json_is_recognised_in_wrong_lines() -> None:
     ("words", "expected"),
     [
         (["e"], {"explain", "engines"}),
-        (["Qwen/Qwen3-8"], {QWEN}),
-        (["explain", "Qwen/Qwen3-8"], {QWEN}),
+        (["Qwen/Qwen3-8"], {QWEN, f"{QWEN}-Base"}),
+        (["explain", "Qwen/Qwen3-8"], {QWEN, f"{QWEN}-Base"}),
         (["--dtype", "q8"], {"q8_0"}),
         (["--dtype", "q8_0:q4"], {"q8_0:q4_1", "q8_0:q4_0"}),
         (["--engine", "t"], {"transformers"}),

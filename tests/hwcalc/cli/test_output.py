@@ -17,7 +17,7 @@ from tests.hwcalc.command import QWEN, Capture, run
 
 # A command line of each command that prints a table.
 TABLES: Final = {
-    "plan": (QWEN, "--seq", "32k", "--gpu", "l4"),
+    "plan": (QWEN, "--seq", "32k", "--gpu", "l4", "--verbose"),
     "explain": ("explain", QWEN, "--seq", "32k"),
     "diff": ("diff", "Qwen/Qwen3-4B", QWEN),
     "compare": ("compare", QWEN, "meta-llama/Llama-3.1-8B", "--seq", "32k", "--gpu", "l4"),
@@ -32,7 +32,7 @@ TABLES: Final = {
     "instances": ("instances",),
     "dtypes": ("dtypes",),
 }  # fmt: skip
-NO_TABLE: Final = {"sweep", "probe", "schema"}
+NO_TABLE: Final = {"sweep", "probe", "schema", "help", "version"}
 CODE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 

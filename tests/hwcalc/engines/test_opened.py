@@ -43,7 +43,7 @@ def opened(model: ModelSpec, **wanted: Any) -> Opened | None:
 @pytest.mark.parametrize("name", MODELS)
 def test_opened_once_or_anew(name: str, engine: str) -> None:
     """A request that is changed from another one gives the same plan as a request that is opened anew."""
-    common: dict[str, Any] = {"engine": engine, "seq": 3000, "batch": 2, "gpu": "h100"}
+    common: dict[str, Any] = {"engine": engine, "seq": 3000, "batch": 2, "gpu": "h100-sxm5-80gb"}
     first = opened(load_model(name), **common)
     assert first is not None, f"{engine} refuses {name}: choose a model that every engine runs"
     plan_opened(first)
