@@ -68,11 +68,13 @@ class Gpu:
     path: Path | None = None
     user: bool = False
     """Whether the file is the user's own."""
+    part: bool = False
+    """Whether it is a part of an accelerator that an instance shares with others."""
 
     @property
     def whole_machine(self) -> bool:
-        """Whether it is a whole machine, such as a laptop. Only machines that can be linked are ever joined (:attr:`node`)."""
-        return self.category in ("laptop", "unified")
+        """Whether it works by itself: a machine such as a laptop, or a part of a device. Only machines that can be linked are ever joined (:attr:`node`)."""
+        return self.part or self.category in ("laptop", "unified")
 
     @property
     def node(self) -> int:

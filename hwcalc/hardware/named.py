@@ -154,6 +154,8 @@ def _share(gpu: Gpu, instance: Instance) -> Gpu:
     tool = instance.memory_mib or (None if gpu.memory_total_mib is None else gpu.memory_total_mib * part // whole)
     return replace(
         gpu,
+        part=True,
+        gpus_per_node=None,
         id=f"{gpu.id}-{part}-of-{whole}",
         name=f"{gpu.name}, {part}/{whole}",
         memory_marketing_gb=sold * part // whole if sold is not None and sold * part % whole == 0 else None,

@@ -44,7 +44,7 @@ def _fit(
     if low != size:
         sure_most = solve.most(opened, low, end="low", at_most=most.value)
         sure_longest = solve.longest(opened, low, "low", longest.value)
-    fewest = _fewest(opened, fits=fits)
+    fewest, sure_fewest = _fewest(opened, verdict)
     return FitInfo(
         gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
         gpus=request.gpus,
@@ -61,6 +61,7 @@ def _fit(
         expected_max_batch=most.value,
         min_gpus=None if fewest is None else fewest.gpus,
         min_layout=fewest,
+        sure_min_layout=sure_fewest,
         limiting="state blocks" if pool is not None and pool.fits and pool.requires else sure_most.limiting,
         limiting_seq=sure_longest.limiting,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
@@ -69,22 +70,31 @@ def _fit(
     )
 
 
-def _fewest(opened: Opened, *, fits: bool) -> Layout | None:
-    """The layout of the fewest GPUs of this kind that fit; ``None`` if none is found.
+def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
+    """The layouts of the fewest GPUs of this kind that fit, by the expected value and for certain; ``None`` if none is found.
 
     Nor is it if the user gives the budget, which holds for one layout only. Machines that cannot be linked are not joined.
     """
     request, gpu = opened.request, opened.request.hardware.gpu
     if gpu is None or request.hardware.kv_memory is not None:
-        return None
-    if fits and request.gpus == 1:
-        return Layout()
-    most = request.gpus if fits else max(request.gpus, gpu.node) if gpu.whole_machine else solve.MOST_GPUS
-    fewest = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
+        return None, None
+    certain = verdict is Verdict.FITS
+    if certain and request.gpus == 1:
+        return Layout(), Layout()
+    most = request.gpus if certain else max(request.gpus, gpu.node) if gpu.whole_machine else solve.MOST_GPUS
+    if verdict is Verdict.PROBABLY:
+        most = max(most, request.gpus)
+    likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))
     parallel = request.parallel
     # The search leaves numbers out that nobody sells, but the user may have requested one.
-    requested = fewest is None and fits and most <= solve.MOST_SEARCHED
-    return Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep) if requested else fewest
+    if (
+        verdict in {Verdict.FITS, Verdict.PROBABLY}
+        and (likely is None or likely.gpus > request.gpus)
+        and most <= solve.MOST_SEARCHED
+    ):
+        likely = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep)
+        sure = likely if certain else sure
+    return likely, sure
 
 
 def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: bool, short: int) -> str:

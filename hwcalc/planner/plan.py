@@ -239,6 +239,12 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
         out.append(Note(code="beyond-maximum", message=message))
     out += model.warnings_with(request.weights)
+    if gpu is not None and gpu.whole_machine and request.gpus > gpu.node:
+        what = "a part of an accelerator" if gpu.part else "a machine by itself"
+        linked = f"; up to {gpu.node:,} can be linked" if gpu.node > 1 else ", which nothing links to others"
+        out.append(
+            Note(code="not-joined", message=f"{gpu.id} is {what}{linked}: the plan of {request.gpus:,} is arithmetic alone.")
+        )
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))

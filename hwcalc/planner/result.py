@@ -246,7 +246,7 @@ class FitInfo:
     estimates as well. ``fits`` goes by the expected value; ``verdict`` says whether the ends agree: ``fits``, ``probably``,
     ``probably_not`` or ``no``. ``max_seq`` is the longest that each of the planned sequences may be for sure, ``max_batch`` how many of
     the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and ``expected_max_batch``
-    are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid out as ``min_layout``. ``limiting`` names what binds: what
+    are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid out as ``min_layout``, by the expected value; ``sure_min_layout`` does for certain. ``limiting`` names what binds: what
     stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
     """
 
@@ -265,6 +265,7 @@ class FitInfo:
     expected_max_batch: int | None
     min_gpus: int | None
     min_layout: Layout | None
+    sure_min_layout: Layout | None
     limiting: str | None
     limiting_seq: str | None
     message: str

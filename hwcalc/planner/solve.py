@@ -249,14 +249,19 @@ def best_layout(opened: Opened, gpus: int, node: int | None = None, *, any_layou
     return likely
 
 
-def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> Layout | None:
-    """The layout of the fewest GPUs of the planned kind that hold the planned sequences; ``None`` if ``most_gpus`` do not."""
-    least = _at_least(opened)
+def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | None, Layout | None]:
+    """The layouts of the fewest GPUs of the planned kind that hold the planned sequences, by the expected value and for certain.
+
+    ``None`` if ``most_gpus`` do not.
+    """
+    least, likely = _at_least(opened), None
     for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu)):
         found = best_layout(opened, gpus) if gpus >= least else None
         if found is not None:
-            return found.layout
-    return None
+            likely = likely or found.layout
+            if found.certain:
+                return likely, found.layout
+    return likely, None
 
 
 def _at_least(opened: Opened) -> int:

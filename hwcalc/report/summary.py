@@ -7,7 +7,7 @@ from hwcalc.engines.pool import PoolInfo
 from hwcalc.formulas import Full, LayerNumbers, Role, Strided
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
-from hwcalc.planner.result import UNLIMITED, LayerInfo, OverheadInfo, Plan, TensorInfo
+from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
@@ -241,15 +241,27 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
         each = "" if plan.request.batch == 1 else f" for each of {plan.request.batch:,} sequences"
         expected = _expected(fit.max_seq, fit.expected_max_seq)
         out.append(("longest", f"{_up_to(fit.max_seq, 'token')}{each}{expected}{_because(fit.limiting_seq)}"))
-    if fit.min_layout is not None and (fit.min_gpus != fit.gpus or not fit.fits):
-        layout = f" ({fit.min_layout.text})" if fit.min_layout.text else ""
-        out.append(("fewest", f"{fit.min_gpus:,} x {fit.gpu}{layout}"))
+    if (fewest := _fewest(fit)) and (fit.min_gpus != fit.gpus or not fit.verdict.certain or not fit.fits):
+        out.append(("fewest", fewest))
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
         prompt = "" if speed.prefill_s_bound is None else f"; a prompt takes {speed.prefill_s_bound:.3g} s or more"
         out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
     return out
+
+
+def _fewest(fit: FitInfo) -> str:
+    """The fewest GPUs that do for certain, and what is expected where that is fewer; empty if none is known."""
+    sure, likely = fit.sure_min_layout, fit.min_layout
+    if sure is None or likely is None or sure == likely:
+        one = sure or likely
+        return "" if one is None else f"{_gpus(one, fit.gpu)}{'' if sure else ', probably'}"
+    return f"{_gpus(sure, fit.gpu)}; probably {_gpus(likely, fit.gpu)}"
+
+
+def _gpus(layout: Layout, gpu: str | None) -> str:
+    return f"{layout.gpus:,} x {gpu}" + (f" ({layout.text})" if layout.text else "")
 
 
 def _up_to(count: int, what: str) -> str:
