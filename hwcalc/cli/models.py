@@ -51,7 +51,7 @@ EXAMPLES: Final = (
 
 _HEADER = ("id", "type", "parameters", "released", "source", "fidelity")
 _AS_PUBLISHED = "published parameters"
-_COUNTED = "published parameters are all numbers of the files; a plan counts multi-token prediction apart, and no scales"
+_COUNTED = "published parameters are all numbers of the files, with scales, buffers and tied heads that are stored twice; a plan counts each parameter once, and multi-token prediction apart"
 
 
 def run(

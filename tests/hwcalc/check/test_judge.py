@@ -42,6 +42,7 @@ def fit(**changes: Any) -> FitInfo:
         "expected_max_batch": 8,
         "min_gpus": 2,
         "min_layout": None,
+        "sure_min_layout": None,
         "limiting": None,
         "limiting_seq": None,
         "message": "",
