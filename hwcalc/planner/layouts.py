@@ -23,7 +23,7 @@ from hwcalc.planner.result import Layout
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["chosen_sizes", "counts", "has_experts", "layouts", "node_of"]
+__all__ = ["chosen_sizes", "counts", "divides", "has_experts", "layouts", "node_of"]
 
 _NODE: Final = 8
 """The GPUs of a node if no hardware is named."""
@@ -94,7 +94,7 @@ def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: b
 def _sensible(opened: Opened, gpus: int, node: int, *, deals: bool) -> Iterator[Layout]:
     """Layouts with one node's part alike on every node; stages only beside the largest ``tp``, and not where experts are dealt out."""
     inside = _inside(gpus, node)
-    sizes = [tp for tp in _divisors(inside) if _divides(opened.model, tp)]
+    sizes = [tp for tp in _divisors(inside) if divides(opened.model, tp)]
     for tp in sizes:
         largest = tp == sizes[-1]
         in_node = _divisors(inside // tp) if largest else (1,)
@@ -107,7 +107,7 @@ def _sensible(opened: Opened, gpus: int, node: int, *, deals: bool) -> Iterator[
 
 def _every(opened: Opened, gpus: int, node: int) -> Iterator[Layout]:
     for tp in _divisors(gpus):
-        for pp in _divisors(gpus // tp) if tp <= node and _divides(opened.model, tp) else ():
+        for pp in _divisors(gpus // tp) if tp <= node and divides(opened.model, tp) else ():
             if pp <= max(1, len(opened.model.stack)):
                 yield Layout(tp=tp, pp=pp, dp=gpus // (tp * pp))
 
@@ -117,7 +117,7 @@ def chosen_sizes(model: ModelSpec, gpus: int, sizes: Parallel, node: int) -> Par
 
     With ``ep`` the rest are replicas, which share the experts. Where the model has too few layers for that, all are tensor parallel.
     """
-    tp = max(tp for tp in _divisors(_inside(gpus, node)) if _divides(model, tp))
+    tp = max(tp for tp in _divisors(_inside(gpus, node)) if divides(model, tp))
     rest = gpus // tp
     if sizes.ep > tp:
         return replace(sizes, tp=tp, dp=rest)
@@ -135,7 +135,7 @@ def _divisors(number: int) -> tuple[int, ...]:
     return tuple(size for size in range(1, number + 1) if number % size == 0)
 
 
-def _divides(model: ModelSpec, tp: int) -> bool:
+def divides(model: ModelSpec, tp: int) -> bool:
     """Whether ``tp`` divides the attention heads of every layer."""
     heads = {dims["num_attention_heads"] for group in model.stack.groups if "num_attention_heads" in (dims := group.kind.dims())}
     return not any(count % tp for count in heads)

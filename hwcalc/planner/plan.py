@@ -18,6 +18,7 @@ from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
 from hwcalc.planner.fit import plan_fit
+from hwcalc.planner.layouts import divides
 from hwcalc.planner.memory import plan_memory
 from hwcalc.planner.result import (
     NO_VERDICT,
@@ -239,6 +240,9 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
         out.append(Note(code="beyond-maximum", message=message))
     out += model.warnings_with(request.weights)
+    if not divides(model, request.parallel.tp):
+        message = f"tp {request.parallel.tp:,} does not divide the attention heads evenly: the fullest rank is planned, and few engines do it."
+        out.append(Note(code="uneven-heads", message=message))
     if gpu is not None and gpu.whole_machine and request.gpus > gpu.node:
         what = "a part of an accelerator" if gpu.part else "a machine by itself"
         linked = f"; up to {gpu.node:,} can be linked" if gpu.node > 1 else ", which nothing links to others"

@@ -53,3 +53,11 @@ def test_machines_that_nothing_links_are_warned_of(gpu: str, gpus: int, told: bo
     one = plan(QWEN, seq="32k", gpu=gpu, gpus=gpus)
 
     assert ("not-joined" in {note.code for note in one.warnings}) is told
+
+
+@pytest.mark.parametrize(("tp", "told"), [(1, False), (2, False), (3, True), (64, True)])
+def test_heads_that_cannot_be_cut_evenly_are_warned_of(tp: int, told: bool) -> None:
+    """The formulas take any number of ranks; engines refuse most of them."""
+    one = plan(QWEN, seq="8k", gpu="l4", tp=tp)
+
+    assert ("uneven-heads" in {note.code for note in one.warnings}) is told
