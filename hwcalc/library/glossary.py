@@ -61,8 +61,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         # A forward pass.
         "element_bytes": "bytes of one number in the dtype in which the model runs",
         "forward_tokens": "tokens that one forward pass takes at once",
-        "hidden_copies": "copies of a token's hidden vector that are alive at once, as measured",
-        "inner_width": "numbers that the widest layer holds for one token, on one GPU",
+        "hidden_copies": "copies of a token's hidden vector alive at once, measured (see the source)",
+        "inner_width": "what the widest layer holds for a token on a GPU: outputs before, input after",
         "logits": "logits of one step on one GPU: sequences x entries of the vocabulary",
         "logit_bytes": "bytes that each logit takes while the next token is drawn",
         "sampler_bytes": "bytes that each logit takes while the next token is drawn",
@@ -91,6 +91,10 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "kv_memory": "bytes for the cache, as given (--kv-memory)",
         "bytes_per_block": "bytes of one block of the pool in all layers of a GPU",
         "block_size": "tokens of one block",
+        "tokens_in_flight": "tokens scheduled and not finished: the largest batch, for each batch in flight",
+        "retained_tokens": "tokens before the window that draft layers may still read",
+        "encoder_tokens": "tokens of the encoder that a sequence looks at (--encoder-seq)",
+        "states": "recurrent states that a sequence keeps",
         "blocks_per_request": "blocks that one request of the planned length takes",
         "null_block": "a block that stands for tokens that have left their window",
         "num_gpu_blocks_override": "blocks as given (engine option num_gpu_blocks_override)",
@@ -110,7 +114,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "sequences": "sequences of one step on one GPU",
         "cache_bytes_each": "bytes of cache that a step reads for one sequence, on one GPU",
         "bandwidth": "bytes per second that the memory delivers at most",
-        **{f"flops_{name}": f"operations that may run at the rate of {name}" for name in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")},
+        **{f"flops_{name}": f"operations at the rate of {name}: 2 a weight and token, and attention's" for name in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")},
         **{f"rate_{name}": f"operations per second in {name}, dense, at most" for name in ("fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8")},
     }
 )  # fmt: skip

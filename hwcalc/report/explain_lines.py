@@ -49,7 +49,8 @@ class Told:
     def of_kind(self, part: KindExplanation) -> list[tuple[str, str]]:
         """The symbols of a kind of layers."""
         formulas = [tensor.formula for tensor in part.tensors if tensor.numbers]
-        return self.first([*part.dims, *formulas, *(tensor.block_formula for tensor in part.tensors)])
+        more = [formula for tensor in part.tensors for formula in (tensor.block_formula, tensor.count_formula)]
+        return self.first([*part.dims, *formulas, *more])
 
     def of_section(self, section: ExplainedSection) -> list[tuple[str, str]]:
         """The symbols of a section."""

@@ -58,9 +58,9 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
             out.append(indented(Text(dimensions(part), style="dim")))
         out += hanging(
             [
-                (tensor.name if first else "", line, "")
+                ("" if number else tensor.name, line, "")
                 for tensor in part.tensors
-                for first, line in zip((True, False, False), steps(tensor), strict=False)
+                for number, line in enumerate(steps(tensor))
             ]
         )
         out += [
@@ -166,7 +166,10 @@ def steps(tensor: TensorExplanation) -> list[str]:
         sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
     else:
         sizes = exact(tensor.bytes)
-    lines = [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    dtype = f"  ({tensor.dtype}{block})" if tensor.dtype else ""
+    lines = [f"{tensor.formula}{dtype}", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    if tensor.count_formula:
+        lines.append(f"blocks of a sequence: {tensor.count_formula} = {tensor.count_numbers} = {tensor.blocks:,}")
     if tensor.block_formula:
         lines.append(f"a block of a layer on a GPU: {tensor.block_formula} = {tensor.block_numbers}")
     return lines
