@@ -229,7 +229,8 @@ def _of_drafts(builder: SpecBuilder, drafts: Sequence[LayerKind], pp: int) -> It
 
 def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Limits:
     return Limits(
-        in_flight=settings.in_flight,
+        batches=settings.concurrent_batches,
+        batched_tokens=settings.batched_tokens,
         retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,
         dcp=settings.dcp,
         encoder_tokens=_encoder_tokens(builder, settings),

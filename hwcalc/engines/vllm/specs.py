@@ -42,12 +42,26 @@ def ceil_div(number: int, divisor: int) -> int:
 class Limits:
     """The settings on which the number of blocks per request depends, beside the length."""
 
-    in_flight: int
-    """Tokens that are scheduled and not finished: batches in flight x the largest batch."""
+    batches: int
+    """Batches that are scheduled and not finished."""
+    batched_tokens: int
+    """Tokens of the largest batch."""
     retained: int
     """Tokens before the window that draft layers may still read."""
     dcp: int
     encoder_tokens: int
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens that are scheduled and not finished."""
+        return self.batches * self.batched_tokens
+
+    @property
+    def scheduled(self) -> tuple[str, dict[str, int]]:
+        """Formula and numbers of :attr:`in_flight`."""
+        if self.batches == 1:
+            return "batched_tokens", {"batched_tokens": self.batched_tokens}
+        return "batches_in_flight x batched_tokens", {"batches_in_flight": self.batches, "batched_tokens": self.batched_tokens}
 
 
 @frozen
@@ -153,8 +167,8 @@ class WindowSpec(LayerSpec):
         return ceil_div(kept, self.block_size) + 1
 
     def counted(self, length: int, limits: Limits) -> Step:
-        terms = {"window": self.limit, "tokens_in_flight": limits.in_flight, "seq": length}
-        kept = "window - 1 + tokens_in_flight"
+        scheduled, sizes = limits.scheduled
+        kept, terms = f"window - 1 + {scheduled}", {"window": self.limit, **sizes, "seq": length}
         if limits.retained:
             kept, terms = f"{kept} + retained_tokens", terms | {"retained_tokens": limits.retained}
         return self._counted(f"ceil(min({kept}, seq) / block_size) + 1", length, limits, **terms)
@@ -192,8 +206,9 @@ class ChunkSpec(WindowSpec):
         return ceil_div(min(self.limit + limits.in_flight, length), self.block_size)
 
     def counted(self, length: int, limits: Limits) -> Step:
-        terms = {"chunk": self.limit, "tokens_in_flight": limits.in_flight, "seq": length}
-        return self._counted("ceil(min(chunk + tokens_in_flight, seq) / block_size)", length, limits, **terms)
+        scheduled, sizes = limits.scheduled
+        formula = f"ceil(min(chunk + {scheduled}, seq) / block_size)"
+        return self._counted(formula, length, limits, chunk=self.limit, **sizes, seq=length)
 
 
 class CrossSpec(LayerSpec):

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from hwcalc import explain, load_model
 from hwcalc.documents import dumps
 from hwcalc.engines import ENGINES
+from hwcalc.engines.vllm.specs import ChunkSpec, CrossSpec, FullSpec, Limits, StateSpec, WindowSpec
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.frozen import fields
-from hwcalc.library.explain import Explanation
-from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
+from hwcalc.library.explain import Explanation, TensorExplanation
+from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in, numbers_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.planner.result import UNLIMITED
 from hwcalc.planner.solve import holds
@@ -80,6 +81,11 @@ def value(numbers: str) -> float:
     return float(eval(text, {"__builtins__": {}}, functions))  # noqa: S307 - digits, signs and four functions, as just checked
 
 
+def value_of_rule(rule: str) -> float:
+    """What an engine's own rule gives: its arithmetic, without the words that say what is counted."""
+    return value(re.sub(r" of pages| a group| \b(?:blocks|B|ranks|sequences|groups|bits|scale)\b", "", rule.partition(":")[0]))
+
+
 def every_figure(explanation: Explanation) -> Iterator[tuple[str, ExplainedFigure]]:
     """All figures, with the name of their section."""
     for section in explanation.sections:
@@ -87,9 +93,25 @@ def every_figure(explanation: Explanation) -> Iterator[tuple[str, ExplainedFigur
             yield section.name, figure
 
 
+def check_tensor(tensor: TensorExplanation) -> None:
+    """The printed equation gives the bytes of a layer for the whole batch, and those of its blocks the blocks."""
+    assert tensor.bytes == tensor.count * tensor.bytes_per_layer
+    if "own layout" not in tensor.formula:
+        equation = tensor.numbers or tensor.formula
+        assert value_of_rule(equation) == tensor.bytes_per_layer, tensor
+    if tensor.blocks is not None:
+        assert value(tensor.count_numbers) == tensor.blocks
+        assert f"{tensor.blocks:,} blocks" in tensor.formula
+    if tensor.block_formula:
+        assert f"{int(value_of_rule(tensor.block_numbers)):,} B" in tensor.formula, tensor
+
+
 def check(explanation: Explanation) -> None:
     """Every result is the plan's figure, and the numbers give it."""
     plan = explanation.plan.to_dict()
+    for kind in explanation.kinds:
+        for tensor in kind.tensors:
+            check_tensor(tensor)
     for section, figure in every_figure(explanation):
         told = at(plan, figure.figure) if figure.figure else None
         if told is not None:
@@ -121,6 +143,53 @@ def test_results_are_the_plans(explanations: list[Explanation]) -> None:
     for one in explanations:
         check(one)
         assert one.plan.fit is None or {"weights", "pool", "verdict"} <= {section.name for section in one.sections}
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("engine", [*sorted(ENGINES), *OLDER])
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("meta-llama/Llama-3.3-70B-Instruct", {"tp": 4}),
+        ("google/gemma-3-27b-it", {}),
+        ("openai/gpt-oss-20b", {"tp": 2}),
+        ("deepseek-ai/DeepSeek-V3", {"tp": 8}),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", {"tp": 4}),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", {"tp": 16}),
+        ("openai/whisper-large-v3", {}),
+        ("google/gemma-4-26B-A4B-it", {"tp": 2, "dp": 2}),
+        ("deepseek-ai/DeepSeek-V3", {"tp": 8, "dcp": 8}),
+        ("Qwen/Qwen2.5-7B-Instruct", {"dtype": "fp8", "pp": 2}),
+    ],
+)
+def test_equations_of_the_cache(model: str, layout: dict[str, Any], engine: str, batch: int) -> None:
+    """What is printed for a tensor gives its bytes, for one sequence and for several, in every engine and on several GPUs."""
+    try:
+        told = explain(model, seq=448 if "whisper" in model else 9_000, batch=batch, engine=engine, **layout)
+    except KvplanError:
+        return
+
+    check(told)
+    assert told.plan.cache.total_bytes == sum(tensor.bytes for kind in told.kinds for tensor in kind.tensors)
+
+
+@pytest.mark.parametrize("options", [{}, {"quant_backend": "hqq"}, {"quant_backend": "fp8"}, {"quant_backend": "quanto", "nbits": "2"}])
+def test_equations_of_a_quantised_cache(options: dict[str, str]) -> None:
+    """transformers packs groups of numbers, with a scale and a shift for each."""
+    told = explain("Qwen/Qwen3-8B", seq="8k", batch=3, engine="transformers", engine_options={"cache": "quantized", **options})
+
+    check(told)
+
+
+def test_blocks_say_how_they_are_counted(capsys: Capture) -> None:
+    """A request holds the window and the batches in flight, 1,023 + 16,384 tokens, in blocks of 16, and one begun before them."""
+    _, out, _ = run(capsys, "explain", "google/gemma-3-27b-it", "--seq", "32k", "--batch", "4", "--engine", "vllm", "--gpu", "h100")
+
+    counted = f"ceil(min(1,024 - 1 + 2 {TIMES} 8,192, 32,768) / 16) + 1 = {-(-(1023 + 16384) // 16) + 1:,}"
+    assert f"ceil(min(window - 1 + batches_in_flight {TIMES} batched_tokens, seq) / block_size) + 1 = {counted}" in out
+    assert "blocks of a sequence: ceil(seq / block_size) = ceil(32,768 / 16) = 2,048" in out
+    assert "int8" not in out
+    assert "source: vllm\n" not in out
 
 
 @settings(max_examples=60, deadline=None)
@@ -190,6 +259,20 @@ def test_every_dimension_has_a_meaning() -> None:
     dims = {field.name for kind in KINDS.values() for field in fields(kind)} - {"overlap", "index_quantized"}
 
     assert dims <= MEANINGS.keys()
+
+
+def test_every_rule_of_blocks_has_meanings() -> None:
+    """Every spec of vLLM counts its blocks by symbols that are explained, and the count is its own."""
+    limits = Limits(batches=2, batched_tokens=25, retained=3, dcp=2, encoder_tokens=1500)
+    page = {"block_size": 16, "page": 512}
+    specs = (FullSpec(**page), WindowSpec(**page, limit=100), ChunkSpec(**page, limit=100), CrossSpec(**page), StateSpec(**page, states=2),
+             StateSpec(**page, states=2, every=True))  # fmt: skip
+    for spec in specs:
+        for length in (1, 100, 5000):
+            told = spec.counted(length, limits)
+            numbers = numbers_in(told.formula, {term.name: term.expected for term in told.terms})
+            assert value(numbers) == told.expected == spec.blocks(length, limits)
+            assert set(names_in(told.formula)) <= MEANINGS.keys()
 
 
 def test_meanings_are_short() -> None:
@@ -281,10 +364,9 @@ def test_blocks_of_an_engine() -> None:
     told = explain("meta-llama/Llama-3.1-70B-Instruct", seq="32k", engine="vllm", tp=4)
     (tensor,) = told.kinds[0].tensors
 
-    assert tensor.block_formula == (
-        f"block_size {TIMES} (num_key_value_heads {TIMES} head_dim {TIMES} 2 B + num_key_value_heads {TIMES} v_head_dim {TIMES} 2 B)"
-    )
-    assert tensor.block_numbers == f"16 {TIMES} (2 {TIMES} 128 {TIMES} 2 B + 2 {TIMES} 128 {TIMES} 2 B)"
+    heads = "num_key_value_heads / tp"
+    assert tensor.block_formula == f"block_size {TIMES} ({heads} {TIMES} head_dim {TIMES} 2 B + {heads} {TIMES} v_head_dim {TIMES} 2 B)"
+    assert tensor.block_numbers == f"16 {TIMES} (8 / 4 {TIMES} 128 {TIMES} 2 B + 8 / 4 {TIMES} 128 {TIMES} 2 B)"
     assert (16_384,) == told.plan.cache.tensors[0].shape
     assert 16 * (2 * 128 * 2 + 2 * 128 * 2) == 16_384
     padded = explain("Qwen/Qwen3-Next-80B-A3B-Instruct", seq="32k", engine="vllm").kinds
