@@ -16,7 +16,7 @@ from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.explained import numbers_in, shown
-from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
@@ -98,7 +98,7 @@ class Explanation(Answer):
         return f"{self.plan.headline()}; {len(self.records()):,} figures"
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind."""
+        """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind; then one for each limit."""
         rows = [
             {
                 "section": "cache",
@@ -117,12 +117,13 @@ class Explanation(Answer):
             for kind in self.kinds
             for tensor in kind.tensors
         ]
-        none = {"per_layer": None, "layers": None}
+        none: dict[str, Any] = {"per_layer": None, "layers": None}
         rows += [
             {"section": section.name, "name": one.name, "formula": one.formula, "numbers": one.numbers, **none, **_answer_of(one)}
             for section in self.sections
             for one in section.figures
         ]
+        rows += [{"section": "limits", "name": one.name, "formula": "", "numbers": "", **none, **_answer_of_limit(one)} for one in self.limits]
         return rows
 
     __repr__ = Answer.__repr__
@@ -143,6 +144,13 @@ class Explanation(Answer):
 
 def _answer_of(figure: ExplainedFigure) -> dict[str, Any]:
     return {name: getattr(figure, name) for name in ("result", "low", "high", "unit", "definition", "source")}
+
+
+def _answer_of_limit(limit: ExplainedLimit) -> dict[str, Any]:
+    """The answer of a solver; null where nothing bounds it."""
+    value = None if limit.value >= UNLIMITED else limit.value
+    unknown = {"low": None, "high": None}
+    return {"result": value, **unknown, "unit": limit.what, "definition": f"{limit.end} end of the budget", "source": ""}
 
 
 def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:

@@ -105,6 +105,8 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "group_tokens": "tokens that a block holds",
         "dcp": "GPUs that share the tokens of a sequence (--dcp)",
         "cache": "the planned cache on the fullest GPU",
+        "more_memory": "what may be used beyond the expected, if most of the memory is visible",
+        "less_memory": "what may not be used of the expected, if least of the memory is visible",
         "whole_cache": "the cache of all sequences by the formulas",
         # Speed.
         "weights_of_every_token": "weights that every token uses",

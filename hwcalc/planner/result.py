@@ -341,10 +341,10 @@ class Plan(Answer):
 
     @property
     def reason(self) -> str:
-        """Why it does not fit, as a sentence; empty if it fits. What the engine would say is quoted as its own words, without a change."""
+        """Why it does not fit; empty if it fits. What the engine would say is quoted as its own words, without a change."""
         message = "" if self.fit is None else self.fit.message
         if self.pool is None or not message or message != self.pool.message:
-            return f"{message}." if message else ""
+            return message
         from hwcalc.engines import find_engine
 
         return f"{find_engine(self.request.engine)[0].label} says: {message}"

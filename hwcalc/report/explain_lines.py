@@ -20,6 +20,7 @@ __all__ = [
     "figure_lines",
     "limit_line",
     "missing_line",
+    "only_line",
     "quoted_lines",
 ]
 
@@ -58,14 +59,14 @@ class Told:
 
 
 def figure_lines(figures: Iterable[ExplainedFigure]) -> Iterator[tuple[str, list[str], str]]:
-    """Each figure as its name, its lines and its source. A formula that is that of the figure before is not repeated."""
-    before = ""
+    """Each figure as its name, its lines and its source. Of figures with the same formula only the first has it."""
+    told = {""}
     for figure in figures:
-        lines = [figure.formula] if figure.formula and figure.formula != before else []
+        lines = [figure.formula] if figure.formula not in told else []
         equals = f"{figure.numbers} = " if figure.numbers else ""
         lines.append(f"{equals}{_amount(figure.result, figure.unit)}, {_known(figure)}")
         yield figure.name, lines, clean(figure.source)
-        before = figure.formula
+        told.add(figure.formula)
 
 
 def _known(figure: ExplainedFigure) -> str:
@@ -123,6 +124,12 @@ def quoted_lines(one: QuotedFormula, plan: Plan) -> list[str]:
         f"{one.numbers} = {both(one.result)}, but it is {both(one.actual)}{stored}",
         f"it passes over that {', and that '.join(one.ignores)}",
     ]
+
+
+def only_line(explanation: Explanation) -> str:
+    """How to see one part alone; empty if there is only one."""
+    shown = [section.name for section in explanation.sections] + ["cache"] * bool(explanation.kinds)
+    return "one part: --only weights" if len(shown) > 1 else ""
 
 
 def missing_line(explanation: Explanation) -> str:

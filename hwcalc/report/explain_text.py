@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, quoted_lines
+from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, only_line, quoted_lines
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
 from hwcalc.report.text import both, exact, layer_words, percent
@@ -37,9 +37,8 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
     by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
     out += [line for section in SECTIONS for line in by_name.get(section, [])]
     if not quiet:
-        missing = missing_line(explanation)
-        messages = [*([missing] if missing else []), source_line(plan), *(clean(note.message) for note in plan.notes)]
-        out += hanging([("note", message, "dim") for message in messages])
+        messages = (missing_line(explanation), source_line(plan), *(clean(note.message) for note in plan.notes))
+        out += hanging([("note", message, "dim") for message in (*messages, only_line(explanation)) if message])
     if plan.warnings:
         out += [*([] if quiet else [Text()]), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
     return rendered(out, color=color, width=width).rstrip("\n") + "\n"

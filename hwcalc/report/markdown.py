@@ -8,7 +8,7 @@ from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_items
-from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, quoted_lines
+from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, only_line, quoted_lines
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
@@ -83,8 +83,8 @@ def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
     by_name = {section.name: _section(section, told) for section in explanation.sections}
     by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
     out += [line for section in SECTIONS for line in by_name.get(section, [])]
-    missing = "" if quiet else missing_line(explanation)
-    return "\n".join([*out, *([f"- {escaped(missing)}\n"] if missing else []), *_foot(plan, quiet=quiet)])
+    hints = [] if quiet else [escaped(line) for line in (missing_line(explanation), only_line(explanation)) if line]
+    return "\n".join([*out, *([f"- {line}\n" for line in hints]), *_foot(plan, quiet=quiet)])
 
 
 def _cache(explanation: Explanation, told: Told) -> list[str]:
