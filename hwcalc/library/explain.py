@@ -16,6 +16,7 @@ from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.explained import numbers_in, shown
+from hwcalc.model import Definition
 from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
@@ -123,7 +124,12 @@ class Explanation(Answer):
             for section in self.sections
             for one in section.figures
         ]
-        rows += [{"section": "limits", "name": one.name, "formula": "", "numbers": "", **none, **_answer_of_limit(one)} for one in self.limits]
+        measured = self.plan.fit is not None and self.plan.fit.budget is not None
+        known = str(Definition.ESTIMATE if measured else self.plan.cache.definition)
+        rows += [
+            {"section": "limits", "name": one.name, "formula": "", "numbers": "", **none, **_answer_of_limit(one, known)}
+            for one in self.limits
+        ]
         return rows
 
     __repr__ = Answer.__repr__
@@ -146,11 +152,11 @@ def _answer_of(figure: ExplainedFigure) -> dict[str, Any]:
     return {name: getattr(figure, name) for name in ("result", "low", "high", "unit", "definition", "source")}
 
 
-def _answer_of_limit(limit: ExplainedLimit) -> dict[str, Any]:
+def _answer_of_limit(limit: ExplainedLimit, definition: str) -> dict[str, Any]:
     """The answer of a solver; null where nothing bounds it."""
     value = None if limit.value >= UNLIMITED else limit.value
     unknown = {"low": None, "high": None}
-    return {"result": value, **unknown, "unit": limit.what, "definition": f"{limit.end} end of the budget", "source": ""}
+    return {"result": value, **unknown, "unit": limit.what, "definition": definition, "source": ""}
 
 
 def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:
@@ -299,9 +305,7 @@ def _block(page: int, block_size: int, opened: Opened, kind: LayerKind) -> tuple
         factors = [_shared(axis, *sizes, tp) for axis, *sizes in zip(one.axes, full.shape, one.shape, strict=True)]
         factors.append((f"{roles[one.role].block_bytes} B",) * 2)
         products.append((f" {TIMES} ".join(name for name, _ in factors), f" {TIMES} ".join(number for _, number in factors)))
-    formula, values = (
-        parts[0] if len(parts) == 1 else f"({' + '.join(parts)})" for parts in zip(*products, strict=True)
-    )
+    formula, values = (parts[0] if len(parts) == 1 else f"({' + '.join(parts)})" for parts in zip(*products, strict=True))
     return f"block_size {TIMES} {formula}", f"{block_size:,} {TIMES} {values}"
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, only_line, quoted_lines
+from hwcalc.report.explain_lines import (
+    LIMITS,
+    QUOTED_TITLE,
+    Told,
+    figure_lines,
+    limit_line,
+    missing_line,
+    only_line,
+    quoted_lines,
+)
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
 from hwcalc.report.text import both, exact, layer_words, percent
@@ -56,11 +65,7 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
         if part.dims:
             out.append(indented(Text(dimensions(part), style="dim")))
         out += hanging(
-            [
-                ("" if number else tensor.name, line, "")
-                for tensor in part.tensors
-                for number, line in enumerate(steps(tensor))
-            ]
+            [("" if number else tensor.name, line, "") for tensor in part.tensors for number, line in enumerate(steps(tensor))]
         )
         out += [
             indented(Text(result(part, plan.cache.total_bytes), style="bold")),

@@ -8,7 +8,16 @@ from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_items
-from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, only_line, quoted_lines
+from hwcalc.report.explain_lines import (
+    LIMITS,
+    QUOTED_TITLE,
+    Told,
+    figure_lines,
+    limit_line,
+    missing_line,
+    only_line,
+    quoted_lines,
+)
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict

@@ -89,8 +89,13 @@ def explain_csv(explanation: Explanation) -> str:
     }
     return csv_text(
         (*common, *_EXPLAIN_COLUMNS),
-        ([*common.values(), *(row[name] for name in _EXPLAIN_COLUMNS)] for row in explanation.records()),
+        ([*common.values(), *(_whole(row[name]) for name in _EXPLAIN_COLUMNS)] for row in explanation.records()),
     )
+
+
+def _whole(cell: object) -> object:
+    """Whole numbers without a decimal point."""
+    return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
 def listing(

@@ -173,9 +173,11 @@ def test_equations_of_the_cache(model: str, layout: dict[str, Any], engine: str,
     assert told.plan.cache.total_bytes == sum(tensor.bytes for kind in told.kinds for tensor in kind.tensors)
 
 
-@pytest.mark.parametrize("options", [{}, {"quant_backend": "hqq"}, {"quant_backend": "fp8"}, {"quant_backend": "quanto", "nbits": "2"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"quant_backend": "hqq"}, {"quant_backend": "fp8"}, {"quant_backend": "quanto", "nbits": "2"}]
+)
 def test_equations_of_a_quantised_cache(options: dict[str, str]) -> None:
-    """transformers packs groups of numbers, with a scale and a shift for each."""
+    """Numbers are packed in groups, with a scale and a shift for each."""
     told = explain("Qwen/Qwen3-8B", seq="8k", batch=3, engine="transformers", engine_options={"cache": "quantized", **options})
 
     check(told)
@@ -183,7 +185,9 @@ def test_equations_of_a_quantised_cache(options: dict[str, str]) -> None:
 
 def test_blocks_say_how_they_are_counted(capsys: Capture) -> None:
     """A request holds the window and the batches in flight, 1,023 + 16,384 tokens, in blocks of 16, and one begun before them."""
-    _, out, _ = run(capsys, "explain", "google/gemma-3-27b-it", "--seq", "32k", "--batch", "4", "--engine", "vllm", "--gpu", "h100")
+    _, out, _ = run(
+        capsys, "explain", "google/gemma-3-27b-it", "--seq", "32k", "--batch", "4", "--engine", "vllm", "--gpu", "h100"
+    )
 
     counted = f"ceil(min(1,024 - 1 + 2 {TIMES} 8,192, 32,768) / 16) + 1 = {-(-(1023 + 16384) // 16) + 1:,}"
     assert f"ceil(min(window - 1 + batches_in_flight {TIMES} batched_tokens, seq) / block_size) + 1 = {counted}" in out
@@ -365,7 +369,10 @@ def test_blocks_of_an_engine() -> None:
     (tensor,) = told.kinds[0].tensors
 
     heads = "num_key_value_heads / tp"
-    assert tensor.block_formula == f"block_size {TIMES} ({heads} {TIMES} head_dim {TIMES} 2 B + {heads} {TIMES} v_head_dim {TIMES} 2 B)"
+    assert (
+        tensor.block_formula
+        == f"block_size {TIMES} ({heads} {TIMES} head_dim {TIMES} 2 B + {heads} {TIMES} v_head_dim {TIMES} 2 B)"
+    )
     assert tensor.block_numbers == f"16 {TIMES} (8 / 4 {TIMES} 128 {TIMES} 2 B + 8 / 4 {TIMES} 128 {TIMES} 2 B)"
     assert (16_384,) == told.plan.cache.tensors[0].shape
     assert 16 * (2 * 128 * 2 + 2 * 128 * 2) == 16_384
