@@ -92,8 +92,9 @@ def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
     by_name = {section.name: _section(section, told) for section in explanation.sections}
     by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
     out += [line for section in SECTIONS for line in by_name.get(section, [])]
-    hints = [] if quiet else [escaped(line) for line in (missing_line(explanation), only_line(explanation)) if line]
-    return "\n".join([*out, *([f"- {line}\n" for line in hints]), *_foot(plan, quiet=quiet)])
+    missing, part = ("", "") if quiet else (missing_line(explanation), only_line(explanation))
+    before, after = ([f"- {escaped(line)}\n"] if line else [] for line in (missing, part))
+    return "\n".join([*out, *before, *_foot(plan, quiet=quiet), *after])
 
 
 def _cache(explanation: Explanation, told: Told) -> list[str]:
