@@ -302,7 +302,7 @@ def _block(page: int, block_size: int, opened: Opened, kind: LayerKind) -> tuple
         return "", ""
     products: list[tuple[str, str]] = []
     for full, one in zip(whole, kept, strict=True):
-        factors = [_shared(axis, *sizes, tp) for axis, *sizes in zip(one.axes, full.shape, one.shape, strict=True)]
+        factors = [_shared(axis, size, own, tp) for axis, size, own in zip(one.axes, full.shape, one.shape, strict=True)]
         factors.append((f"{roles[one.role].block_bytes} B",) * 2)
         products.append((f" {TIMES} ".join(name for name, _ in factors), f" {TIMES} ".join(number for _, number in factors)))
     formula, values = (parts[0] if len(parts) == 1 else f"({' + '.join(parts)})" for parts in zip(*products, strict=True))
@@ -312,13 +312,11 @@ def _block(page: int, block_size: int, opened: Opened, kind: LayerKind) -> tuple
 def _shared(axis: str, whole: int, own: int, tp: int) -> tuple[str, str]:
     """An axis on a GPU and its size there: a part of it if the GPUs share it."""
     name = _factor(axis)
-    if whole == own:
-        return name, f"{own:,}"
-    if whole == own * tp:
+    if own < whole == own * tp:
         return f"{name} / tp", f"{whole:,} / {tp:,}"
-    if -(-whole // tp) == own:
+    if own < whole and -(-whole // tp) == own:
         return f"ceil({axis} / tp)", f"ceil({whole:,} / {tp:,})"
-    return f"({name} of a GPU)", f"{own:,}"
+    return name, f"{own:,}"
 
 
 def _meaning(dtype: DType | None) -> str:

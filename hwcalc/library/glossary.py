@@ -116,7 +116,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "encoder_weights": "weights of the encoder",
         "sequences": "sequences of one step on one GPU",
         "kind_layers": "layers of this kind",
-        "entries": "tokens whose entries a step reads for one sequence; a state is read and written",
+        "entries": "entries of one sequence that a step reads; states are read and written",
         "entry_bytes": "bytes of one entry in the cache of one layer, on one GPU",
         "other_bytes": "bytes of the other tensors of one layer that a step reads, on one GPU",
         "cache_bytes_each": "bytes of cache that a step reads for one sequence, on one GPU",

@@ -62,7 +62,7 @@ def cache_steps(reads: Sequence[CacheReads], whole: float) -> tuple[Step, ...]:
         terms = {"kind_layers": read.layers, "entries": positions, "entry_bytes": row} | ({"other_bytes": rest} if rest else {})
         formula = "kind_layers x (entries x entry_bytes + other_bytes)" if rest else "kind_layers x entries x entry_bytes"
         again = f"_{number + 1}" if read.kind in {one.kind for one in reads[:number]} else ""
-        steps.append(step(f"{read.kind}_read{again}", formula, read.bytes, **terms))
+        steps.append(step(f"{read.kind}_read{again}", formula, read.bytes, unit="bytes", **terms))
     sizes = {one.name: one.expected for one in steps}
     total = sum(sizes.values())
     if len(steps) == 1 and total == whole:
@@ -71,7 +71,7 @@ def cache_steps(reads: Sequence[CacheReads], whole: float) -> tuple[Step, ...]:
     if shared:
         formula = formula if len(sizes) == 1 else f"({formula})"
         formula, sizes = f"{formula} / dcp", sizes | {"dcp": round(total / whole)}
-    return (*steps, step("cache_bytes_each", formula, whole, **sizes))
+    return (*steps, step("cache_bytes_each", formula, whole, unit="bytes", **sizes))
 
 
 def time_steps(
