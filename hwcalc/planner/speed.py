@@ -26,7 +26,7 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_steps import CacheReads, cache_steps, fastest, time_steps, weight_step
@@ -206,8 +206,11 @@ def _steps(decode: _Work, prompt: _Work, gpu: Gpu, bandwidth: float | None, *, b
         cache_bytes_each=decode.cache_bytes_each,
     )
     sizes = {"weight_bytes": decode.weight_bytes, "cache_bytes": decode.cache_bytes}
-    each = cache_steps(decode.cache_reads, decode.cache_bytes_each)
-    steps = (weights, *each, cache, *time_steps("step", sizes, decode.flops, gpu, bandwidth))
+    caches = (*cache_steps(decode.cache_reads, decode.cache_bytes_each), cache)
+    if decode.sequences == 1 and len(caches) > 1:
+        # What a step reads for the only sequence is what it reads.
+        caches = (*caches[:-2], replace(caches[-2], name="cache_bytes"))
+    steps = (weights, *caches, *time_steps("step", sizes, decode.flops, gpu, bandwidth))
     if steps[-1].name == "step_s" and steps[-1].expected:
         seconds = steps[-1].expected
         steps += (step("decode_tokens_per_s", "batch / step_s", batch / seconds, unit="tokens/s", batch=batch, step_s=seconds),)

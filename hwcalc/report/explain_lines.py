@@ -114,16 +114,20 @@ def _of(needs: int, of: int | None, unit: str) -> str:
     return f"{needs:,} of {of:,} {unit}"
 
 
-def quoted_lines(one: QuotedFormula, plan: Plan) -> list[str]:
-    """The formula, its numbers with both results, and what it passes over."""
-    stored = ""
-    if one.subject == "KV cache" and one.actual != plan.cache.total_bytes:
-        stored = f", of which {plan.request.engine} makes {human_bytes(plan.cache.total_bytes)}"
-    return [
-        one.formula,
-        f"{one.numbers} = {both(one.result)}, but it is {both(one.actual)}{stored}",
-        f"it passes over that {', and that '.join(one.ignores)}",
-    ]
+def quoted_lines(quoted: Iterable[QuotedFormula], plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """The subject of each formula and its lines: the formula, its numbers with both results, and what it passes over.
+
+    What the formula before passes over as well is not repeated.
+    """
+    before: tuple[str, ...] = ()
+    for one in quoted:
+        stored = ""
+        if one.subject == "KV cache" and one.actual != plan.cache.total_bytes:
+            stored = f", of which {plan.request.engine} makes {human_bytes(plan.cache.total_bytes)}"
+        same = "the same" if one.ignores == before else f"that {', and that '.join(one.ignores)}"
+        numbers = f"{one.numbers} = {both(one.result)}, but it is {both(one.actual)}{stored}"
+        yield one.subject, [one.formula, numbers, f"it passes over {same}"]
+        before = one.ignores
 
 
 def only_line(explanation: Explanation) -> str:

@@ -115,9 +115,8 @@ def _quoted(explanation: Explanation, told: Told) -> list[RenderableType]:
     if not explanation.quoted:
         return []
     rows: list[tuple[str, str, str]] = []
-    for one in explanation.quoted:
-        first, *others = quoted_lines(one, explanation.plan)
-        rows += [(one.subject, first, ""), *(("", line, "") for line in others)]
+    for subject, (first, *others) in quoted_lines(explanation.quoted, explanation.plan):
+        rows += [(subject, first, ""), *(("", line, "") for line in others)]
     formulas = [one.formula for one in explanation.quoted]
     return [Text(QUOTED_TITLE, style="bold cyan"), *hanging(rows), *_where(told.first(formulas)), Text()]
 

@@ -140,7 +140,7 @@ def _limits(explanation: Explanation) -> list[str]:
 def _quoted(explanation: Explanation, told: Told) -> list[str]:
     if not explanation.quoted:
         return []
-    items = [_item(one.subject, quoted_lines(one, explanation.plan)) for one in explanation.quoted]
+    items = [_item(subject, lines) for subject, lines in quoted_lines(explanation.quoted, explanation.plan)]
     formulas = [one.formula for one in explanation.quoted]
     return [f"#### {QUOTED_TITLE}\n", "".join(items), *_where(told.first(formulas))]
 

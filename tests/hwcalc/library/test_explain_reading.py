@@ -136,6 +136,18 @@ def test_the_bytes_that_a_step_reads_have_their_arithmetic(capsys: Capture) -> N
     assert f"{windows:,} + {full:,} = {windows + full:,} B" in out
 
 
+def test_a_reason_is_given_once(capsys: Capture) -> None:
+    """Two formulas in a row that pass over the same; what a single sequence reads needs no product with one."""
+    _, out, _ = run(
+        capsys, "explain", "deepseek-ai/DeepSeek-V3", "--gpu", "h200", "--gpus", "8", "--seq", "32k", "--only", "quoted,speed"
+    )
+
+    assert 1 == out.count("stands for the keys and values of all 128 heads")
+    assert 1 == out.count("it passes over the same\n")
+    assert f" 1 {TIMES} " not in out
+    assert f"61 {TIMES} 32,768 {TIMES} {(512 + 64) * 2:,} = " in out
+
+
 def test_csv(capsys: Capture) -> None:
     """A row for each figure and each limit, which names its plan; the numbers are those of the library."""
     words = (
