@@ -75,7 +75,7 @@ def _fits(item: Required, figures: Figures, plan: Plan, replan: Replan) -> Judge
     holds = plan.fit.fits is item.limit
     message = in_words(plan.fit.verdict, fit)
     if not plan.fit.fits and plan.fit.message:
-        message += f"; {plan.fit.message.rstrip('.')}"
+        message += f"; {plan.reason.removesuffix('.')}"
     if item.limit and not plan.fit.fits and plan.fit.suggestions:
         message += (
             f"; try {' or '.join(f'{one.flag or one.command} ({one.effect})' for one in plan.fit.suggestions[:_MOST_TRIES])}"

@@ -51,9 +51,10 @@ def run(*, model: str | None, only: list[str] | None = None, **options: Any) -> 
     explanation = explanation.only(parts) if parts else explanation
     planned = explanation.plan
     say_unreachable(planned.notes)
-    # That nobody can say is a warning of the explanation itself.
+    # That nobody can say is a warning of the explanation itself; rows have no place for one.
     remarks = () if planned.fit is None else why_not(planned)
-    return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=remarks)
+    warned = tuple(f"warning: {note.message}" for note in planned.warnings) if view.format == "csv" else ()
+    return replace(_answer(explanation, view), status=1 if planned.refutes else 0, remarks=(*warned, *remarks))
 
 
 def _parts(only: list[str] | None) -> tuple[str, ...]:
@@ -69,9 +70,9 @@ def _answer(explanation: Explanation, view: View) -> Answer:
     if view.format == "json":
         return answer(explanation.to_dict())
     if view.format == "csv":
-        raise UsageError(
-            "explain has no CSV: its formulas are not rows.", hint="Use --format markdown, or: kvplan MODEL --format csv"
-        )
+        from hwcalc.report.rows import explain_csv
+
+        return Answer(text=explain_csv(explanation))
     if view.format == "markdown":
         from hwcalc.report.markdown import explain_markdown
 

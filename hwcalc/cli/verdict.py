@@ -15,5 +15,5 @@ def why_not(plan: Plan) -> tuple[str, ...]:
         return tuple(note.message for note in plan.warnings if note.code == NO_VERDICT)
     from hwcalc.report.summary import verdict
 
-    lines = (verdict(plan), plan.fit.message, *(f"try {one.command or one.flag}" for one in plan.fit.suggestions))
+    lines = (verdict(plan), plan.reason, *(f"try {one.command or one.flag}" for one in plan.fit.suggestions))
     return tuple(line for line in lines if line)

@@ -14,7 +14,8 @@ __all__ = ["PoolGroup", "PoolInfo", "Try"]
 class PoolGroup:
     """Layers that share one block table: how many, what they take of a block, and how many blocks one request needs.
 
-    ``page_bytes`` is what a block takes of one layer, null where the layers differ; ``block_bytes`` of all the group's layers.
+    ``page_bytes`` is what a block takes of one layer, null where the layers differ; ``block_bytes`` of all the group's layers. ``steps``
+    say how the blocks of a request are counted.
     """
 
     kind: str
@@ -24,6 +25,7 @@ class PoolGroup:
     page_bytes: int | None
     block_bytes: int
     blocks_per_request: int
+    steps: tuple[Step, ...] = ()
 
 
 @frozen

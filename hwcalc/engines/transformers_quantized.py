@@ -52,7 +52,7 @@ class CacheQuantization:
         groups = elements // self.q_group_size
         if self.backend == "quanto":
             return f"{self.q_group_size:,} a group x ceil({groups:,} groups x {self.nbits} bits / 8) B"
-        return f"{groups:,} groups of {self.q_group_size:,} x {self.data_bytes(self.q_group_size):,} B"
+        return f"{elements:,} / {self.q_group_size:,} groups x {self.data_bytes(self.q_group_size):,} B"
 
 
 def quantization(opened: Opened) -> CacheQuantization:
@@ -83,7 +83,7 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
         parts: list[tuple[str, str, int, str | None]]
         if options.backend == "fp8":
             # One fp32 scale for the whole tensor, set by the first update.
-            parts = [("", "fp8_e4m3", elements, None), ("_scale", "fp32", 4, "one scale x 4 B")]
+            parts = [("", "fp8_e4m3", elements, None), ("_scale", "fp32", 4, "1 scale x 4 B")]
         else:
             if elements % options.q_group_size:
                 raise UsageError(
@@ -93,7 +93,7 @@ def quantized_tensors(kind: AttentionKind, opened: Opened, dtype: DType) -> tupl
                 )
             groups = elements // options.q_group_size
             scales = dtype.block_bytes * groups
-            scales_rule = f"{groups:,} groups of {options.q_group_size:,} x {dtype.block_bytes} B"
+            scales_rule = f"{elements:,} / {options.q_group_size:,} groups x {dtype.block_bytes} B"
             zero = "_shift" if options.backend == "quanto" else "_zero"
             parts = [
                 ("", f"int{options.nbits}", options.data_bytes(elements), options.data_rule(elements)),

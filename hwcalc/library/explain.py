@@ -15,7 +15,9 @@ from hwcalc.answers import Answer
 from hwcalc.documents import document_of
 from hwcalc.formulas import KINDS, DType, LayerNumbers
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.planner.result import LayerInfo, Plan, TensorInfo
+from hwcalc.library.explained import numbers_in, shown
+from hwcalc.model import Definition
+from hwcalc.planner.result import UNLIMITED, LayerInfo, Plan, TensorInfo
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import TIMES
 
@@ -39,7 +41,7 @@ class TensorExplanation:
     """One tensor: ``formula`` = ``numbers`` = ``bytes_per_layer``, for the whole batch; times the layers, ``bytes``.
 
     Where an engine keeps blocks, ``block_formula`` = ``block_numbers`` says what one block of one layer takes on a GPU. Both are empty if
-    the engine pads it.
+    the engine pads it. ``count_formula`` = ``count_numbers`` = ``blocks`` says how many blocks a sequence takes.
     """
 
     name: str
@@ -52,6 +54,9 @@ class TensorExplanation:
     bytes: int
     block_formula: str = ""
     block_numbers: str = ""
+    count_formula: str = ""
+    count_numbers: str = ""
+    blocks: int | None = None
 
 
 @frozen
@@ -94,7 +99,7 @@ class Explanation(Answer):
         return f"{self.plan.headline()}; {len(self.records()):,} figures"
 
     def records(self) -> list[dict[str, Any]]:
-        """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind."""
+        """A row for each figure: ``formula`` = ``numbers`` = ``result``, for all layers of its kind; then one for each limit."""
         rows = [
             {
                 "section": "cache",
@@ -113,11 +118,17 @@ class Explanation(Answer):
             for kind in self.kinds
             for tensor in kind.tensors
         ]
-        none = {"per_layer": None, "layers": None}
+        none: dict[str, Any] = {"per_layer": None, "layers": None}
         rows += [
             {"section": section.name, "name": one.name, "formula": one.formula, "numbers": one.numbers, **none, **_answer_of(one)}
             for section in self.sections
             for one in section.figures
+        ]
+        measured = self.plan.fit is not None and self.plan.fit.budget is not None
+        known = str(Definition.ESTIMATE if measured else self.plan.cache.definition)
+        rows += [
+            {"section": "limits", "name": one.name, "formula": "", "numbers": "", **none, **_answer_of_limit(one, known)}
+            for one in self.limits
         ]
         return rows
 
@@ -139,6 +150,13 @@ class Explanation(Answer):
 
 def _answer_of(figure: ExplainedFigure) -> dict[str, Any]:
     return {name: getattr(figure, name) for name in ("result", "low", "high", "unit", "definition", "source")}
+
+
+def _answer_of_limit(limit: ExplainedLimit, definition: str) -> dict[str, Any]:
+    """The answer of a solver; null where nothing bounds it."""
+    value = None if limit.value >= UNLIMITED else limit.value
+    unknown = {"low": None, "high": None}
+    return {"result": value, **unknown, "unit": limit.what, "definition": definition, "source": ""}
 
 
 def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> Explanation:
@@ -189,7 +207,7 @@ def _formulas(
     for kind in kinds:
         yield from kind.dims
         for tensor in kind.tensors:
-            yield from (tensor.formula, tensor.block_formula)
+            yield from (tensor.formula, tensor.block_formula, tensor.count_formula)
     yield from (figure.formula for section in sections for figure in section.figures)
     yield from (one.formula for one in quoted)
 
@@ -232,47 +250,73 @@ def _kind(
         layers=layer.layers if layer is not None else LayerNumbers(),
         count=layer.count if layer is not None else 1,
         dims=dims,
-        tensors=tuple(_tensor(tensor, dims, plan, _block(tensor, plan, opened, layer_kind)) for tensor in tensors),
+        tensors=tuple(_with_blocks(_tensor(tensor, layer, plan), tensor, plan, opened, layer_kind) for tensor in tensors),
         bytes=sum(tensor.bytes for tensor in tensors),
-        source=kind.source if kind is not None else plan.request.engine,
+        source=kind.source if kind is not None else f"the code of {opened.engine.label} {opened.version}".rstrip(),
     )
 
 
-def _tensor(tensor: TensorInfo, dims: Mapping[str, int | bool], plan: Plan, block: tuple[str, str]) -> TensorExplanation:
+def _tensor(tensor: TensorInfo, layer: LayerInfo | None, plan: Plan) -> TensorExplanation:
     per_layer = tensor.bytes // tensor.count
     formula, numbers = (tensor.rule or "").replace(" x ", f" {TIMES} "), ""
     if tensor.rule is None:
-        formula, numbers = _product(tensor, dims, plan, per_layer)
+        formula, numbers = _product(tensor, {} if layer is None else layer.dims, plan, per_layer)
     dtype = find_dtype(tensor.dtype)
     return TensorExplanation(
         name=tensor.name,
-        dtype=tensor.dtype,
+        # What lies beside the layers is bytes of any kind.
+        dtype="" if layer is None else tensor.dtype,
         dtype_meaning=_meaning(dtype),
         formula=formula,
         numbers=numbers,
         bytes_per_layer=per_layer,
         count=tensor.count,
         bytes=tensor.bytes,
-        block_formula=block[0],
-        block_numbers=block[1],
     )
 
 
-def _block(tensor: TensorInfo, plan: Plan, opened: Opened, kind: LayerKind | None) -> tuple[str, str]:
+def _with_blocks(
+    told: TensorExplanation, tensor: TensorInfo, plan: Plan, opened: Opened, kind: LayerKind | None
+) -> TensorExplanation:
+    """The same with what a block of one layer takes, and with how many of them a sequence takes, if its layers lie in blocks."""
+    page, layers = tensor.shape[-1], set(tensor.layers)
+    groups = [group for group in plan.cache.groups if kind is not None and tensor.rule is not None and layers & set(group.layers)]
+    group = next((group for group in groups if group.page_bytes == page), None)
+    if kind is not None and group is not None:
+        formula, numbers = _block(page, group.block_size, opened, kind)
+        told = replace(told, block_formula=formula, block_numbers=numbers)
+    one = next((one for group in groups for one in group.steps if one.expected == tensor.positions), None)
+    if one is None:
+        return told
+    values = {term.name: term.expected for term in one.terms}
+    numbers = numbers_in(one.formula, values)
+    return replace(told, count_formula=shown(one.formula), count_numbers=numbers, blocks=tensor.positions)
+
+
+def _block(page: int, block_size: int, opened: Opened, kind: LayerKind) -> tuple[str, str]:
     """Formula and numbers of a block of one layer on a GPU, if it is tokens x the bytes of each; otherwise empty."""
-    page, roles = tensor.shape[-1], opened.dtypes.roles
-    groups = (group for group in plan.cache.groups if group.page_bytes == page and set(tensor.layers) <= set(group.layers))
-    group = next(groups, None)
-    if group is None or kind is None or tensor.rule is None:
-        return "", ""
-    kept = kind.shard(opened.request.parallel.tp).tensors()
+    roles, tp = opened.dtypes.roles, opened.request.parallel.tp
+    whole, kept = kind.tensors(), kind.shard(tp).tensors()
     row = sum(one.bytes_per_position(roles[one.role]) for one in kept)
-    if group.block_size * row != page or any(roles[one.role].block_elements != 1 for one in kept):
+    if block_size * row != page or any(roles[one.role].block_elements != 1 for one in kept) or len(whole) != len(kept):
         return "", ""
-    names = [f" {TIMES} ".join([*map(_factor, one.axes), f"{roles[one.role].block_bytes} B"]) for one in kept]
-    numbers = [f" {TIMES} ".join([*(f"{size:,}" for size in one.shape), f"{roles[one.role].block_bytes} B"]) for one in kept]
-    formula, values = (" + ".join(parts) if len(parts) == 1 else f"({' + '.join(parts)})" for parts in (names, numbers))
-    return f"block_size {TIMES} {formula}", f"{group.block_size:,} {TIMES} {values}"
+    products: list[tuple[str, str]] = []
+    for full, one in zip(whole, kept, strict=True):
+        factors = [_shared(axis, size, own, tp) for axis, size, own in zip(one.axes, full.shape, one.shape, strict=True)]
+        factors.append((f"{roles[one.role].block_bytes} B",) * 2)
+        products.append((f" {TIMES} ".join(name for name, _ in factors), f" {TIMES} ".join(number for _, number in factors)))
+    formula, values = (parts[0] if len(parts) == 1 else f"({' + '.join(parts)})" for parts in zip(*products, strict=True))
+    return f"block_size {TIMES} {formula}", f"{block_size:,} {TIMES} {values}"
+
+
+def _shared(axis: str, whole: int, own: int, tp: int) -> tuple[str, str]:
+    """An axis on a GPU and its size there: a part of it if the GPUs share it."""
+    name = _factor(axis)
+    if own < whole == own * tp:
+        return f"{name} / tp", f"{whole:,} / {tp:,}"
+    if own < whole and -(-whole // tp) == own:
+        return f"ceil({axis} / tp)", f"ceil({whole:,} / {tp:,})"
+    return name, f"{own:,}"
 
 
 def _meaning(dtype: DType | None) -> str:

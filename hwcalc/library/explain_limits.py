@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from hwcalc.errors import KvplanError
-from hwcalc.formulas.frozen import fields
 from hwcalc.library.explained import ExplainedFigure, ExplainedLimit, ExplainedSection, figure_of
 from hwcalc.planner.result import UNLIMITED, FitInfo, Plan
 
@@ -26,13 +25,11 @@ class _Answer(NamedTuple):
     limiting: str
 
 
-_SURE: Final = "low" if "expected_max_seq" in {field.name for field in fields(FitInfo)} else "expected"
-"""The end of the budget that the plain answers go by: the low one, where the verdict has the expected answers beside them."""
 ANSWERS: Final = (
-    _Answer("max_seq", "longest", "seq", "tokens", _SURE, "limiting_seq"),
-    _Answer("expected_max_seq", "longest, expected", "seq", "tokens", "expected", "limiting_seq"),
-    _Answer("max_batch", "at once", "batch", "sequences", _SURE, "limiting"),
-    _Answer("expected_max_batch", "at once, expected", "batch", "sequences", "expected", "limiting"),
+    _Answer("max_seq", "longest", "seq", "tokens", "low", "limiting_seq"),
+    _Answer("expected_max_seq", "longest, expected", "seq", "tokens", "expected", "expected_limiting_seq"),
+    _Answer("max_batch", "at once", "batch", "sequences", "low", "limiting"),
+    _Answer("expected_max_batch", "at once, expected", "batch", "sequences", "expected", "expected_limiting"),
 )
 _SPEED: Final = {
     "weight_bytes": "weight_bytes_per_step",

@@ -114,7 +114,7 @@ def activations(plan: Plan) -> ExplainedSection | None:
     if found is None:
         return None
     figures = _of_budget(plan, "activations")
-    figures.append(_times_gpus(plan, "activations", found.bytes, (found.low, found.high), found.definition))
+    figures += _times_gpus(plan, "activations", found.bytes, (found.low, found.high), found.definition)
     return ExplainedSection(
         name="activations",
         title="activations",
@@ -130,7 +130,7 @@ def overhead(plan: Plan) -> ExplainedSection | None:
     if found is None:
         return None
     figures = _of_budget(plan, "overhead")
-    figures.append(_times_gpus(plan, "overhead", found.bytes, (found.low, found.high), found.definition))
+    figures += _times_gpus(plan, "overhead", found.bytes, (found.low, found.high), found.definition)
     return ExplainedSection(
         name="overhead",
         title="overhead",
@@ -163,18 +163,22 @@ def _of_part(part: BudgetPartInfo, place: str) -> Iterator[ExplainedFigure]:
     yield figure_of(last, f"{place}.expected", definition=definition, source=part.source, name=part.name)
 
 
-def _times_gpus(plan: Plan, section: str, size: int, ends: tuple[int, int], definition: Definition) -> ExplainedFigure:
-    """The sum of the parts of a section on all GPUs of the plan."""
+def _times_gpus(
+    plan: Plan, section: str, size: int, ends: tuple[int, int], definition: Definition
+) -> tuple[ExplainedFigure, ...]:
+    """The sum of the parts of a section on all GPUs of the plan; nothing for a single part on a single GPU."""
     assert plan.fit is not None
     budget = plan.fit.budget
     parts = [part for part in (() if budget is None else budget.parts) if part.section == section]
     values = {symbol_name(part.name): part.expected for part in parts}
+    if len(values) == plan.fit.gpus == 1:
+        return ()
     formula = " + ".join(values) or "0"
     if plan.fit.gpus > 1:
         formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
     everywhere = f"{section}, all GPUs" if plan.fit.gpus > 1 else f"{section}, together"
     place = f"memory.{section}.bytes"
-    return _figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition)
+    return (_figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition),)
 
 
 def pool(plan: Plan) -> ExplainedSection | None:
@@ -207,7 +211,8 @@ def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
     if not budget.requested_bytes:
         formula = f"max(0, {formula})"
     known = Definition.EXACT if budget.total_low_bytes == budget.total_high_bytes else Definition.ESTIMATE
-    yield _figure("usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, definition=known)
+    ends = _usable_ends(budget)
+    yield _figure("usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, ends=ends, definition=known)
     sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
     yield _figure(
         "left for the cache",
@@ -223,18 +228,21 @@ def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
 _SECTIONS: Final = ("weights", "activations", "overhead")
 
 
+def _on_visible(budget: BudgetInfo) -> str:
+    low, high = _usable_ends(budget)
+    return (
+        f"The memory that programs see is itself an estimate, {human_bytes(budget.total_low_bytes)} to "
+        f"{human_bytes(budget.total_high_bytes)}: {human_bytes(low)} to {human_bytes(high)} of it may be used."
+    )
+
+
 def _on_pool(plan: Plan) -> tuple[str, ...]:
     out = []
     budget = None if plan.fit is None else plan.fit.budget
     if budget is not None:
         out.append("The low end takes every estimate at its high end, and the high end takes every one at its low end.")
         if budget.total_low_bytes != budget.total_high_bytes:
-            out.append(
-                f"The memory that programs see is itself an estimate: {human_bytes(budget.total_low_bytes)} to "
-                f"{human_bytes(budget.total_high_bytes)}."
-            )
-    if plan.pool is not None and plan.pool.message:
-        out.append(f"{plan.request.engine} says: {plan.pool.message}")
+            out.append(_on_visible(budget))
     return tuple(out)
 
 
@@ -271,19 +279,48 @@ def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
         f"{_compared('By the expected values', fit.needed_bytes, fit.usable_bytes, holds=fit.fits)}.",
     ]
     if fit.budget is not None:
+        if fit.budget.total_low_bytes != fit.budget.total_high_bytes:
+            remarks.append(_on_visible(fit.budget))
         for words, end in (("With every estimate at its high end", "low"), ("With every estimate at its low end", "high")):
             left = int(getattr(fit.budget, end))
             needed = fit.usable_bytes - left + plan.cache.per_gpu_bytes
             remarks.append(f"{_compared(words, needed, fit.usable_bytes, holds=holds_in(opened, left))}.")
-    if fit.message:
-        remarks.append(f"Why not: {fit.message}.")
+    if plan.reason:
+        # The engine's own words stay as they are.
+        remarks.append(f"Why not: {plan.reason}{'.' if plan.reason == fit.message else ''}")
     return ExplainedSection(
         name="verdict",
         title="verdict",
         about="Does the fullest GPU hold its part of the cache, beside everything else?",
-        figures=(needs, room),
+        figures=(needs, *_ends_of_needs(plan), room),
         remarks=tuple(remarks),
     )
+
+
+def _usable_ends(budget: BudgetInfo) -> tuple[int, int]:
+    """What may be used of the low and the high end of the memory that programs see."""
+    return budget.low + sum(part.high for part in budget.parts), budget.high + sum(part.low for part in budget.parts)
+
+
+def _ends_of_needs(plan: Plan) -> Iterator[ExplainedFigure]:
+    """The ends of what the fullest GPU needs. Memory that programs may see or not see counts as needed."""
+    fit = plan.fit
+    if fit is None or fit.budget is None or fit.needed_low_bytes == fit.needed_high_bytes:
+        return
+    budget = fit.budget
+    low, high = _usable_ends(budget)
+    rows = (
+        ("needs, at least", "low", fit.needed_low_bytes, "more_memory", "-", high - budget.requested_bytes),
+        ("needs, at most", "high", fit.needed_high_bytes, "less_memory", "+", budget.requested_bytes - low),
+    )
+    for name, end, result, memory, sign, size in rows:
+        sums = {section: sum(getattr(part, end) for part in budget.parts if part.section == section) for section in _SECTIONS}
+        values = {"cache": plan.cache.per_gpu_bytes, **sums}
+        formula = " + ".join(values) + (f" {sign} {memory}" if size else "")
+        if sign == "-" and sum(values.values()) < size:
+            formula = f"max(0, {formula})"
+        place = f"fit.needed_{end}_bytes"
+        yield _figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
 
 
 def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:

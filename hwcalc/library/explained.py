@@ -34,6 +34,9 @@ __all__ = [
 SECTIONS: Final = ("cache", "weights", "activations", "overhead", "pool", "verdict", "limits", "speed", "quoted")
 """The sections of an explanation, in order. The kinds of layers are ``cache``."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_PLUS: Final = re.compile(r" \+ (?![^()]*\))")
+"""A plus outside of brackets, where these are not nested."""
+_PRODUCT: Final = re.compile(r"\w+(?: x \w+)*")
 _FUNCTIONS: Final = frozenset({"floor", "ceil", "max", "min", "x"})
 
 
@@ -112,13 +115,13 @@ class ExplainedSection:
 
 def figure_of(step: Step, figure: str, *, definition: str, source: str = "", name: str | None = None) -> ExplainedFigure:
     """The figure of a step of the plan; ``figure`` is its place in the document of the plan."""
-    values = {term.name: term.expected for term in step.terms}
+    values, formula = {term.name: term.expected for term in step.terms}, _without_zeros(step)
     ranged = not step.low == step.expected == step.high
     return ExplainedFigure(
         name=step.name if name is None else name,
         figure=figure,
-        formula=shown(step.formula),
-        numbers=numbers_in(step.formula, values),
+        formula=shown(formula),
+        numbers=numbers_in(formula, values),
         result=step.expected,
         low=step.low if ranged else None,
         high=step.high if ranged else None,
@@ -126,6 +129,14 @@ def figure_of(step: Step, figure: str, *, definition: str, source: str = "", nam
         definition=definition,
         source=source,
     )
+
+
+def _without_zeros(step: Step) -> str:
+    """The formula of a step without products that are zero at both ends of an estimate."""
+    zeros = {term.name for term in step.terms if not any((term.low, term.expected, term.high))}
+    summands = _PLUS.split(step.formula)
+    kept = [one for one in summands if zeros.isdisjoint(one.split(" x ")) or not _PRODUCT.fullmatch(one)]
+    return " + ".join(kept) if kept else step.formula
 
 
 def shown(formula: str) -> str:

@@ -64,6 +64,8 @@ def _fit(
         sure_min_layout=sure_fewest,
         limiting="state blocks" if pool is not None and pool.fits and pool.requires else sure_most.limiting,
         limiting_seq=sure_longest.limiting,
+        expected_limiting=most.limiting,
+        expected_limiting_seq=longest.limiting,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
         suggestions=() if line is None else _suggestions(opened, pool, line, fewest, fits=fits, sure=verdict is Verdict.FITS),
         budget=None if budget is None else _budget_info(opened, budget),

@@ -247,7 +247,8 @@ class FitInfo:
     ``probably_not`` or ``no``. ``max_seq`` is the longest that each of the planned sequences may be for sure, ``max_batch`` how many of
     the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and ``expected_max_batch``
     are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid out as ``min_layout``, by the expected value; ``sure_min_layout`` does for certain. ``limiting`` names what binds: what
-    stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``.
+    stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``,
+    and ``expected_limiting`` and ``expected_limiting_seq`` of the expected values.
     """
 
     gpu: str | None
@@ -271,6 +272,8 @@ class FitInfo:
     message: str
     suggestions: tuple[Try, ...]
     budget: BudgetInfo | None
+    expected_limiting: str | None = None
+    expected_limiting_seq: str | None = None
 
 
 @frozen
@@ -336,6 +339,16 @@ class Plan(Answer):
         if self.fit is not None:
             return not self.fit.fits
         return any(note.code == NO_VERDICT for note in self.warnings)
+
+    @property
+    def reason(self) -> str:
+        """Why it does not fit; empty if it fits. What the engine would say is quoted as its own words, without a change."""
+        message = "" if self.fit is None else self.fit.message
+        if self.pool is None or not message or message != self.pool.message:
+            return message
+        from hwcalc.engines import find_engine
+
+        return f"{find_engine(self.request.engine)[0].label} says: {message}"
 
     def headline(self) -> str:
         request, fit = self.request, self.fit

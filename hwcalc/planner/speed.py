@@ -26,10 +26,10 @@ from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas import Once, Role
 from hwcalc.formulas.flops import decode_flops, prefill_flops
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
-from hwcalc.planner.speed_steps import fastest, time_steps, weight_step
+from hwcalc.planner.speed_steps import CacheReads, cache_steps, fastest, time_steps, weight_step
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
@@ -132,9 +132,9 @@ class _Caches:
     selected: int | None
 
     @property
-    def bytes_read(self) -> int:
-        """Bytes that one decode step reads and writes."""
-        return _cache_bytes(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
+    def reads(self) -> tuple[CacheReads, ...]:
+        """What one decode step reads and writes, for each kind of layer."""
+        return _cache_reads(self.kinds, self.roles, self.seq, self.encoder_tokens, self.selected)
 
     def flops(self, of_kind: Callable[..., int]) -> int:
         """Operations of all layers. ``of_kind`` returns those of one layer."""
@@ -149,6 +149,7 @@ class _Work:
     sequences: float
     cache_bytes_each: float
     flops: Flops
+    cache_reads: tuple[CacheReads, ...] = ()
 
     @property
     def weight_bytes(self) -> float:
@@ -173,13 +174,15 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
     flops = _weight_flops(shares, tp, experts, each, routed)
     attention = _attention_rates(caches.roles)
     flops[attention] = flops.get(attention, 0) + each * caches.flops(decode_flops)
+    reads = caches.reads
     return _Work(
         weights_read=tuple(
             (share.use, _on_rank(share, share.touched_bytes(_tokens(share, each, routed)), tp, experts)) for share in shares
         ),
         sequences=each,
-        cache_bytes_each=caches.bytes_read / parallel.dcp,
+        cache_bytes_each=sum(one.bytes for one in reads) / parallel.dcp,
         flops=flops,
+        cache_reads=reads,
     )
 
 
@@ -203,7 +206,11 @@ def _steps(decode: _Work, prompt: _Work, gpu: Gpu, bandwidth: float | None, *, b
         cache_bytes_each=decode.cache_bytes_each,
     )
     sizes = {"weight_bytes": decode.weight_bytes, "cache_bytes": decode.cache_bytes}
-    steps = (weights, cache, *time_steps("step", sizes, decode.flops, gpu, bandwidth))
+    caches = (*cache_steps(decode.cache_reads, decode.cache_bytes_each), cache)
+    if decode.sequences == 1 and len(caches) > 1:
+        # What a step reads for the only sequence is what it reads.
+        caches = (*caches[:-2], replace(caches[-2], name="cache_bytes"))
+    steps = (weights, *caches, *time_steps("step", sizes, decode.flops, gpu, bandwidth))
     if steps[-1].name == "step_s" and steps[-1].expected:
         seconds = steps[-1].expected
         steps += (step("decode_tokens_per_s", "batch / step_s", batch / seconds, unit="tokens/s", batch=batch, step_s=seconds),)
@@ -241,7 +248,7 @@ def cache_bytes_read(
     The bytes are those of the formulas. The padding of an engine's blocks and pages takes memory, but is not read.
     """
     kinds = tuple((group.count, _rank_kind(group.kind, tp, expanded=expanded)) for group in stack.groups)
-    return _cache_bytes(kinds, roles, seq, encoder_tokens, _selected(stack))
+    return sum(one.bytes for one in _cache_reads(kinds, roles, seq, encoder_tokens, _selected(stack)))
 
 
 def _step(shares: Iterable[WeightShare]) -> list[WeightShare]:
@@ -286,19 +293,26 @@ def _selected(stack: Stack) -> int | None:
     return limits.pop() if len(limits) == 1 else None
 
 
-def _cache_bytes(
+def _cache_reads(
     kinds: Iterable[tuple[int, LayerKind]], roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
-) -> int:
-    total = 0
-    for count, kind in kinds:
-        limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
-        for tensor in kind.tensors():
-            positions = tensor.span.positions(seq, encoder_tokens)
-            if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
-                positions = min(positions, limit)
-            times = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
-            total += count * times * positions * tensor.bytes_per_position(roles[tensor.role])
-    return total
+) -> tuple[CacheReads, ...]:
+    layers = ((kind.name, count, _layer_reads(kind, roles, seq, encoder_tokens, selected)) for count, kind in kinds)
+    return tuple(CacheReads(name, count, read) for name, count, read in layers if read)
+
+
+def _layer_reads(
+    kind: LayerKind, roles: Mapping[Role, DType], seq: int, encoder_tokens: int, selected: int | None
+) -> dict[int, int]:
+    """How often a step reads, or writes, an entry of one layer's cache -> the bytes of all such entries."""
+    out: dict[int, int] = {}
+    limit = kind.dims().get("index_topk") if kind.name == "compressed_attention" else selected
+    for tensor in kind.tensors():
+        positions = tensor.span.positions(seq, encoder_tokens)
+        if limit is not None and tensor.role in (Role.LATENT, Role.ROPE):
+            positions = min(positions, limit)
+        times = 2 if tensor.role is Role.STATE and isinstance(tensor.span, Once) else 1
+        out[times * positions] = out.get(times * positions, 0) + tensor.bytes_per_position(roles[tensor.role])
+    return out
 
 
 def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.steps import Step, step
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner.weight_use import Use
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["fastest", "time_steps", "weight_step"]
+__all__ = ["CacheReads", "cache_steps", "fastest", "time_steps", "weight_step"]
 
+_MOST_KINDS: Final = 4
 _USES: Final = {
     Use.ALWAYS: "weights_of_every_token",
     Use.CHOSEN: "weights_of_chosen_experts",
@@ -31,6 +33,45 @@ def weight_step(name: str, read: Iterable[tuple[Use, float]]) -> Step:
         total += size
         sums[_USES[use]] = sums.get(_USES[use], 0) + size
     return step(name, " + ".join(sums) or "0", total, unit="bytes", **sums)
+
+
+class CacheReads(NamedTuple):
+    """What a step reads of the caches of one kind of layer: how often it reads an entry -> the bytes of such entries in one layer."""
+
+    kind: str
+    layers: int
+    times: Mapping[int, int]
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of all layers."""
+        return self.layers * sum(times * size for times, size in self.times.items())
+
+
+def cache_steps(reads: Sequence[CacheReads], whole: float) -> tuple[Step, ...]:
+    """The bytes of cache that a step reads for one sequence, kind by kind; ``whole`` is their sum, shared by decode context parallelism.
+
+    Nothing for a model of very many kinds, whose sum nobody would read.
+    """
+    if not reads or len(reads) > _MOST_KINDS:
+        return ()
+    steps = []
+    for number, read in enumerate(reads):
+        (positions, row), *others = sorted(read.times.items(), reverse=True)
+        rest = sum(times * size for times, size in others)
+        terms = {"kind_layers": read.layers, "entries": positions, "entry_bytes": row} | ({"other_bytes": rest} if rest else {})
+        formula = "kind_layers x (entries x entry_bytes + other_bytes)" if rest else "kind_layers x entries x entry_bytes"
+        again = f"_{number + 1}" if read.kind in {one.kind for one in reads[:number]} else ""
+        steps.append(step(f"{read.kind}_read{again}", formula, read.bytes, unit="bytes", **terms))
+    sizes = {one.name: one.expected for one in steps}
+    total = sum(sizes.values())
+    if len(steps) == 1 and total == whole:
+        return (replace(steps[0], name="cache_bytes_each"),)
+    formula, shared = " + ".join(sizes), total != whole
+    if shared:
+        formula = formula if len(sizes) == 1 else f"({formula})"
+        formula, sizes = f"{formula} / dcp", sizes | {"dcp": round(total / whole)}
+    return (*steps, step("cache_bytes_each", formula, whole, unit="bytes", **sizes))
 
 
 def time_steps(

@@ -20,6 +20,7 @@ __all__ = [
     "figure_lines",
     "limit_line",
     "missing_line",
+    "only_line",
     "quoted_lines",
 ]
 
@@ -49,7 +50,8 @@ class Told:
     def of_kind(self, part: KindExplanation) -> list[tuple[str, str]]:
         """The symbols of a kind of layers."""
         formulas = [tensor.formula for tensor in part.tensors if tensor.numbers]
-        return self.first([*part.dims, *formulas, *(tensor.block_formula for tensor in part.tensors)])
+        more = [formula for tensor in part.tensors for formula in (tensor.block_formula, tensor.count_formula)]
+        return self.first([*part.dims, *formulas, *more])
 
     def of_section(self, section: ExplainedSection) -> list[tuple[str, str]]:
         """The symbols of a section."""
@@ -57,14 +59,14 @@ class Told:
 
 
 def figure_lines(figures: Iterable[ExplainedFigure]) -> Iterator[tuple[str, list[str], str]]:
-    """Each figure as its name, its lines and its source. A formula that is that of the figure before is not repeated."""
-    before = ""
+    """Each figure as its name, its lines and its source. Of figures with the same formula only the first has it."""
+    told = {""}
     for figure in figures:
-        lines = [figure.formula] if figure.formula and figure.formula != before else []
+        lines = [figure.formula] if figure.formula not in told else []
         equals = f"{figure.numbers} = " if figure.numbers else ""
         lines.append(f"{equals}{_amount(figure.result, figure.unit)}, {_known(figure)}")
         yield figure.name, lines, clean(figure.source)
-        before = figure.formula
+        told.add(figure.formula)
 
 
 def _known(figure: ExplainedFigure) -> str:
@@ -112,16 +114,26 @@ def _of(needs: int, of: int | None, unit: str) -> str:
     return f"{needs:,} of {of:,} {unit}"
 
 
-def quoted_lines(one: QuotedFormula, plan: Plan) -> list[str]:
-    """The formula, its numbers with both results, and what it passes over."""
-    stored = ""
-    if one.subject == "KV cache" and one.actual != plan.cache.total_bytes:
-        stored = f", of which {plan.request.engine} makes {human_bytes(plan.cache.total_bytes)}"
-    return [
-        one.formula,
-        f"{one.numbers} = {both(one.result)}, but it is {both(one.actual)}{stored}",
-        f"it passes over that {', and that '.join(one.ignores)}",
-    ]
+def quoted_lines(quoted: Iterable[QuotedFormula], plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    """The subject of each formula and its lines: the formula, its numbers with both results, and what it passes over.
+
+    What the formula before passes over as well is not repeated.
+    """
+    before: tuple[str, ...] = ()
+    for one in quoted:
+        stored = ""
+        if one.subject == "KV cache" and one.actual != plan.cache.total_bytes:
+            stored = f", of which {plan.request.engine} makes {human_bytes(plan.cache.total_bytes)}"
+        same = "the same" if one.ignores == before else f"that {', and that '.join(one.ignores)}"
+        numbers = f"{one.numbers} = {both(one.result)}, but it is {both(one.actual)}{stored}"
+        yield one.subject, [one.formula, numbers, f"it passes over {same}"]
+        before = one.ignores
+
+
+def only_line(explanation: Explanation) -> str:
+    """How to see one part alone; empty if there is only one."""
+    shown = [section.name for section in explanation.sections] + ["cache"] * bool(explanation.kinds)
+    return "one part: --only weights" if len(shown) > 1 else ""
 
 
 def missing_line(explanation: Explanation) -> str:

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 from hwcalc.library.explain import Explanation, KindExplanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, quoted_lines
+from hwcalc.report.explain_lines import (
+    LIMITS,
+    QUOTED_TITLE,
+    Told,
+    figure_lines,
+    limit_line,
+    missing_line,
+    only_line,
+    quoted_lines,
+)
 from hwcalc.report.summary import definition, model_lines, request_line, source_line
 from hwcalc.report.table import PIPED_WIDTH, hanging, indented, rendered
 from hwcalc.report.text import both, exact, layer_words, percent
@@ -37,9 +46,8 @@ def explain_text(explanation: Explanation, *, color: bool = False, width: int = 
     by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
     out += [line for section in SECTIONS for line in by_name.get(section, [])]
     if not quiet:
-        missing = missing_line(explanation)
-        messages = [*([missing] if missing else []), source_line(plan), *(clean(note.message) for note in plan.notes)]
-        out += hanging([("note", message, "dim") for message in messages])
+        messages = (missing_line(explanation), source_line(plan), *(clean(note.message) for note in plan.notes))
+        out += hanging([("note", message, "dim") for message in (*messages, only_line(explanation)) if message])
     if plan.warnings:
         out += [*([] if quiet else [Text()]), *hanging([("warning", clean(note.message), "yellow") for note in plan.warnings])]
     return rendered(out, color=color, width=width).rstrip("\n") + "\n"
@@ -57,11 +65,7 @@ def _cache(explanation: Explanation, told: Told) -> list[RenderableType]:
         if part.dims:
             out.append(indented(Text(dimensions(part), style="dim")))
         out += hanging(
-            [
-                (tensor.name if first else "", line, "")
-                for tensor in part.tensors
-                for first, line in zip((True, False, False), steps(tensor), strict=False)
-            ]
+            [("" if number else tensor.name, line, "") for tensor in part.tensors for number, line in enumerate(steps(tensor))]
         )
         out += [
             indented(Text(result(part, plan.cache.total_bytes), style="bold")),
@@ -111,9 +115,8 @@ def _quoted(explanation: Explanation, told: Told) -> list[RenderableType]:
     if not explanation.quoted:
         return []
     rows: list[tuple[str, str, str]] = []
-    for one in explanation.quoted:
-        first, *others = quoted_lines(one, explanation.plan)
-        rows += [(one.subject, first, ""), *(("", line, "") for line in others)]
+    for subject, (first, *others) in quoted_lines(explanation.quoted, explanation.plan):
+        rows += [(subject, first, ""), *(("", line, "") for line in others)]
     formulas = [one.formula for one in explanation.quoted]
     return [Text(QUOTED_TITLE, style="bold cyan"), *hanging(rows), *_where(told.first(formulas)), Text()]
 
@@ -166,7 +169,10 @@ def steps(tensor: TensorExplanation) -> list[str]:
         sizes = f"{exact(tensor.bytes_per_layer)} per layer, {TIMES} {tensor.count:,} = {exact(tensor.bytes)}"
     else:
         sizes = exact(tensor.bytes)
-    lines = [f"{tensor.formula}  ({tensor.dtype}{block})", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    dtype = f"  ({tensor.dtype}{block})" if tensor.dtype else ""
+    lines = [f"{tensor.formula}{dtype}", f"{tensor.numbers} = {sizes}" if tensor.numbers else f"= {sizes}"]
+    if tensor.count_formula:
+        lines.append(f"blocks of a sequence: {tensor.count_formula} = {tensor.count_numbers} = {tensor.blocks:,}")
     if tensor.block_formula:
         lines.append(f"a block of a layer on a GPU: {tensor.block_formula} = {tensor.block_numbers}")
     return lines

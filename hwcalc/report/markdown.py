@@ -8,7 +8,16 @@ from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_items
-from hwcalc.report.explain_lines import LIMITS, QUOTED_TITLE, Told, figure_lines, limit_line, missing_line, quoted_lines
+from hwcalc.report.explain_lines import (
+    LIMITS,
+    QUOTED_TITLE,
+    Told,
+    figure_lines,
+    limit_line,
+    missing_line,
+    only_line,
+    quoted_lines,
+)
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
@@ -83,8 +92,9 @@ def explain_markdown(explanation: Explanation, *, quiet: bool = False) -> str:
     by_name = {section.name: _section(section, told) for section in explanation.sections}
     by_name |= {"limits": _limits(explanation), "quoted": _quoted(explanation, told)}
     out += [line for section in SECTIONS for line in by_name.get(section, [])]
-    missing = "" if quiet else missing_line(explanation)
-    return "\n".join([*out, *([f"- {escaped(missing)}\n"] if missing else []), *_foot(plan, quiet=quiet)])
+    missing, part = ("", "") if quiet else (missing_line(explanation), only_line(explanation))
+    before, after = ([f"- {escaped(line)}\n"] if line else [] for line in (missing, part))
+    return "\n".join([*out, *before, *_foot(plan, quiet=quiet), *after])
 
 
 def _cache(explanation: Explanation, told: Told) -> list[str]:
@@ -130,7 +140,7 @@ def _limits(explanation: Explanation) -> list[str]:
 def _quoted(explanation: Explanation, told: Told) -> list[str]:
     if not explanation.quoted:
         return []
-    items = [_item(one.subject, quoted_lines(one, explanation.plan)) for one in explanation.quoted]
+    items = [_item(subject, lines) for subject, lines in quoted_lines(explanation.quoted, explanation.plan)]
     formulas = [one.formula for one in explanation.quoted]
     return [f"#### {QUOTED_TITLE}\n", "".join(items), *_where(told.first(formulas))]
 

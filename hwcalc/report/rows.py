@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.markdown import markdown_table
@@ -12,13 +13,20 @@ from hwcalc.report.table import PIPED_WIDTH, columns, rendered
 from hwcalc.report.text import VERDICT_COLORS
 from hwcalc.text import LONGEST_MESSAGE, clean, csv_cell, cut
 
-__all__ = ["csv_text", "listing", "plan_csv"]
+if TYPE_CHECKING:
+    from hwcalc.library.explain import Explanation
+
+__all__ = ["csv_text", "explain_csv", "listing", "plan_csv"]
 
 _PLAN_COLUMNS = (
     "model", "engine", "engine_version", "seq", "batch", "kv_dtype", "definition",
     "kind", "layers", "count", "tensor", "role", "axes", "shape", "dtype", "span", "positions", "bytes",
     "cache_total_bytes", "weights_bytes", "total_bytes", "gpu", "gpus", "total_per_gpu_bytes", "total_per_gpu_low_bytes",
     "total_per_gpu_high_bytes", "usable_bytes", "fits",
+)  # fmt: skip
+
+_EXPLAIN_COLUMNS = (
+    "section", "name", "formula", "numbers", "per_layer", "layers", "result", "low", "high", "unit", "definition", "source",
 )  # fmt: skip
 
 
@@ -67,6 +75,27 @@ def plan_csv(plan: Plan, **_style: object) -> str:
     )  # fmt: skip
     nothing = (*common, *(None,) * (len(_PLAN_COLUMNS) - len(common) - len(sums)), *sums)
     return csv_text(_PLAN_COLUMNS, rows if plan.cache.tensors else [nothing])
+
+
+def explain_csv(explanation: Explanation) -> str:
+    """One row for each figure and each limit, as :meth:`Explanation.records`; each names its plan, so that files can be joined."""
+    request = explanation.plan.request
+    common = {
+        "model": explanation.plan.model.id,
+        "engine": request.engine,
+        "engine_version": request.engine_version or "",
+        "seq": request.seq,
+        "batch": request.batch,
+    }
+    return csv_text(
+        (*common, *_EXPLAIN_COLUMNS),
+        ([*common.values(), *(_whole(row[name]) for name in _EXPLAIN_COLUMNS)] for row in explanation.records()),
+    )
+
+
+def _whole(cell: object) -> object:
+    """Whole numbers without a decimal point."""
+    return int(cell) if isinstance(cell, float) and cell.is_integer() else cell
 
 
 def listing(

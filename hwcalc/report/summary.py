@@ -231,7 +231,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     """Labelled lines with the reasons of the verdict, the pool, and how much more would fit."""
     fit = plan.fit
     assert fit is not None
-    out = [("error", clean(fit.message))] if fit.message else []
+    out = [("error", clean(plan.reason))] if plan.reason else []
     out += _equation(plan) if plan.pool is None else _pool(plan, plan.pool)
     if fit.max_batch is not None and fit.gpu is not None:
         expected = _expected(fit.max_batch, fit.expected_max_batch)

@@ -124,14 +124,17 @@ class Vllm(Engine):
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
         """What requests take beside the pages of packed layers: draft layers, unpacked layers, and unused space in blocks."""
         planned = of_vllm(opened)
-        request_bytes, copies = planned.request_bytes, opened.batch * opened.request.parallel.tp
-        total = copies * planned.blocks * sum(planned.layout.stage_bytes)
+        held, copies = planned.request_bytes, opened.batch * opened.request.parallel.tp
+        pages, width = held.layers + held.outer + held.drafts, sum(planned.layout.stage_bytes)
         parts = {
-            "draft_layers": copies * request_bytes.drafts,
-            "unpacked_layers": copies * request_bytes.outer,
-            "unused_block_space": total - copies * (request_bytes.layers + request_bytes.outer + request_bytes.drafts),
+            "draft_layers": (held.drafts, f"{held.drafts:,} B"),
+            "unpacked_layers": (held.outer, f"{held.outer:,} B"),
+            "unused_block_space": (
+                planned.blocks * width - pages,
+                f"({planned.blocks:,} blocks x {width:,} B - {pages:,} B of pages)",
+            ),
         }
-        return tuple(_extra(name, size) for name, size in parts.items() if size)
+        return tuple(_extra(opened, name, copies * size, counted) for name, (size, counted) in parts.items() if size)
 
     def needed_bytes(self, opened: Opened) -> int:
         planned = of_vllm(opened)
@@ -252,11 +255,9 @@ def _blocks_of_budget(opened: VllmOpened) -> int:
 
 
 def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int) -> StoredTensor:
-    tp = opened.request.parallel.tp
     recurrent = isinstance(spec, StateSpec)
     state = recurrent or cache.name.endswith("_state")
     role = Role.STATE if state else Role.INDEX if cache.name == "indexer_keys" else _ROLES.get(cache.name, Role.KEY)
-    ranks = f" x {tp} ranks" if tp > 1 else ""
     return StoredTensor(
         name=cache.name,
         role=role,
@@ -265,17 +266,32 @@ def _stored(opened: Opened, cache: LayerCache, spec: LayerSpec, blocks: int) -> 
         dtype=opened.dtypes.state if recurrent else opened.dtypes.kv,
         positions=blocks,
         span=OwnRule(f"{blocks:,} blocks of {spec.block_size:,} tokens", blocks),
-        bytes=opened.batch * tp * blocks * spec.page,
-        rule=f"{blocks:,} blocks x {spec.page:,} B{ranks}",
+        bytes=opened.batch * opened.request.parallel.tp * blocks * spec.page,
+        rule=_of_all(opened, f"{blocks:,} blocks x {spec.page:,} B"),
     )
 
 
-def _extra(name: str, size: int) -> StoredTensor:
-    rule = {
+def _of_all(opened: Opened, counted: str) -> str:
+    """The bytes of one request on a rank as those of all requests on all ranks, in words and numbers."""
+    tp = opened.request.parallel.tp
+    sequences = f"{opened.batch:,} sequences x " if opened.batch > 1 else ""
+    return f"{sequences}{counted}{f' x {tp} ranks' if tp > 1 else ''}"
+
+
+def _extra(opened: Opened, name: str, size: int, counted: str) -> StoredTensor:
+    words = {
         "draft_layers": "blocks of the layers that draft",
         "unpacked_layers": "outer layers at the model's dtype, beyond a packed layer's bytes",
         "unused_block_space": "a block is as wide as the widest group",
     }[name]
     return StoredTensor(
-        name=name, role=Role.KEY, axes=("bytes",), shape=(size,), dtype="int8", positions=1, span=Once(), bytes=size, rule=rule
+        name=name,
+        role=Role.KEY,
+        axes=("bytes",),
+        shape=(size,),
+        dtype="int8",
+        positions=1,
+        span=Once(),
+        bytes=size,
+        rule=f"{_of_all(opened, counted)}: {words}",
     )

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from hwcalc.engines.steps import Step
 from hwcalc.engines.vllm.builder import SpecBuilder
 from hwcalc.engines.vllm.drafts import draft_layers
 from hwcalc.engines.vllm.groups import BlockGroup, form_groups
@@ -97,6 +98,10 @@ class PoolLayout:
     def blocks(self, group: BlockGroup, length: int) -> int:
         """Blocks of one request of ``length`` tokens in one group: as many as the member that needs most."""
         return max(spec.blocks(length, self.limits) for spec in group.distinct)
+
+    def counted(self, group: BlockGroup, length: int) -> Step:
+        """How :meth:`blocks` comes about, by the member that needs most."""
+        return max(group.distinct, key=lambda spec: spec.blocks(length, self.limits)).counted(length, self.limits)
 
     def total_blocks(self, length: int) -> int:
         """Blocks of one request in all groups together."""
@@ -224,7 +229,8 @@ def _of_drafts(builder: SpecBuilder, drafts: Sequence[LayerKind], pp: int) -> It
 
 def _limits(builder: SpecBuilder, settings: VllmSettings, *, modules: int) -> Limits:
     return Limits(
-        in_flight=settings.in_flight,
+        batches=settings.concurrent_batches,
+        batched_tokens=settings.batched_tokens,
         retained=settings.speculated - 1 if modules > 1 and settings.speculated > 1 else 0,
         dcp=settings.dcp,
         encoder_tokens=_encoder_tokens(builder, settings),

@@ -267,4 +267,5 @@ def _group_info(layout: PoolLayout, group: BlockGroup, length: int) -> PoolGroup
         page_bytes=pages[0] if len(set(pages)) == 1 else None,
         block_bytes=sum(pages),
         blocks_per_request=layout.blocks(group, length),
+        steps=(layout.counted(group, length),),
     )

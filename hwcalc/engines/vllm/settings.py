@@ -96,11 +96,6 @@ class VllmSettings:
         """The rules of this version."""
         return rules_of(planned_version(self.version))
 
-    @property
-    def in_flight(self) -> int:
-        """Tokens that are scheduled and not finished."""
-        return self.concurrent_batches * self.batched_tokens
-
     def sized(self, request: Request) -> VllmSettings:
         """The settings for a request that differs only in length and batch."""
         sequences, batched, full = _batches(request, self.version, whole_from=self.whole_from)

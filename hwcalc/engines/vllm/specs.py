@@ -15,6 +15,7 @@ from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
+from hwcalc.engines.steps import Step, step
 from hwcalc.engines.vllm.rules import Rules
 from hwcalc.formulas.frozen import fields, frozen, replace
 
@@ -41,12 +42,26 @@ def ceil_div(number: int, divisor: int) -> int:
 class Limits:
     """The settings on which the number of blocks per request depends, beside the length."""
 
-    in_flight: int
-    """Tokens that are scheduled and not finished: batches in flight x the largest batch."""
+    batches: int
+    """Batches that are scheduled and not finished."""
+    batched_tokens: int
+    """Tokens of the largest batch."""
     retained: int
     """Tokens before the window that draft layers may still read."""
     dcp: int
     encoder_tokens: int
+
+    @property
+    def in_flight(self) -> int:
+        """Tokens that are scheduled and not finished."""
+        return self.batches * self.batched_tokens
+
+    @property
+    def scheduled(self) -> tuple[str, dict[str, int]]:
+        """Formula and numbers of :attr:`in_flight`."""
+        if self.batches == 1:
+            return "batched_tokens", {"batched_tokens": self.batched_tokens}
+        return "batches_in_flight x batched_tokens", {"batches_in_flight": self.batches, "batched_tokens": self.batched_tokens}
 
 
 @frozen
@@ -76,6 +91,14 @@ class LayerSpec:
     @abstractmethod
     def blocks(self, length: int, limits: Limits) -> int:
         """The most blocks that one request of ``length`` tokens holds at once."""
+
+    @abstractmethod
+    def counted(self, length: int, limits: Limits) -> Step:
+        """How :meth:`blocks` comes about."""
+
+    def _counted(self, formula: str, length: int, limits: Limits, **terms: int) -> Step:
+        blocks = self.blocks(length, limits)
+        return step("blocks_per_request", formula, blocks, unit="blocks", **terms, block_size=self.block_size)
 
     @property
     def family(self) -> tuple[object, ...]:
@@ -111,6 +134,11 @@ class FullSpec(LayerSpec):
     def blocks(self, length: int, limits: Limits) -> int:
         return ceil_div(ceil_div(length, limits.dcp), self.block_size)
 
+    def counted(self, length: int, limits: Limits) -> Step:
+        if limits.dcp == 1:
+            return self._counted("ceil(seq / block_size)", length, limits, seq=length)
+        return self._counted("ceil(ceil(seq / dcp) / block_size)", length, limits, seq=length, dcp=limits.dcp)
+
     @property
     def family(self) -> tuple[object, ...]:
         return "full", self.block_size
@@ -137,6 +165,13 @@ class WindowSpec(LayerSpec):
         """A window may start inside a block, which takes one more block: with blocks of two, the window BCD of ABCD lies in [AB][CD]."""
         kept = min(self.limit - 1 + limits.retained + limits.in_flight, length)
         return ceil_div(kept, self.block_size) + 1
+
+    def counted(self, length: int, limits: Limits) -> Step:
+        scheduled, sizes = limits.scheduled
+        kept, terms = f"window - 1 + {scheduled}", {"window": self.limit, **sizes, "seq": length}
+        if limits.retained:
+            kept, terms = f"{kept} + retained_tokens", terms | {"retained_tokens": limits.retained}
+        return self._counted(f"ceil(min({kept}, seq) / block_size) + 1", length, limits, **terms)
 
     @property
     def family(self) -> tuple[object, ...]:
@@ -170,6 +205,11 @@ class ChunkSpec(WindowSpec):
     def blocks(self, length: int, limits: Limits) -> int:
         return ceil_div(min(self.limit + limits.in_flight, length), self.block_size)
 
+    def counted(self, length: int, limits: Limits) -> Step:
+        scheduled, sizes = limits.scheduled
+        formula = f"ceil(min(chunk + {scheduled}, seq) / block_size)"
+        return self._counted(formula, length, limits, chunk=self.limit, **sizes, seq=length)
+
 
 class CrossSpec(LayerSpec):
     """Keeps the encoder's output, however long the sequence is."""
@@ -178,6 +218,9 @@ class CrossSpec(LayerSpec):
 
     def blocks(self, length: int, limits: Limits) -> int:
         return ceil_div(limits.encoder_tokens, self.block_size)
+
+    def counted(self, length: int, limits: Limits) -> Step:
+        return self._counted("ceil(encoder_tokens / block_size)", length, limits, encoder_tokens=limits.encoder_tokens)
 
     @property
     def family(self) -> tuple[object, ...]:
@@ -196,6 +239,11 @@ class StateSpec(LayerSpec):
 
     def blocks(self, length: int, limits: Limits) -> int:
         return self.states + (ceil_div(length, self.block_size) if self.every else 0)
+
+    def counted(self, length: int, limits: Limits) -> Step:
+        if self.every:
+            return self._counted("states + ceil(seq / block_size)", length, limits, states=self.states, seq=length)
+        return step("blocks_per_request", "states", self.states, unit="blocks", states=self.states)
 
     @property
     def family(self) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ from hwcalc.engines import ENGINES
 from hwcalc.errors import KvplanError
 from hwcalc.formulas import KINDS
 from hwcalc.formulas.frozen import fields
-from hwcalc.library.explain import Explanation
+from hwcalc.library.explain import Explanation, TensorExplanation
 from hwcalc.library.explained import SECTIONS, ExplainedFigure, names_in
 from hwcalc.library.glossary import MEANINGS
 from hwcalc.planner.result import UNLIMITED
@@ -80,6 +80,11 @@ def value(numbers: str) -> float:
     return float(eval(text, {"__builtins__": {}}, functions))  # noqa: S307 - digits, signs and four functions, as just checked
 
 
+def value_of_rule(rule: str) -> float:
+    """What an engine's own rule gives: its arithmetic, without the words that say what is counted."""
+    return value(re.sub(r" of pages| a group| \b(?:blocks|B|ranks|sequences|groups|bits|scale)\b", "", rule.partition(":")[0]))
+
+
 def every_figure(explanation: Explanation) -> Iterator[tuple[str, ExplainedFigure]]:
     """All figures, with the name of their section."""
     for section in explanation.sections:
@@ -87,9 +92,25 @@ def every_figure(explanation: Explanation) -> Iterator[tuple[str, ExplainedFigur
             yield section.name, figure
 
 
+def check_tensor(tensor: TensorExplanation) -> None:
+    """The printed equation gives the bytes of a layer for the whole batch, and those of its blocks the blocks."""
+    assert tensor.bytes == tensor.count * tensor.bytes_per_layer
+    if "own layout" not in tensor.formula:
+        equation = tensor.numbers or tensor.formula
+        assert value_of_rule(equation) == tensor.bytes_per_layer, tensor
+    if tensor.blocks is not None:
+        assert value(tensor.count_numbers) == tensor.blocks
+        assert f"{tensor.blocks:,} blocks" in tensor.formula
+    if tensor.block_formula:
+        assert f"{int(value_of_rule(tensor.block_numbers)):,} B" in tensor.formula, tensor
+
+
 def check(explanation: Explanation) -> None:
     """Every result is the plan's figure, and the numbers give it."""
     plan = explanation.plan.to_dict()
+    for kind in explanation.kinds:
+        for tensor in kind.tensors:
+            check_tensor(tensor)
     for section, figure in every_figure(explanation):
         told = at(plan, figure.figure) if figure.figure else None
         if told is not None:
@@ -281,10 +302,12 @@ def test_blocks_of_an_engine() -> None:
     told = explain("meta-llama/Llama-3.1-70B-Instruct", seq="32k", engine="vllm", tp=4)
     (tensor,) = told.kinds[0].tensors
 
-    assert tensor.block_formula == (
-        f"block_size {TIMES} (num_key_value_heads {TIMES} head_dim {TIMES} 2 B + num_key_value_heads {TIMES} v_head_dim {TIMES} 2 B)"
+    heads = "num_key_value_heads / tp"
+    assert (
+        tensor.block_formula
+        == f"block_size {TIMES} ({heads} {TIMES} head_dim {TIMES} 2 B + {heads} {TIMES} v_head_dim {TIMES} 2 B)"
     )
-    assert tensor.block_numbers == f"16 {TIMES} (2 {TIMES} 128 {TIMES} 2 B + 2 {TIMES} 128 {TIMES} 2 B)"
+    assert tensor.block_numbers == f"16 {TIMES} (8 / 4 {TIMES} 128 {TIMES} 2 B + 8 / 4 {TIMES} 128 {TIMES} 2 B)"
     assert (16_384,) == told.plan.cache.tensors[0].shape
     assert 16 * (2 * 128 * 2 + 2 * 128 * 2) == 16_384
     padded = explain("Qwen/Qwen3-Next-80B-A3B-Instruct", seq="32k", engine="vllm").kinds
