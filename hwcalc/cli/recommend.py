@@ -45,7 +45,7 @@ _CHOICE: Final = (
         "instances",
         ("--instances",),
         "CLOUD",
-        "Cloud instances instead of accelerators: aws, gcp, azure, ... or all.",
+        "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5.",
         complete="clouds",
         group="hardware",
     ),

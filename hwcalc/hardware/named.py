@@ -45,7 +45,7 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
         with profile_errors():
             gpu = local_gpu(notes)
     else:
-        from hwcalc.profiles.gpus import other_forms
+        from hwcalc.profiles.gpus import other_forms, with_memory
 
         gpu = gpu_named(name, "--gpu")
         if others := other_forms(name, gpu.id):
@@ -53,6 +53,9 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
                 Note(code="gpu-name", message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.")
             )
         notes += _assumed_memory(name, gpu)
+        if len(gpu.memory_options_gb) > 1 and gpu.memory_marketing_gb is not None:
+            # A name with its size and one without are the same accelerator in every table.
+            gpu = with_memory(gpu, gpu.memory_marketing_gb)
     _remarks(gpu, notes)
     return gpu
 
