@@ -30,6 +30,8 @@ __all__ = [
 
 LOCAL = "local"
 """The name that means the accelerator of this machine."""
+_MOST_NAMES: Final = 24
+"""Names of a list that are looked up for a hint."""
 MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
 
@@ -47,15 +49,16 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
     else:
         from hwcalc.profiles.gpus import other_forms, with_memory
 
-        gpu = gpu_named(name, "--gpu")
-        if others := other_forms(name, gpu.id):
+        found = gpu_named(name, "--gpu")
+        gpu, others = found, other_forms(name, found.id)
+        if len(found.memory_options_gb) > 1 and found.memory_marketing_gb is not None:
+            # A name with its size and one without are the same accelerator in every table.
+            gpu = with_memory(found, found.memory_marketing_gb)
+        if others:
             notes.append(
                 Note(code="gpu-name", message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.")
             )
-        notes += _assumed_memory(name, gpu)
-        if len(gpu.memory_options_gb) > 1 and gpu.memory_marketing_gb is not None:
-            # A name with its size and one without are the same accelerator in every table.
-            gpu = with_memory(gpu, gpu.memory_marketing_gb)
+        notes += _assumed_memory(name, found)
     _remarks(gpu, notes)
     return gpu
 
@@ -77,7 +80,24 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
             return find_gpu(name)
     except UnknownGpuError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
-        raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus") from error
+        macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
+        raise UsageError(
+            f"{what} {shown(name, 40)} is not known.", hint=_several(name) or f"{perhaps}See: kvplan gpus{macs}"
+        ) from error
+
+
+def _several(names: str) -> str:
+    """The hint for a list of known names where one is taken; else empty."""
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+
+    each = [name.strip() for name in names.split(",")]
+    try:
+        ids = [find_gpu(name).id for name in each[:_MOST_NAMES]]
+    except UnknownGpuError:
+        return ""
+    return (
+        f"Here it is one. Several side by side: kvplan compare MODEL --gpu {','.join(each)}" if 1 < len(each) == len(ids) else ""
+    )
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:

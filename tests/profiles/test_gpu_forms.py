@@ -20,7 +20,7 @@ from hwcalc.profiles.gpus import find_gpu
         ("RTX 3060", "rtx-3060-12gb", ("rtx-3060-8gb",)),
         ("2060", "rtx-2060", ("rtx-2060-12gb",)),
         ("rtx-pro-6000", "rtx-pro-6000-ws", ("rtx-pro-6000-maxq", "rtx-pro-6000-server")),
-        ("m4 max", "apple-m4-max-40c", ("apple-m4-max-32c",)),
+        ("m4 max", "apple-m4-max-40c-128gb", ("apple-m4-max-32c",)),
         # All is said, or there is one form.
         ("h100-sxm-80gb", "h100-sxm5-80gb", ()),
         ("h100-sxm", "h100-sxm5-80gb", ()),
