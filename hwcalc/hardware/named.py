@@ -30,8 +30,6 @@ __all__ = [
 
 LOCAL = "local"
 """The name that means the accelerator of this machine."""
-_MOST_NAMES: Final = 24
-"""Names of a list that are looked up for a hint."""
 MEMORY_OPTION: Final = "memory-option"
 """The code of the note that a size of memory was assumed. Every command says it."""
 
@@ -81,23 +79,7 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
     except UnknownGpuError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
-        raise UsageError(
-            f"{what} {shown(name, 40)} is not known.", hint=_several(name) or f"{perhaps}See: kvplan gpus{macs}"
-        ) from error
-
-
-def _several(names: str) -> str:
-    """The hint for a list of known names where one is taken; else empty."""
-    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
-
-    each = [name.strip() for name in names.split(",")]
-    try:
-        ids = [find_gpu(name).id for name in each[:_MOST_NAMES]]
-    except UnknownGpuError:
-        return ""
-    return (
-        f"Here it is one. Several side by side: kvplan compare MODEL --gpu {','.join(each)}" if 1 < len(each) == len(ids) else ""
-    )
+        raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:

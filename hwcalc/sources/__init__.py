@@ -164,9 +164,9 @@ def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
 
 def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:
     """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first."""
-    guess = _guess(wanted.id)
-    if guess and wanted.id not in guess:
-        error.hint = f"{guess} {error.hint}".rstrip()
+    near = _near(wanted.id)
+    if near and wanted.id not in near:
+        error.hint = f"{_guessed(near)} {error.hint}".rstrip()
     return error
 
 
@@ -222,8 +222,15 @@ def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
 
 
 def _guess(text: str) -> str:
+    return _guessed(_near(text))
+
+
+def _guessed(near: list[str]) -> str:
+    return f"Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _near(text: str) -> list[str]:
     from hwcalc.sources.listing import known_ids
     from hwcalc.sources.nearest import nearest
 
-    near = [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]
-    return f"Did you mean {' or '.join(near)}?" if near else ""
+    return [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]

@@ -289,14 +289,6 @@ def test_words_around_a_name(name: str, near: list[str]) -> None:
     assert list(nearest(name)) == near
 
 
-def test_a_list_where_one_is_taken() -> None:
-    """The command that takes several is said."""
-    with pytest.raises(UsageError) as caught:
-        load_gpu("h100, l4", [])
-
-    assert caught.value.hint == "Here it is one. Several side by side: kvplan compare MODEL --gpu h100,l4"
-
-
 def test_docs_say_how_many_there_are() -> None:
     """docs/hardware.md is read before the list is."""
     said = re.search(r"^(\d+) accelerators, each", (ROOT / "docs/hardware.md").read_text(encoding="utf-8"), re.MULTILINE)

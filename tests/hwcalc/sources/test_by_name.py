@@ -165,10 +165,13 @@ def test_the_nearest_is_suggested_without_a_network(monkeypatch: pytest.MonkeyPa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(HubUnreachableError) as half:
+            resolve("Qwen/Qwen3-8")
         with pytest.raises(HubUnreachableError) as caught:
             resolve("qwen/Qwen-3-8B")
 
     assert caught.value.hint.startswith("Did you mean Qwen/Qwen3-8B")
+    assert half.value.hint.startswith("Did you mean Qwen/Qwen3-8B")
     assert caught.value.message.startswith("'qwen/Qwen-3-8B' is not known here, and the Hub ")
     assert len(caught.value.hint.splitlines()[0]) > len("Did you mean Qwen/Qwen3-8B?")
 
