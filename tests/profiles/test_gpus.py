@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -273,28 +272,6 @@ def test_what_may_have_been_meant() -> None:
     with pytest.raises(UsageError) as caught:
         load_gpu("h101", [])
     assert "h100-sxm5-80gb" in caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("mac", ["apple-m5", "apple-m4", "apple-m3"]),
-        ("macbook-m4", ["apple-m4", "apple-m4-max-32c", "apple-m4-max-40c"]),
-        ("M4 with 24 GB", ["apple-m4-24gb", "apple-m4-pro-24gb"]),
-        ("one nvidia h100 gpu", ["h100-sxm5-80gb"]),
-    ],
-)
-def test_words_around_a_name(name: str, near: list[str]) -> None:
-    """A name among other words is found, with the size of memory that is said."""
-    assert list(nearest(name)) == near
-
-
-def test_docs_say_how_many_there_are() -> None:
-    """docs/hardware.md is read before the list is."""
-    said = re.search(r"^(\d+) accelerators, each", (ROOT / "docs/hardware.md").read_text(encoding="utf-8"), re.MULTILINE)
-
-    assert said is not None
-    assert len(FILES) == int(said[1])
 
 
 def test_a_users_own(own: Path) -> None:

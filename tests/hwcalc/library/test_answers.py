@@ -167,6 +167,7 @@ def test_a_model_is_one_line_too() -> None:
     """Its fields are thousands of characters."""
     model = load_model(QWEN)
 
+    assert model.parameters is not None
     assert repr(model) == f"<ModelSpec: {QWEN}, qwen3, bf16, {model.parameters.total:,} parameters, catalog>"
     assert model._repr_html_().startswith("<div><strong>Qwen/")
     assert "<td>qwen3</td>" in model._repr_html_()
@@ -175,10 +176,11 @@ def test_a_model_is_one_line_too() -> None:
 @pytest.mark.parametrize("found", [plan, compare, sweep])
 def test_the_rows_of_all_answers_have_one_verdict(found: Any) -> None:
     """It is a word in each of them, so that their frames can be joined; a document of a comparison has true and false."""
-    row = found(QWEN, seq="8k", gpu="l4").records()[0]
+    row, fit = found(QWEN, seq="8k", gpu="l4").records()[0], plan(QWEN, seq="8k", gpu="l4").fit
 
+    assert fit is not None
     assert (row["fits"], row["gpu"]) == ("fits", "l4")
-    assert row["usable_bytes"] == plan(QWEN, seq="8k", gpu="l4").fit.usable_bytes
+    assert row["usable_bytes"] == fit.usable_bytes
     assert row.get("gpus", 1) == 1
 
 
