@@ -222,6 +222,28 @@ class ModelSpec:
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""
 
+    def headline(self) -> str:
+        """The model in one line."""
+        parameters = None if self.parameters is None else self.parameters.total
+        known = (self.model_type, self.dtype, None if parameters is None else f"{parameters:,} parameters", self.source)
+        return ", ".join((self.id, *filter(None, known)))
+
+    def __repr__(self) -> str:
+        from hwcalc.text import clean
+
+        return f"<{type(self).__name__}: {clean(self.headline())}>"
+
+    def _repr_html_(self) -> str:
+        """The table of a notebook: what is known beside the layers."""
+        from hwcalc.answers import html_table
+
+        names = (
+            "id", "source", "location", "revision", "model_type", "architecture", "dtype", "max_position_embeddings", "hidden_size",
+            "vocab_size",
+        )  # fmt: skip
+        row = {name: getattr(self, name) for name in names}
+        return html_table(self.headline(), [row | {"parameters": None if self.parameters is None else self.parameters.total}])
+
     def definition(self, definition: Definition) -> Definition:
         """What a number that follows from this config is called, where ``definition`` is its name for a published config."""
         return Definition.ASSUMED if self.assumed else Definition(qualified(self.notes, definition))

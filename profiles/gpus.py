@@ -155,10 +155,10 @@ def gpu_aliases() -> Mapping[str, str]:
 
 
 def nearest(text: str, count: int = 3) -> tuple[str, ...]:
-    """Up to ``count`` ids that are similar to ``text``, best first.
+    """Up to ``count`` ids that are similar to ``text``, best first: those of which it has a whole word, then those that are spelled alike.
 
-    >>> nearest("h10")[0]
-    'h100-sxm5-80gb'
+    >>> nearest("h10")[0], nearest("macbook-m4")[0], nearest("M4 with 24 GB")
+    ('h100-sxm5-80gb', 'apple-m4', ('apple-m4-24gb', 'apple-m4-pro-24gb'))
     """
     from difflib import SequenceMatcher
 
@@ -172,7 +172,33 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
         score = SequenceMatcher(a=squashed, b=query, autojunk=False).ratio() + (0.5 if squashed.startswith(query) else 0)
         if score > max(0.6, best.get(gpu_id, 0)):
             best[gpu_id] = score
-    return tuple(sorted(best, key=lambda gpu_id: (-best[gpu_id], gpu_id))[:count])
+    spelled = sorted(best, key=lambda gpu_id: (-best[gpu_id], gpu_id))
+    return tuple(dict.fromkeys((*_named(text[:LONGEST_ID].lower()), *spelled)))[:count]
+
+
+_MAC: Final = re.compile(r"i?mac[a-z]*|apple|metal", re.ASCII)
+_CHIP: Final = re.compile(r"apple-m[0-9]{1,2}", re.ASCII)
+_SIZE: Final = re.compile(r"\b([1-9][0-9]{0,3}) ?gi?b\b", re.ASCII)
+
+
+def _named(text: str) -> tuple[str, ...]:
+    """The accelerators that a word of ``text`` names, the longest names first, and their larger forms; a Mac without its chip is any.
+
+    If some are sold with the size of memory that the text has, only these.
+    """
+    words = [word for word in re.split(r"[^a-z0-9]+", _SIZE.sub(" ", text)) if word]
+    runs = ["-".join(words[first:last]) for first in range(len(words)) for last in range(len(words), first, -1)]
+    found = {file[0].stem: len(run) for run in runs if (file := _resolve(run)) is not None}
+    ids = sorted(found, key=lambda gpu_id: -found[gpu_id])
+    if ids:
+        ids += [gpu_id for gpu_id in list_gpus() if gpu_id.startswith(f"{ids[0]}-") and gpu_id not in ids]
+    elif words and _MAC.fullmatch(words[0]):
+        ids = sorted((gpu_id for gpu_id in _paths() if _CHIP.fullmatch(gpu_id)), reverse=True)
+    size = _SIZE.search(text)
+    sized = (
+        [f"{gpu_id}-{size[1]}gb" for gpu_id in ids if int(size[1]) in _load(*_paths()[gpu_id]).memory_options_gb] if size else []
+    )
+    return tuple(sized or ids)
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +21,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Check",
     "CheckFile",
+    "Misnamed",
     "Required",
     "Unread",
     "open_check_file",
@@ -50,8 +51,20 @@ class Required:
 
 
 @frozen
+class Misnamed:
+    """The place of a name that is not known, and the error that says so. ``line`` and ``column`` may be those of a default."""
+
+    line: int
+    column: int
+    error: UsageError
+
+
+@frozen
 class Check:
-    """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports."""
+    """One check. ``model`` is as written, ``options`` are keyword arguments of a plan, ``required`` is in the order of the reports.
+
+    ``misnamed`` are its names of engines and hardware that are not known.
+    """
 
     name: str
     line: int
@@ -59,6 +72,7 @@ class Check:
     model: str
     options: Mapping[str, Any]
     required: tuple[Required, ...]
+    misnamed: tuple[Misnamed, ...] = ()
 
 
 @frozen
@@ -132,8 +146,9 @@ class _Reader:
         self.name = name
         self.faults: dict[str, CheckUsageError] = {}
         self.more: CheckUsageError | None = None
+        self.misnamed: dict[Misnamed, None] = {}
 
-    def error(self, node: Node, problem: str, hint: str = "") -> CheckUsageError:
+    def error(self, node: Node | Misnamed, problem: str, hint: str = "") -> CheckUsageError:
         message = f"{self.name}:{node.line}:{node.column}: {problem.rstrip('.')}."
         return CheckUsageError(message, hint=hint, line=node.line, column=node.column)
 
@@ -156,6 +171,10 @@ class _Reader:
     def raise_faults(self) -> None:
         """Raise the first fault, with the others behind it."""
         if self.faults:
+            # Alone they leave the other checks of the file as they are.
+            for name in self.misnamed:
+                with suppress(_EnoughError):
+                    self.add(self.error(name, printable(name.error.message), name.error.hint))
             first, *others = sorted(self.faults.values(), key=lambda fault: (fault.line, fault.column))
             first.others = (*others, *([self.more] if self.more else ()))
             raise first
@@ -217,7 +236,10 @@ class _Reader:
         # Whether the keys agree cannot be said if one was not read.
         if len(self.faults) == before:
             self.check_requirements(node, merged, required, demand_fit=_fit_is_open(own, defaults))
+        misnamed = tuple(_misnamed(merged, options))
+        self.misnamed |= dict.fromkeys(misnamed)
         return Check(
+            misnamed=misnamed,
             name=self.title(merged.get("name"), model, options, named, node),
             line=node.line,
             column=node.column,
@@ -233,11 +255,11 @@ class _Reader:
     def values(self, node: Node, merged: Mapping[str, Node]) -> tuple[str, dict[str, Any], dict[str, Any]]:
         """The model, the options and the requirements of a check. Each value that cannot be read is a fault."""
         model = ""
-        if "model" not in merged:
+        if "model" not in merged and not _mistyped("model", node):
             self.add(
                 self.error(node, "the check names no model", "Write model: org/name, or the path of a folder or config.json.")
             )
-        else:
+        elif "model" in merged:
             model = self.named("model", merged) or ""
         fields = {**OPTIONS, **REQUIREMENTS}
         read: dict[str, Any] = {}
@@ -328,6 +350,29 @@ def _fit_is_open(own: Mapping[str, Node], defaults: Mapping[str, Node]) -> bool:
     """Whether the check may demand that it fits: ``fits: null`` says that it does not."""
     fits = own.get("fits") or defaults.get("fits")
     return fits is None or fits.value is not None
+
+
+def _misnamed(merged: Mapping[str, Node], options: Mapping[str, Any]) -> Iterator[Misnamed]:
+    """The names of engines and hardware that are not known."""
+    from hwcalc.engines import find_engine
+    from hwcalc.hardware.named import LOCAL, gpu_named, instance_named
+
+    look_up: dict[str, Callable[[str], object]] = {
+        "engine": find_engine,
+        "gpu": lambda name: name.strip().lower() == LOCAL or gpu_named(name, "--gpu"),
+        "instance": lambda name: instance_named(name, "--instance"),
+    }
+    for key, find in look_up.items():
+        if key in options:
+            try:
+                find(options[key])
+            except UsageError as error:
+                yield Misnamed(line=merged[key].line, column=merged[key].column, error=error)
+
+
+def _mistyped(key: str, node: Node) -> bool:
+    """Whether an unknown key of the check is one that was probably meant for ``key``: one fault is told once."""
+    return any(_suggestion(other, _KEYS) == f"Did you mean {key}?" for other in node.keys or {} if other not in _KEYS)
 
 
 def _suggestion(key: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from hwcalc._version import __version__
 from hwcalc.check.baseline import Baseline, Growth, Subject, compare, mark_exact, parse_growth, read_baseline, setup_of
 from hwcalc.check.errors import CheckFileError, CheckUsageError
-from hwcalc.check.file import Check, CheckFile, Unread, open_check_file
+from hwcalc.check.file import Check, CheckFile, Misnamed, Unread, open_check_file
 from hwcalc.check.judge import judge
 from hwcalc.check.lock import lock_of, read_lock, write_lock
 from hwcalc.check.models import Models, key_of
@@ -89,7 +89,8 @@ def run_checks(files: Sequence[CheckFile | Unread], options: CheckOptions) -> Ch
             continue
         models, info = _models(file, options)
         infos.append(info)
-        planned += [_checked(file, check, models, options) for check in file.checks]
+        for check in file.checks:
+            planned += [_misnamed(file, check, fault) for fault in check.misnamed] or [_checked(file, check, models, options)]
     done = [check for check, _ in planned] if options.baselines is None else _compared(planned, options.baselines, options)
     return CheckDocument(
         schema_version=SCHEMA_VERSION,
@@ -159,10 +160,11 @@ def _option_draft(check: Check) -> str | None:
 
 
 def _unread(file: Unread, fault: CheckFileError | CheckUsageError) -> Checked:
-    """A fault of a file as a check that could not be made."""
+    """A fault of a file as a check that could not be made. Its name says where in the file it is."""
     path = printable(file.path)
+    name = "standard input" if path == "-" else path
     return Checked(
-        name="standard input" if path == "-" else path,
+        name=f"{name}:{fault.line}:{fault.column}" if isinstance(fault, CheckUsageError) else name,
         file=path,
         line=fault.line,
         column=fault.column,
@@ -183,8 +185,24 @@ def _failure(error: KvplanError) -> CheckFailure:
     return CheckFailure(code=error.exit_code, type=error.type, message=error.message, hint=error.hint)
 
 
+def _misnamed(file: CheckFile, check: Check, fault: Misnamed) -> tuple[Checked, None]:
+    """A check with a name that is not known, at the place of that name, which may be among the defaults."""
+    known = _unmade(file, check)
+    return Checked(**known | {"line": fault.line, "column": fault.column, "error": _failure(fault.error)}), None
+
+
 def _checked(file: CheckFile, check: Check, models: Models, options: CheckOptions) -> tuple[Checked, Subject | None]:
-    known: dict[str, Any] = {
+    known = _unmade(file, check)
+    try:
+        judged, subject = _judged(check, known["file"], models, options)
+        return Checked(**known | judged), subject
+    except KvplanError as error:
+        return Checked(**known | {"error": _failure(error)}), None
+
+
+def _unmade(file: CheckFile, check: Check) -> dict[str, Any]:
+    """What is known of a check before it is made."""
+    return {
         "name": check.name,
         "file": printable(file.path),
         "line": check.line,
@@ -200,11 +218,6 @@ def _checked(file: CheckFile, check: Check, models: Models, options: CheckOption
         "warnings": (),
         "notes": (),
     }
-    try:
-        judged, subject = _judged(check, known["file"], models, options)
-        return Checked(**known | judged), subject
-    except KvplanError as error:
-        return Checked(**known | {"error": _failure(error)}), None
 
 
 def _judged(check: Check, file: str, models: Models, options: CheckOptions) -> tuple[dict[str, Any], Subject]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from hwcalc.check.errors import CheckFileError
-from hwcalc.text import printable
+from hwcalc.text import operand, printable
 from hwcalc.yaml_tree import LARGEST_FILE, Node, TreeError, read_tree
 
 __all__ = ["parse_tree", "read_text"]
@@ -22,9 +23,11 @@ def read_text(path: str) -> str:
     try:
         data = _bytes(path, name)
     except FileNotFoundError as error:
-        raise CheckFileError(
-            f"there is no file {name}.", hint="Give a check file, or start with: kvplan check --example"
-        ) from error
+        beside = _beside(path)
+        hint = (
+            f"There is: kvplan check {operand(beside)}" if beside else "Give a check file, or start with: kvplan check --example"
+        )
+        raise CheckFileError(f"there is no file {name}.", hint=hint) from error
     except CheckFileError:
         raise
     except (OSError, ValueError) as error:
@@ -40,6 +43,16 @@ def read_text(path: str) -> str:
             hint="Save it as UTF-8.",
             line=data.count(b"\n", 0, error.start) + 1,
         ) from error
+
+
+def _beside(path: str) -> str:
+    """The file of the same name with another suffix, if there is one."""
+    file = Path(path)
+    for suffix in (".yaml", ".yml", ".json"):
+        with suppress(OSError, ValueError):
+            if file.suffix and file.with_suffix(suffix).is_file():
+                return str(file.with_suffix(suffix))
+    return ""
 
 
 def _bytes(path: str, name: str) -> bytes:

@@ -35,7 +35,8 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
 
     Every combination of what is given as a list.
 
-    The status is 1 if an accelerator is named and no variant is known to fit.
+    The status is 1 if an accelerator is named and no variant is known to fit. As in a sweep, a variant that cannot be planned is said and
+    does not change it; if none can be planned, the status is that of the first error.
     """
     from hwcalc.library.compare import compared
 
@@ -43,6 +44,9 @@ def run(*, models: Sequence[str] | None, **options: Any) -> Answer:
     with progress():
         comparison, notes = compared(models or (), given)
     remarks = () if view.quiet else tuple(note.message for note in notes)
+    failed = [variant.error for variant in comparison.variants if variant.error is not None]
+    if failed:
+        remarks = (*remarks, f"{len(failed):,} of {len(comparison.variants):,} could not be planned; the first: {failed[0]}")
     judged = [variant.fits for variant in comparison.variants if variant.gpu is not None or variant.fits is not None]
     status = 1 if judged and not any(judged) else 0
     if view.format == "json":

@@ -46,7 +46,7 @@ def run(*, model: str | None, only: list[str] | None = None, **options: Any) -> 
     from hwcalc.library.explain import explain
 
     view, given, parts = view_of(**options), given_options("explain", options), _parts(only)
-    with reading(model):
+    with reading(model, "explain"):
         explanation = explain(model, **given)
     explanation = explanation.only(parts) if parts else explanation
     planned = explanation.plan

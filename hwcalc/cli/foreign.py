@@ -109,12 +109,28 @@ FOREIGN: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Names in other programs (vLLM, SGLang, llama.cpp, TGI, TensorRT-LLM, LMDeploy, Ollama, calculators) -> what kvplan calls it."""
 
-NO_EFFECT: Final = (
-    "--host", "--port", "--served-model-name", "--trust-remote-code", "--api-server-count", "--uvicorn-log-level", "--seed",
-    "--disable-log-requests", "--tokenizer", "--tokenizer-mode", "--chat-template", "--enable-auto-tool-choice",
-    "--tool-call-parser", "--reasoning-parser", "--download-dir", "--threads", "-t", "--n-predict", "--temp", "--log-level",
+_WITHOUT_VALUE: Final = (
+    "--trust-remote-code", "--disable-log-requests", "--enable-log-requests", "--enable-log-outputs", "--disable-log-stats",
+    "--enable-auto-tool-choice", "--enable-reasoning", "--disable-uvicorn-access-log", "--disable-fastapi-docs",
+    "--disable-frontend-multiprocessing", "--enable-request-id-headers", "--enable-prompt-tokens-details", "--enable-force-include-usage",
+    "--enable-server-load-tracking", "--return-tokens-as-token-ids", "--allow-credentials", "--headless", "--enable-ssl-refresh",
+    "--use-tqdm-on-load",
 )  # fmt: skip
-"""Options of servers that change no bytes."""
+NO_EFFECT: Final[Mapping[str, str]] = {
+    **_same("", *_WITHOUT_VALUE, *(name.replace("--", "--no-", 1) for name in _WITHOUT_VALUE)),
+    **_same(
+        "1",
+        "--host", "--port", "--uds", "--root-path", "--api-server-count", "--uvicorn-log-level", "--seed", "--tokenizer", "--tokenizer-mode",
+        "--tokenizer-revision", "--chat-template", "--chat-template-content-format", "--response-role", "--tool-call-parser",
+        "--tool-parser-plugin", "--reasoning-parser", "--reasoning-parser-plugin", "--download-dir", "--config-format",
+        "--generation-config", "--override-generation-config", "--max-logprobs", "--allowed-origins", "--allowed-methods",
+        "--allowed-headers", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--scheduling-policy", "--stream-interval",
+        "--max-log-len", "--log-config-file", "--otlp-traces-endpoint", "--shutdown-timeout", "--data-parallel-address",
+        "--data-parallel-rpc-port", "--threads", "-t", "--n-predict", "--temp", "--log-level",
+    ),
+    **_same("+", "--served-model-name"),
+}  # fmt: skip
+"""Options of servers that change no bytes -> how many values follow: none, one, or ``+`` for one or more."""
 
 
 class Alias(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,7 +95,10 @@ def _chosen(words: str, notes: list[Note]) -> tuple[list[Gpu], bool, list[str]]:
     for alias, gpu_id in gpu_aliases().items():
         others.setdefault(gpu_id, []).append(alias)
     wanted = words.lower().split()
-    found = [gpu for gpu in everything if all(word in _haystack(gpu, others.get(gpu.id, [])) for word in wanted)]
+    texts = {gpu.id: _haystack(gpu, others.get(gpu.id, [])) for gpu in everything}
+    found = [gpu for gpu in everything if all(word in texts[gpu.id] for word in wanted)]
+    # Whole words come first: m4 is a chip, and a part of sxm4.
+    found.sort(key=lambda gpu: not set(wanted) <= set(re.findall(r"[a-z0-9]+", texts[gpu.id])))
     try:
         one = find_gpu(words)
     except UnknownGpuError:
@@ -176,7 +180,7 @@ def _one(info: GpuInfo, view: View) -> str:
     facts = [
         ("accelerator", info.id),
         ("name", info.name),
-        ("other names", ", ".join(info.aliases)),
+        ("other names", ", ".join(_other_names(info))),
         ("kind", ", ".join(filter(None, (info.vendor, info.category, str(info.released or ""))))),
         ("architecture", info.architecture or ""),
         ("compute capability", info.compute_capability or ""),
@@ -198,6 +202,13 @@ def _one(info: GpuInfo, view: View) -> str:
     ]
     rows = [fact for fact in facts if fact[1]]
     return listing(("", ""), rows, format_=view.format, color=view.color, width=view.width)
+
+
+def _other_names(info: GpuInfo) -> list[str]:
+    """The other names, and those of each size of memory."""
+    first = info.aliases[0] if info.aliases else info.id
+    sizes = info.memory_options_gb if len(info.memory_options_gb) > 1 else ()
+    return [*info.aliases, *(f"{first}-{size}gb" for size in sizes)]
 
 
 def _visible(info: GpuInfo) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from hwcalc.cli.foreign import Alias, aliases, meant
+from hwcalc.cli.foreign import NO_EFFECT, Alias, aliases, meant
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, refuse_command
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, shown
@@ -42,6 +42,7 @@ def with_command(words: Sequence[str]) -> list[str]:
         return words
     takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
     takes_value |= {flag for flag, alias in aliases(PLANNING).items() if not alias.value}
+    takes_value |= {flag for flag, values in NO_EFFECT.items() if values}
     skip = False
     for index, word in enumerate(words):
         if skip:
@@ -86,6 +87,9 @@ class _Line:
         """Option -> the name that it was given by."""
         self.knob = ""
         """The first flag of vLLM's that is an engine option."""
+        self.dropped: list[str] = []
+        """Flags of servers that change no bytes."""
+        self.takes_flags = any(option.name == "engine_options" for option in self.options)
         before = self.words[: self.words.index("--")] if "--" in self.words else self.words
         self.asks_help = bool(_HELP & set(before))
 
@@ -104,16 +108,32 @@ class _Line:
                 out.append(word)
                 continue
             flag, equals, value = word.partition("=")
-            alias = self.aliases.get(flag.replace("_", "-")) if flag not in self.own else None
-            if alias is None:
+            spelled = flag.replace("_", "-")
+            alias = self.aliases.get(spelled) if flag not in self.own else None
+            if self.takes_flags and flag not in self.own and spelled in NO_EFFECT:
+                self.drop(spelled, has_value=bool(equals))
+            elif alias is None:
                 out += self.own_words(word, flag, value if equals else None)
             elif alias.option.name == "ep":
                 experts = self.switch(flag, equals, alias)
             else:
                 out += self.foreign_words(flag, value if equals else None, alias)
+        if self.dropped:
+            names = ", ".join(dict.fromkeys(self.dropped))
+            self.remarks.append(f"Left out, because no byte that is planned depends on it: {names}.")
         if not self.asks_help:
             self.check_words()
         return [*self.expert_words(experts), *out]
+
+    def drop(self, flag: str, *, has_value: bool) -> None:
+        """Leave a flag out, with its values. Of several values, all up to the next flag, where the model stands before them."""
+        self.dropped.append(flag)
+        if has_value or not NO_EFFECT[flag]:
+            return
+        most = len(self.words) if NO_EFFECT[flag] == "+" and self.free else 1
+        while most and self.words and not self.words[0].startswith("--"):
+            self.words.pop(0)
+            most -= 1
 
     def own_words(self, word: str, flag: str, value: str | None) -> list[str]:
         """A word that begins an option of kvplan's own, with its value. Raises an error if there is none of that name."""

@@ -240,15 +240,22 @@ def say_unreachable(notes: Iterable[Note]) -> None:
 
 
 @contextmanager
-def reading(model: str | None) -> Iterator[None]:
-    """A block in which a model is read. It shows progress.
+def reading(model: str | None, command: str = "") -> Iterator[None]:
+    """A block in which a model is read. It shows progress. A hint without a model names the ``command``.
 
     A word that is no model but resembles a command raises :class:`~hwcalc.errors.UsageError`, before any network is asked.
     """
     if model and command_meant(model):
         refuse_command(model)
-    with progress():
-        yield
+    try:
+        with progress():
+            yield
+    except UsageError as error:
+        if model is None and command:
+            error.hint = error.hint.replace("kvplan MODEL", f"kvplan {command} MODEL").replace(
+                "kvplan --", f"kvplan {command} --"
+            )
+        raise
 
 
 def progress() -> AbstractContextManager[None]:

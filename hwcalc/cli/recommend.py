@@ -45,7 +45,7 @@ _CHOICE: Final = (
         "instances",
         ("--instances",),
         "CLOUD",
-        "Cloud instances instead of accelerators: aws, gcp, azure, ... or all.",
+        "Cloud instances instead of accelerators: aws, gcp, azure, ..., all, or how their names begin: p5.",
         complete="clouds",
         group="hardware",
     ),
@@ -83,7 +83,7 @@ def run(*, model: str | None, **options: Any) -> Answer:
 
     view, given = view_of(**options), given_options("recommend", options)
     own = {name: options[name] for name in (option.name for option in _CHOICE) if options[name] is not None}
-    with reading(model):
+    with reading(model, "recommend"):
         result = recommend(model, **own, **given)
     return _answer(result, view)
 

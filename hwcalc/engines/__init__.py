@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from importlib import import_module
+from typing import Final
 
 from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
@@ -19,6 +21,13 @@ ENGINES: dict[str, tuple[str, str]] = {
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
 
+_OF_GGUF: Final = frozenset(
+    {"llamacpp", "llama", "llamacpppython", "llamaserver", "ollama", "lmstudio", "koboldcpp", "ggml", "gguf"}
+)
+"""Programs that run GGUF files, by the letters of their names."""
+_GGUF: Final = "There is no engine of that name yet. Its formats have the bytes that they have everywhere: --weights q4_k_m with the reference engine."
+
+
 @lru_cache(maxsize=16)
 def _load(name: str) -> Engine:
     module, attribute = ENGINES[name]
@@ -30,8 +39,11 @@ def find_engine(spelling: str) -> tuple[Engine, str | None]:
     """The engine that ``transformers`` or ``transformers@5.14`` names, and the requested version."""
     name, at, version = spelling.strip().lower().partition("@")
     if name not in ENGINES:
+        known = f"Known: {', '.join(ENGINES)}. See: kvplan engines"
         raise UnknownNameError(
-            f"--engine {shown(name, 40)} is not known.", option="engine", hint=f"Known: {', '.join(ENGINES)}. See: kvplan engines"
+            f"--engine {shown(name, 40)} is not known.",
+            option="engine",
+            hint=f"{_GGUF} {known}" if re.sub(r"[^a-z]", "", name) in _OF_GGUF else known,
         )
     if at and not version:
         raise UnknownNameError(

@@ -51,7 +51,7 @@ def instance_candidates(
     categories: Sequence[str] = (),
     notes: list[Note],
 ) -> tuple[Candidate, ...]:
-    """The instances of one cloud or of all clouds, filtered by accelerator (``names``), vendor and category.
+    """The instances of one cloud, of all clouds, or whose names begin so (``p5``), filtered by accelerator (``names``), vendor and category.
 
     Errors and broken files are treated as in :func:`gpu_candidates`.
     """
@@ -60,21 +60,36 @@ def instance_candidates(
     from hwcalc.profiles.instances import list_instances
 
     known = list_instances()
-    clouds = sorted({name.partition("/")[0] for name in known})
-    cloud_name = cloud.strip().lower()
-    if cloud_name != EVERY and cloud_name not in clouds:
-        raise UsageError(f"--instances {shown(cloud, 40)} is no known cloud.", hint=f"Known: {EVERY}, {', '.join(clouds)}.")
+    wanted = _instances_named(cloud, known)
     allowed = {load_gpu(name, []).id for name in names}
     candidates = []
-    for name in known:
-        if cloud_name not in (EVERY, name.partition("/")[0]):
-            continue
+    for name in wanted:
         with leaving_out(notes):
             instance = instance_named(name)
             if not allowed or instance.accelerator in allowed:
                 device = instance_device(instance)
                 candidates.append(Candidate(name=name, gpu=device, instance=name, count=instance.count))
     return _chosen(tuple(candidates), vendors, categories)
+
+
+def _instances_named(cloud: str, known: Sequence[str]) -> Sequence[str]:
+    """The instances of a cloud, or of all; else those whose name begins with the word, first those in which the word ends there."""
+    word = cloud.strip().lower()
+    clouds = sorted({name.partition("/")[0] for name in known})
+    if word == EVERY:
+        return known
+    if word in clouds:
+        return [name for name in known if name.partition("/")[0] == word]
+    begun = [
+        name for name in known if word and name.removeprefix("" if "/" in word else name.partition("/")[0] + "/").startswith(word)
+    ]
+    whole = [name for name in begun if not name[name.index(word) + len(word) :][:1].isalnum()]
+    if not begun:
+        raise UsageError(
+            f"--instances {shown(cloud, 40)} is no known cloud, nor the beginning of an instance's name.",
+            hint=f"Known: {EVERY}, {', '.join(clouds)}. See: kvplan instances",
+        )
+    return whole or begun
 
 
 def _named(name: str, notes: list[Note]) -> Candidate:

@@ -45,14 +45,18 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
         with profile_errors():
             gpu = local_gpu(notes)
     else:
-        from hwcalc.profiles.gpus import other_forms
+        from hwcalc.profiles.gpus import other_forms, with_memory
 
-        gpu = gpu_named(name, "--gpu")
-        if others := other_forms(name, gpu.id):
+        found = gpu_named(name, "--gpu")
+        gpu, others = found, other_forms(name, found.id)
+        if len(found.memory_options_gb) > 1 and found.memory_marketing_gb is not None:
+            # A name with its size and one without are the same accelerator in every table.
+            gpu = with_memory(found, found.memory_marketing_gb)
+        if others:
             notes.append(
                 Note(code="gpu-name", message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.")
             )
-        notes += _assumed_memory(name, gpu)
+        notes += _assumed_memory(name, found)
     _remarks(gpu, notes)
     return gpu
 
@@ -74,7 +78,8 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
             return find_gpu(name)
     except UnknownGpuError as error:
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
-        raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus") from error
+        macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
+        raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:

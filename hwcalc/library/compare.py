@@ -84,7 +84,8 @@ class Comparison(Answer):
         return f"{len(self.variants):,} plans{by}"
 
     def records(self) -> list[dict[str, Any]]:
-        return [document_of(variant) for variant in self.variants]
+        """One row for each variant. As in all rows, ``fits`` is the verdict's word; in the document it is true or false."""
+        return [document_of(variant) | {"fits": document_of(variant.verdict)} for variant in self.variants]
 
     __repr__ = Answer.__repr__
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import field, frozen
-from hwcalc.planner.options import DIMENSIONS, OPTIONS, options_of
-from hwcalc.text import shown
+from hwcalc.planner.options import DIMENSIONS, OPTIONS, PlanOption, options_of
+from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -89,12 +89,22 @@ def read_options(given: Mapping[str, Any]) -> Asked:
     Raises :class:`~hwcalc.errors.UsageError` for the first wrong value, in the order of :data:`OPTIONS`.
     """
     values = {
-        row.name: row.read(given[row.name])
+        row.name: row.read(_no_list(row, given[row.name]))
         for row in OPTIONS
         if row.name in given and (given[row.name] is not None or row.default is not None)
     }
     access = Access(**{name: values.pop(name) for name in ("offline", "token", "endpoint") if name in values})
     return Asked(given=frozenset(values), access=access, **values)
+
+
+def _no_list(row: PlanOption, value: Any) -> Any:
+    """The value of an option that takes one. Raises an error for a list of words, which names a command that takes one."""
+    if row.lists and row.type == "text" and isinstance(value, str) and "," in value.strip(", "):
+        raise UsageError(
+            f"--{row.name} {shown(value, 60)} is a list, and one is taken here.",
+            hint=f"Several side by side: kvplan {row.lists[0]} MODEL --{row.name} {brief(value, 60)}",
+        )
+    return value
 
 
 def take_options(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], Asked]:

@@ -73,7 +73,7 @@ class Recommendation(Answer):
 
     ``considered`` kinds of hardware: ``refused`` the engine does not run on, ``unknown`` have no known memory, ``too_small`` do not hold
     the sequences with up to ``max_gpus``, ``one_at_a_time`` of those because they are machines that cannot be linked, or only a few of
-    them. ``unsure_left_out`` fit by the expected value only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes
+    them, and ``could_be_more`` of those because of ``max_gpus``. ``unsure_left_out`` fit by the expected value only. ``more`` offers are beyond the limit. Where nothing does, ``nearest`` comes
     closest, and ``message`` and ``suggestions`` are its plan's.
     """
 
@@ -94,6 +94,7 @@ class Recommendation(Answer):
     unknown: int
     too_small: int
     one_at_a_time: int
+    could_be_more: int
     unsure_left_out: int
     offers: tuple[Offer, ...]
     more: int

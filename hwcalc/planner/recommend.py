@@ -102,6 +102,7 @@ def recommend_model(
         unknown=search.unknown,
         too_small=search.too_small,
         one_at_a_time=search.alone,
+        could_be_more=search.limited,
         unsure_left_out=len(matches) - len(sure),
         offers=tuple(_offer(match, plan, common) for match, plan in plans),
         more=len(kept) - len(plans),
@@ -128,7 +129,7 @@ class _Search:
 
     def __init__(self, opened: Opened, wishes: Wishes) -> None:
         self.opened, self.most, self.any_layout = opened, wishes.max_gpus, wishes.any_layout
-        self.refused = self.unknown = self.too_small = self.alone = 0
+        self.refused = self.unknown = self.too_small = self.alone = self.limited = 0
         self.message = ""
         self._seen: dict[tuple[object, ...], list[solve.Found]] = {}
 
@@ -143,6 +144,7 @@ class _Search:
             if not found:
                 self.too_small += 1
                 self.alone += candidate.instance is None and candidate.gpu.whole_machine
+                self.limited += self._limited(candidate)
             for one in found:
                 layout = one.layout
                 yield _Match(candidate=candidate, layout=layout, certain=one.certain, total_bytes=total * layout.gpus)
@@ -188,6 +190,12 @@ class _Search:
             return (candidate.count,) if candidate.count <= self.most else ()
         most = min(self.most, gpu.node) if gpu.whole_machine else self.most
         return counts(most, gpu.node, any_layout=self.any_layout)
+
+    def _limited(self, candidate: Candidate) -> bool:
+        """Whether the candidate could have more GPUs than are wished."""
+        if candidate.count is not None:
+            return candidate.count > self.most
+        return not candidate.gpu.whole_machine or candidate.gpu.node > self.most
 
     def _at_least(self, opened: Opened) -> int:
         """A lower bound on the number of GPUs: they must have memory for one copy of the weights and the cache."""
@@ -275,12 +283,16 @@ def _replan(model: ModelSpec, match: _Match, options: dict[str, Any], *, advise:
     return plan_model(model, advise=advise, **options, **hardware, **vars(layout))
 
 
+_OF_POOL: Final = frozenset({"per-replica"})
+"""Codes of notes about the pool, which an offer does not have."""
+
+
 def _common(plans: Sequence[Plan]) -> tuple[Note, ...]:
     """The notes that all plans share."""
     if not plans:
         return ()
     shared = set.intersection(*({(note.code, note.message) for note in plan.notes} for plan in plans))
-    return tuple(note for note in plans[0].notes if (note.code, note.message) in shared)
+    return tuple(note for note in plans[0].notes if (note.code, note.message) in shared and note.code not in _OF_POOL)
 
 
 def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
@@ -307,5 +319,5 @@ def _offer(match: _Match, plan: Plan, common: Sequence[Note]) -> Offer:
         decode_tokens_per_s_bound=None if speed is None else speed.decode_tokens_per_s_bound,
         prefill_s_bound=None if speed is None else speed.prefill_s_bound,
         bound_by=None if speed is None else speed.bound_by,
-        notes=tuple(note for note in plan.notes if note not in common),
+        notes=tuple(note for note in plan.notes if note not in common and note.code not in _OF_POOL),
     )

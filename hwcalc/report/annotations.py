@@ -23,7 +23,7 @@ def check_annotations(document: CheckDocument) -> str:
 
 
 def _annotation(check: Checked) -> str:
-    lines = [in_full(item) for item in what_is_wrong(check)]
+    lines = [in_full(item, check) for item in what_is_wrong(check)]
     return _command("warning" if check.status == "warning" else "error", check, [*lines, *reason(check).splitlines()])
 
 

@@ -52,7 +52,8 @@ def reason(check: Checked) -> str:
     hint = check.error.hint
     if len(hint) > _LONGEST_HINT:
         hint = hint[: hint.rfind(" ", 0, _LONGEST_HINT)].rstrip(",") + " ..."
-    return f"{check.error.message}\n{hint}".strip()
+    # The fault of a file has its place in its name.
+    return f"{check.error.message.removeprefix(f'{check.name}: ')}\n{hint}".strip()
 
 
 def what_is_wrong(check: Checked) -> Iterator[Judged]:
@@ -62,9 +63,12 @@ def what_is_wrong(check: Checked) -> Iterator[Judged]:
             yield item
 
 
-def in_full(item: Judged) -> str:
+def in_full(item: Judged, check: Checked) -> str:
     """A requirement and its outcome. A verdict is printed without its name, so that "probably fits" does not stand behind "fits"."""
-    return item.message if item.name == "fits" else f"{item.name}: {item.message}"
+    text = item.message if item.name == "fits" else f"{item.name}: {item.message}"
+    # Without --strict a check does not fail where all requirements hold.
+    strict = check.status == "fail" and not item.certain and all(one.holds for one in check.requirements)
+    return f"{text}; --strict wants it sure" if strict else text
 
 
 def summary_line(document: CheckDocument) -> str:
@@ -96,14 +100,14 @@ def check_table(document: CheckDocument, *, color: bool = False, width: int = PI
             f"{clean(cut(check.name, LONGEST_WORD))}  {head}".rstrip(), width, _colored(word, check.status, color=color), 0
         )
         for item in what_is_wrong(check):
-            lines += _wrapped(clean(in_full(item)), width, " " * _INDENT, 2)
+            lines += _wrapped(clean(in_full(item, check)), width, " " * _INDENT, 2)
         for line in reason(check).splitlines():
             lines += _wrapped(clean(line), width, " " * _INDENT, 2)
         for note in check.warnings:
             lines += _wrapped(f"warning: {clean(note.message)}", width, " " * _INDENT, 2)
         for said in _assumed(check, quiet=quiet):
             lines += _wrapped(f"note: {clean(said)}", width, " " * _INDENT, 2)
-        if check.status != "pass":
+        if check.status != "pass" and not check.name.startswith(f"{place(check)}:"):
             lines += _wrapped(f"at {clean(cut(place(check), LONGEST_WORD))}", width, " " * _INDENT, 2)
     notes = [] if quiet else [note.message for info in document.files for note in info.notes]
     lines += [line for note in notes for line in _wrapped(clean(note), width, "note   ", 0)]
@@ -156,8 +160,8 @@ def check_markdown(document: CheckDocument, *, quiet: bool = False) -> str:
             headline(check).removeprefix("" if check.verdict is None else f"{check.verdict.text}: "),
             "; ".join(
                 [
-                    *(in_full(item) for item in what_is_wrong(check)),
-                    *([check.error.message] if check.error else []),
+                    *(in_full(item, check) for item in what_is_wrong(check)),
+                    *([check.error.message.removeprefix(f"{check.name}: ")] if check.error else []),
                     *(f"warning: {note.message}" for note in check.warnings),
                     *(f"note: {said}" for said in _assumed(check, quiet=quiet)),
                 ]

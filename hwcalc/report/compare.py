@@ -21,7 +21,7 @@ _UNKNOWN = "unknown"
 def comparison_csv(comparison: Comparison) -> str:
     """One row for each variant with all fields. An empty cell is unknown or was not planned."""
     names = [field.name for field in fields(Variant)]
-    return csv_text(names, ([getattr(variant, name) for name in names] for variant in comparison.variants))
+    return csv_text(names, ([row[name] for name in names] for row in comparison.records()))
 
 
 def comparison_text(comparison: Comparison, *, format_: str, color: bool = False, width: int = PIPED_WIDTH) -> str:

@@ -50,7 +50,7 @@ def _suite(path: str, checks: list[Checked]) -> Iterable[str]:
 
 def _case(suite: str, check: Checked) -> Iterable[str]:
     yield f"    <testcase{_attributes(classname=suite, name=check.name, time=0)}>"
-    wrong = [in_full(item) for item in what_is_wrong(check)]
+    wrong = [in_full(item, check) for item in what_is_wrong(check)]
     if check.status == "fail":
         failed = [item.name for item in what_is_wrong(check) if not item.holds] or [item.name for item in what_is_wrong(check)]
         yield _element("failure", _lines(*wrong, place(check)), message=wrong[0], type=failed[0])

@@ -21,10 +21,23 @@ _CSV_COLUMNS = (
     "needed_high_bytes", "headroom_bytes", "max_batch", "max_seq", "decode_tokens_per_s_bound", "bound_by", "prefill_s_bound",
 )  # fmt: skip
 
-_LEAST_PERCENT: Final = 999
 _MOST_GIB: Final = 10**6
 """Larger numbers are cut, so that they leave room for the other columns; the reason below the table has the exact bytes."""
-_MEANING = "GiB of the fullest GPU; max batch and max seq at the planned length and number; max tok/s is a bound that no engine is faster than."
+_MEANINGS: Final = {
+    "GiB used": "GiB of the fullest GPU",
+    "max batch": "max batch at the planned length",
+    "max seq": "max seq at the planned batch",
+    "max tok/s": "max tok/s is a bound that no engine is faster than",
+}
+_ORDERS: Final = {
+    "memory": "least memory of all GPUs together first",
+    "gpus": "fewest GPUs first",
+    "speed": "most tokens per second first",
+    "headroom": "most of a GPU free first",
+}
+_ALSO: Final = "and N more: instances of the cloud with the same accelerator, as many of them or more; --all lists each"
+_EXPENDABLE: Final = ("max tok/s", "free", "max seq", "layout")
+"""Columns that are left out where the terminal is too narrow, in this order."""
 
 
 def recommendation_csv(recommendation: Recommendation) -> str:
@@ -48,7 +61,11 @@ def recommendation_text(
         blocks += _nothing(recommendation, format_=format_, color=color, width=width)
     lines = [f"{recommendation.more:,} more: --limit 0"] if recommendation.more else []
     if not quiet:
-        lines += [_MEANING, *left_out(recommendation), *(note.message for note in recommendation.notes)]
+        lines += [
+            _meaning(recommendation, format_, width),
+            *left_out(recommendation),
+            *(note.message for note in recommendation.notes),
+        ]
     if lines:
         blocks.append(_lines(lines, format_, width))
     return "\n".join(blocks)
@@ -69,13 +86,11 @@ def left_out(recommendation: Recommendation) -> list[str]:
     """What is not listed, and why."""
     out = []
     if recommendation.too_small and recommendation.offers:
-        larger = (
-            ""
-            if recommendation.max_gpus >= LARGEST_MOST
-            else f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}"
+        more = recommendation.could_be_more and recommendation.max_gpus < LARGEST_MOST
+        larger = f"; more: --max-gpus {min(2 * recommendation.max_gpus, LARGEST_MOST)}" if more else ""
+        out.append(
+            f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it{_up_to(recommendation)}{larger}."
         )
-        up_to = plural(recommendation.max_gpus, "GPU")
-        out.append(f"{recommendation.too_small:,} of {recommendation.considered:,} do not hold it with up to {up_to}{larger}.")
     if recommendation.one_at_a_time:
         out.append(
             f"{recommendation.one_at_a_time:,} of those are machines by themselves, such as laptops and Macs, which are not joined."
@@ -87,6 +102,12 @@ def left_out(recommendation: Recommendation) -> list[str]:
     if recommendation.unsure_left_out:
         out.append(f"{recommendation.unsure_left_out:,} that probably fit left out (--strict).")
     return out
+
+
+def _up_to(recommendation: Recommendation) -> str:
+    """With how many GPUs; nothing where machines cannot be joined anyway."""
+    joined = recommendation.one_at_a_time < recommendation.too_small
+    return f" with up to {plural(recommendation.max_gpus, 'GPU')}" if joined else ""
 
 
 def layout_words(offer: Offer) -> str:
@@ -112,12 +133,44 @@ def _asked(recommendation: Recommendation) -> str:
 
 
 def _table(offers: Sequence[Offer], *, format_: str, color: bool, width: int) -> str:
+    header, rows = _columns(offers, format_, width)
+    right = [place for place, title in enumerate(header) if title not in _WORDS]
+    return listing(header, rows, format_=format_, right=right, color=color, width=width)
+
+
+_WORDS: Final = ("instance", "accelerator", "GPUs", "layout")
+"""The columns of words; all others are numbers."""
+
+
+def _columns(offers: Sequence[Offer], format_: str, width: int) -> tuple[list[str], list[list[str]]]:
+    """The header and the rows, without the columns for which a terminal has no room."""
     instances = any(offer.instance is not None for offer in offers)
     clouds = {offer.instance.partition("/")[0] for offer in offers if offer.instance is not None}
     header = ["instance" if instances else "accelerator", "GPUs", "layout", "GiB used", "of", "free", "max batch"]
     header += [*([] if instances else ["max seq"]), "max tok/s"]
     rows = [_row(offer, one_cloud=len(clouds) == 1) for offer in offers]
-    return listing(header, rows, format_=format_, right=range(3, len(header)), color=color, width=width)
+    for title in _EXPENDABLE:
+        if format_ != "table" or _width([header, *rows]) <= width:
+            break
+        if title in header:
+            place = header.index(title)
+            header, *rows = ([*line[:place], *line[place + 1 :]] for line in (header, *rows))
+    return header, rows
+
+
+def _width(lines: Sequence[Sequence[str]]) -> int:
+    """Characters of a line, with two blanks between columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2
+
+
+def _meaning(recommendation: Recommendation, format_: str, width: int) -> str:
+    """What the columns say, and the order of the rows."""
+    offers = recommendation.offers or ([] if recommendation.nearest is None else [recommendation.nearest])
+    titles = _columns(offers, format_, width)[0] if offers else []
+    said = [said for title, said in _MEANINGS.items() if title in titles]
+    said += [_ALSO] if any(offer.also for offer in offers) else []
+    said += [_ORDERS[recommendation.sort]] if len(offers) > 1 else []
+    return f"{'; '.join(said)}."
 
 
 def _row(offer: Offer, *, one_cloud: bool) -> list[str]:
@@ -136,10 +189,10 @@ def _row(offer: Offer, *, one_cloud: bool) -> list[str]:
 
 
 def _instance(offer: Offer, *, one_cloud: bool) -> str:
-    """The instance, without its cloud where all are of one, and how many larger ones it stands for."""
+    """The instance, without its cloud where all are of one, and how many others it stands for."""
     name = str(offer.instance)
-    larger = f" and {len(offer.also):,} larger" if offer.also else ""
-    return f"{name.partition('/')[2] if one_cloud else name}{larger}"
+    more = f" and {len(offer.also):,} more" if offer.also else ""
+    return f"{name.partition('/')[2] if one_cloud else name}{more}"
 
 
 def _used(offer: Offer) -> str:
@@ -149,12 +202,8 @@ def _used(offer: Offer) -> str:
 
 
 def _headroom(offer: Offer) -> str:
-    """Free memory as a share of what may be used. Very large deficits are cut to ``<-999 %``."""
-    if -offer.headroom_bytes * 100 > _LEAST_PERCENT * offer.usable_bytes:
-        return f"<-{_LEAST_PERCENT} %"
-    if offer.headroom_bytes >= 0:
-        return percent(offer.headroom_bytes, offer.usable_bytes)
-    return f"-{percent(-offer.headroom_bytes, offer.usable_bytes)}"
+    """Free memory as a share of what may be used. How much is missing is said below the table."""
+    return "none" if offer.headroom_bytes < 0 else percent(offer.headroom_bytes, offer.usable_bytes)
 
 
 def _gib(size: int) -> str:
@@ -167,7 +216,8 @@ def _rate(tokens: float | None) -> str:
 
 def _nothing(recommendation: Recommendation, *, format_: str, color: bool, width: int) -> list[str]:
     """What to show if nothing fits: the nearest hardware, and what would help."""
-    of = f"{plural(recommendation.considered, 'candidate')} with up to {plural(recommendation.max_gpus, 'GPU')} each"
+    up_to = _up_to(recommendation)
+    of = f"{plural(recommendation.considered, 'candidate')}{up_to}{' each' if up_to else ''}"
     sure = " for certain" if recommendation.unsure_left_out else ""
     out = [f"Nothing holds it{sure}: {of}.\n"]
     if recommendation.nearest is not None:

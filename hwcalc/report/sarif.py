@@ -62,7 +62,9 @@ def check_sarif(document: CheckDocument) -> str:
 
 
 def _results(check: Checked, *, strict: bool) -> list[dict[str, Any]]:
-    results = [_result(check, item.name, in_full(item), level=_level(item, strict=strict)) for item in what_is_wrong(check)]
+    results = [
+        _result(check, item.name, in_full(item, check), level=_level(item, strict=strict)) for item in what_is_wrong(check)
+    ]
     if check.error is not None:
         results.append(_result(check, "error", reason(check).replace("\n", " "), level="error"))
     return results

@@ -58,6 +58,9 @@ def resolve(
         raise _not_a_model(text)
     if not isinstance(model, str):
         return _without_revision(from_path(Path(text), weights=weights), revision)
+    if not os.path.lexists(text):
+        # Blanks come along where a name is copied.
+        text = text.strip() or text
     if text == "-":
         return _without_revision(from_standard_input(), revision)
     path = Path(os.path.expanduser(text))
@@ -143,7 +146,7 @@ def _ask(wanted: Wanted, folder: Absent | None, *, refresh: bool) -> RawModel:
             wanted = replace(wanted, offline=True)
     for miss in absent:
         if miss.error is not None:
-            raise _with_guess(_with_way_out(miss.error, wanted), wanted)
+            raise _unknown_here(_with_way_out(miss.error, wanted), wanted)
     raise _not_found(wanted, absent)
 
 
@@ -161,9 +164,18 @@ def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
 
 def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:
     """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first."""
-    guess = _guess(wanted.id)
-    if guess and wanted.id not in guess:
-        error.hint = f"{guess} {error.hint}".rstrip()
+    near = _near(wanted.id)
+    if near and wanted.id not in near:
+        error.hint = f"{_guessed(near)} {error.hint}".rstrip()
+    return error
+
+
+def _unknown_here(error: KvplanError, wanted: Wanted) -> KvplanError:
+    """An error of the network. If names like this one are known, the name is probably wrong, and that stands first."""
+    before = error.hint
+    error = _with_guess(error, wanted)
+    if error.hint != before:
+        error.message = f"{shown(wanted.id)} is not known here, and {error.message}"
     return error
 
 
@@ -210,8 +222,15 @@ def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
 
 
 def _guess(text: str) -> str:
+    return _guessed(_near(text))
+
+
+def _guessed(near: list[str]) -> str:
+    return f"Did you mean {' or '.join(near)}?" if near else ""
+
+
+def _near(text: str) -> list[str]:
     from hwcalc.sources.listing import known_ids
     from hwcalc.sources.nearest import nearest
 
-    near = [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]
-    return f"Did you mean {' or '.join(near)}?" if near else ""
+    return [model_id for model_id in nearest(text, known_ids()) if is_model_id(model_id)]

@@ -10,6 +10,7 @@ from hwcalc.profiles.catalog import find_entry
 from hwcalc.sources.built_in import profile_errors
 from hwcalc.sources.hf_cache import cached_config
 from hwcalc.sources.listing import known_ids
+from hwcalc.sources.nearest import name_parts
 from hwcalc.text import shown
 
 __all__ = ["matching", "meant"]
@@ -39,25 +40,40 @@ def matching(text: str, ids: Iterable[str]) -> tuple[str, ...]:
 def meant(text: str) -> tuple[str, str] | None:
     """The model of this machine's that ``text`` means, and what to say about it; ``None`` if there is none, or if the id is known.
 
-    Several models are one answer if the catalog has the same facts about all of them. Otherwise the name is ambiguous: raises
+    The beginning of a name counts only if it has a number, and if no other name begins with the same words and numbers: ``qwen`` is a
+    family. Several models are one answer if the catalog has the same facts about all of them. Otherwise the name is ambiguous: raises
     :class:`~hwcalc.errors.ModelNotFoundError`, because a guess would be the plan of another model.
     """
-    ids = [model_id for model_id in matching(text, known_ids()) if _described(model_id)]
+    known = known_ids()
+    ids = [model_id for model_id in matching(text, known) if _described(model_id)]
     if not ids or text in ids:
         return None
-    if len(ids) == 1:
+    whole = any(text.lower() in (model_id.lower(), model_id.lower().rpartition("/")[2]) for model_id in ids)
+    family = ids if whole else _family(text, ids, known)
+    clear = whole or (len(family) == len(ids) and any(letter.isdigit() for letter in text))
+    if clear and len(ids) == 1:
         return ids[0], f"{shown(text)} is not an id: {ids[0]} is taken."
-    if facts := _same_facts(ids):
+    if clear and (facts := _same_facts(ids)):
         # A copy of the published config needs no note about itself.
         first = next(
             (model_id for model_id, entry in facts.items() if str(entry.get("fidelity")).startswith("published")), ids[0]
         )
         others = _listed([model_id for model_id in ids if model_id != first], "and")
         return first, f"{shown(text)} is not an id: {first} is taken; the plan of {others} would be the same."
-    hint = f"Did you mean {_listed(ids, 'or')}?"
-    if len(ids) > _LISTED:
+    hint = f"Did you mean {_listed(family, 'or')}?"
+    if len(family) > _LISTED:
         hint += f" All of them: kvplan models {text}"
-    raise ModelNotFoundError(f"{shown(text)} is not an id, and may mean {len(ids):,} models.", hint=hint)
+    many = f"may mean {len(family):,} models" if len(family) > 1 else "is only the beginning of one"
+    raise ModelNotFoundError(f"{shown(text)} is not an id, and {many}.", hint=hint)
+
+
+def _family(text: str, ids: list[str], known: Iterable[str]) -> list[str]:
+    """All models whose name begins with the same words and numbers, those of ``ids`` first."""
+    parts = name_parts(text)
+    others = [
+        model_id for model_id in known if model_id not in ids and name_parts(model_id.rpartition("/")[2])[: len(parts)] == parts
+    ]
+    return [*ids, *(model_id for model_id in others if _described(model_id))]
 
 
 def _described(model_id: str) -> bool:

@@ -1,52 +1,94 @@
-"""Find similar ids for a mistyped one."""
+"""Find similar ids for a mistyped one, by the words and numbers of which names consist."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-__all__ = ["nearest"]
+__all__ = ["name_parts", "nearest"]
 
 _LONGEST = 200
 _SIMILAR = 0.72
+_PARTS: Final = re.compile(r"(?:nvfp|mxfp|fp|bf|int)[0-9]+|[a-z]+|[0-9]+")
+
+
+def name_parts(name: str) -> tuple[str, ...]:
+    """The words and numbers of a name. Capitals and hyphens do not matter, nor whether a number touches its word;
+    the name of a format is one word.
+
+    >>> name_parts("gemma3-27b") == name_parts("Gemma-3-27B"), name_parts("Llama-3.1-8B")
+    (True, ('llama', '3', '1', '8', 'b'))
+    """
+    return tuple(_PARTS.findall(name.lower()))
 
 
 def nearest(text: str, ids: Iterable[str], count: int = 3) -> tuple[str, ...]:
     """Up to ``count`` of ``ids`` that are similar to ``text``, best first.
 
-    If some ids differ only in capitals, only these are returned; if not, and some have the same name in another org, only those.
-    Otherwise names that begin or end with the text come first, and then the most similar ones.
+    If some ids differ only in capitals, only these are returned; if not, and some have the same name in another org, only those; then those
+    that have all numbers of the text and at most one word less. Otherwise the most similar spellings.
 
-    >>> known = ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "openai/gpt-oss-20b"]
-    >>> nearest("llama-3.1-8b", known), nearest("llama-3.1-7b", known)
-    (('meta-llama/Llama-3.1-8B',), ('meta-llama/Llama-3.1-70B', 'meta-llama/Llama-3.1-8B'))
+    >>> known = ["meta-llama/Llama-3.1-8B", "meta-llama/Llama-3.1-70B", "huggyllama/llama-7b", "openai/gpt-oss-20b"]
+    >>> nearest("llama-3.1-8b", known), nearest("llama-3.1-7b", known), nearest("llama 70b", known)
+    (('meta-llama/Llama-3.1-8B',), ('meta-llama/Llama-3.1-70B', 'meta-llama/Llama-3.1-8B', 'huggyllama/llama-7b'), ('meta-llama/Llama-3.1-70B',))
     """
-    from difflib import SequenceMatcher
-
     query = text[:_LONGEST].lower().strip("/ ")
-    name = query.rpartition("/")[2]
+    org, _, name = query.rpartition("/")
     if not name:
         return ()
+    parts, known = name_parts(name), tuple(ids)
+    ranked: list[tuple[int, tuple[int, ...], str]] = []
+    for model_id in known:
+        low = model_id.lower()
+        its_org, _, short = low.rpartition("/")
+        if low == query:
+            ranked.append((0, (), model_id))
+        elif short == name:
+            ranked.append((1, (), model_id))
+        elif (distance := _distance(parts, name_parts(short), elsewhere=bool(org) and org != its_org)) is not None:
+            ranked.append((2, distance, model_id))
+    if not ranked:
+        return _similar(query, name, known)[:count]
+    ranked.sort()
+    return tuple(model_id for rank, _, model_id in ranked if rank == ranked[0][0])[:count]
+
+
+def _distance(asked: Sequence[str], parts: Sequence[str], *, elsewhere: bool) -> tuple[int, ...] | None:
+    """How far a name is from what was asked, in the order of weight; ``None`` if a number, or more than one word, is missing in it."""
+    missing, more = _without(asked, parts), _without(parts, asked)
+    words = sum(not part.isdigit() for part in missing)
+    shared = any(len(part) > 1 and not part.isdigit() and part in parts for part in asked)
+    if not shared or words < len(missing) or words > 1:
+        return None
+    begins = next((place for place, (one, other) in enumerate(zip(asked, parts, strict=False)) if one != other), len(asked))
+    more_words = sum(not part.isdigit() for part in more)
+    return words + more_words, elsewhere, len(more) - more_words, -begins, sum(map(len, parts))
+
+
+def _without(parts: Sequence[str], others: Sequence[str]) -> list[str]:
+    """``parts`` less each of ``others`` once."""
+    left = list(parts)
+    for part in others:
+        if part in left:
+            left.remove(part)
+    return left
+
+
+def _similar(query: str, name: str, ids: Iterable[str]) -> tuple[str, ...]:
+    """The ids that are spelled alike."""
+    from difflib import SequenceMatcher
+
     whole, part = SequenceMatcher(b=query, autojunk=False), SequenceMatcher(b=name, autojunk=False)
-    ranked: list[tuple[int, float, str]] = []
+    ranked: list[tuple[float, str]] = []
     for model_id in ids:
         low = model_id.lower()
-        short = low.rpartition("/")[2]
-        if low == query:
-            ranked.append((0, 0.0, model_id))
-        elif short == name:
-            ranked.append((1, 0.0, model_id))
-        elif short.startswith(f"{name}-") or short.endswith(f"-{name}"):
-            ranked.append((2, float(len(short)), model_id))
-        else:
-            score = _ratio(part, short)
-            if "/" in query:
-                score = max(score, _ratio(whole, low))
-            if score >= _SIMILAR:
-                ranked.append((3, -score, model_id))
-    ranked.sort()
-    if ranked and ranked[0][0] < 2:
-        ranked = [row for row in ranked if row[0] == ranked[0][0]]
-    return tuple(model_id for *_, model_id in ranked[:count])
+        score = _ratio(part, low.rpartition("/")[2])
+        if "/" in query:
+            score = max(score, _ratio(whole, low))
+        if score >= _SIMILAR:
+            ranked.append((-score, model_id))
+    return tuple(model_id for _, model_id in sorted(ranked))
 
 
 def _ratio(matcher: object, text: str) -> float:

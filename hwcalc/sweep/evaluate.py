@@ -224,7 +224,7 @@ def _prepared(axes: _Axes, point: _LongestPoint, per_model: _PerModel, keywords:
 
 def _evaluated(axes: _Axes, prepared: _Prepared, gpu: str | None) -> Iterator[RowBlock]:
     opened, counts, budgets = prepared.point.opened, prepared.counts, prepared.budgets
-    row = prepared.row | {"dtype": opened.dtypes.kv, "gpu": gpu}
+    row = prepared.row | {"dtype": opened.dtypes.kv, "gpu": gpu, "gpus": None if budgets is None else opened.request.gpus}
     for seqs, batches in axes.pieces():
         total, on_rank = np.outer(prepared.held[seqs], counts[batches]), np.outer(prepared.rank[seqs], counts[batches])
         yield RowBlock(
@@ -273,6 +273,7 @@ def _sums(row: Mapping[str, Value], total: Integers, on_rank: Integers, budgets:
         "total_per_gpu_bytes": (on_rank + budgets.weights + budgets.beside).ravel(),
         "total_per_gpu_low_bytes": low,
         "total_per_gpu_high_bytes": high,
+        "usable_bytes": budgets.usable,
         "fits": verdicts(on_rank, budgets),
     }
 

@@ -11,7 +11,7 @@ __all__ = ["SweepDocument", "SweepPoint"]
 class SweepPoint:
     """One point of a grid: a line of ``--format jsonl``, and a row of CSV and Parquet with the same names.
 
-    Null is unknown or not asked for. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU,
+    Null is unknown or not asked for; without a ``gpu`` nothing is usable, and there are no ``gpus``. ``definition`` is that of the cache. ``low`` and ``high`` are the ends of the estimate of one GPU,
     and ``fits`` is the verdict: ``fits``, ``probably``, ``probably_not`` or ``no``. ``warning`` holds the codes of the plan's warnings; with
     an ``error`` nothing was planned.
     """
@@ -21,6 +21,7 @@ class SweepPoint:
     engine_version: str | None
     dtype: str | None
     gpu: str | None
+    gpus: int | None
     tp: int | None
     seq: int | None
     batch: int | None
@@ -34,6 +35,7 @@ class SweepPoint:
     total_per_gpu_bytes: int | None
     total_per_gpu_low_bytes: int | None
     total_per_gpu_high_bytes: int | None
+    usable_bytes: int | None
     fits: str | None
     warning: str | None
     error: str | None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hwcalc.hardware.named import load_gpu
 from hwcalc.model import Note
-from hwcalc.profiles.gpus import find_gpu
+from hwcalc.profiles.gpus import BUILT_IN, find_gpu, nearest
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,7 @@ from hwcalc.profiles.gpus import find_gpu
         ("RTX 3060", "rtx-3060-12gb", ("rtx-3060-8gb",)),
         ("2060", "rtx-2060", ("rtx-2060-12gb",)),
         ("rtx-pro-6000", "rtx-pro-6000-ws", ("rtx-pro-6000-maxq", "rtx-pro-6000-server")),
-        ("m4 max", "apple-m4-max-40c", ("apple-m4-max-32c",)),
+        ("m4 max", "apple-m4-max-40c-128gb", ("apple-m4-max-32c",)),
         # All is said, or there is one form.
         ("h100-sxm-80gb", "h100-sxm5-80gb", ()),
         ("h100-sxm", "h100-sxm5-80gb", ()),
@@ -60,3 +63,25 @@ def test_cards_that_people_own(gpu_id: str, sold: int, reported: int | None, ban
     assert (gpu.memory_marketing_gb, gpu.memory_total_mib, gpu.memory_bandwidth_gbps) == (sold, reported, bandwidth)
     assert gpu.tflops_dense["fp16"] == fp16
     assert find_gpu("rtx-4060-ti-8gb").tflops_dense == find_gpu("rtx-4060-ti-16gb").tflops_dense
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("mac", ["apple-m5", "apple-m4", "apple-m3"]),
+        ("macbook-m4", ["apple-m4", "apple-m4-max-32c", "apple-m4-max-40c"]),
+        ("M4 with 24 GB", ["apple-m4-24gb", "apple-m4-pro-24gb"]),
+        ("one nvidia h100 gpu", ["h100-sxm5-80gb"]),
+    ],
+)
+def test_words_around_a_name(name: str, near: list[str]) -> None:
+    """A name among other words is found, with the size of memory that is said."""
+    assert list(nearest(name)) == near
+
+
+def test_docs_say_how_many_there_are() -> None:
+    """docs/hardware.md is read before the list is."""
+    said = re.search(r"^(\d+) accelerators, each", (ROOT / "docs/hardware.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert said is not None
+    assert len(list(BUILT_IN.glob("*.yaml"))) == int(said[1])

@@ -87,7 +87,8 @@ def test_a_file_that_is_wrong(tmp_path: Path, content: str | None, status: int) 
 
     assert (done.returncode, done.stderr) == (status, "")
     assert (check["status"], check["model"], check["error"]["code"]) == ("error", None, status)
-    assert (check["name"], check["file"]) == (str(path), str(path))
+    place = f":{check['line']}:{check['column']}" if status == 2 else ""
+    assert (check["name"], check["file"]) == (f"{path}{place}", str(path))
     assert "kvplan.yaml" in check["error"]["message"]
     assert check["error"]["hint"]
     assert found["files"] == [{"path": str(path), "checks": 0, "lock": None, "lock_written": False, "notes": []}]

@@ -242,6 +242,7 @@ def test_all_faults_of_a_file() -> None:
         (6, "a check has no key 'max_cachee'."),
         (7, "the name 'a' stands twice (first in line 6)."),
         (7, "gpu and instance are two ways to say the same."),
+        (7, "--instance 'p5' is not known."),
         (7, "kv_memory is of this number of GPUs alone, and max_gpus asks for others."),
         (8, "a check must be a mapping of keys and values."),
         (9, "the check names no model."),

@@ -223,7 +223,6 @@ def test_help_is_help_whatever_else_stands_there(capsys: Capture) -> None:
         ("--model", "kvplan takes it without an option: kvplan plan MODEL"),
         ("-m", "kvplan takes it without an option: kvplan plan MODEL"),
         ("-ngl", "--engine-option cpu_offload_gb=N"),
-        ("--port", "It changes no bytes: leave it out."),
         ("--output", "kvplan writes to standard output: > FILE"),
         ("--sequnce", "Did you mean: --seq"),
         ("--gpu-memory-util", "Did you mean: --gpu-memory-utilization"),
@@ -240,6 +239,31 @@ def test_a_foreign_name_is_answered_with_ours(capsys: Capture, flag: str, ours: 
         assert f"plan has no option {flag}." in err
         assert ours in err
     assert ours in document(capsys, QWEN, flag, "8")["error"]["hint"]
+
+
+def test_a_line_of_vllms_can_be_pasted(capsys: Capture) -> None:
+    """What changes no bytes is left out with its values and one note, which shows no value; what is not known stays an error."""
+    line = "--engine vllm --gpu l4 --max-model-len 4096"
+    server = "--trust-remote-code --host 0.0.0.0 --port=8000 --served_model_name a b --seed 1 --tool-call-parser hermes --no-use-tqdm-on-load"
+    _, plain, _ = run(capsys, QWEN, *line.split(), "--json")
+    status, pasted, said = run(capsys, QWEN, *server.split(), *line.split(), "--json")
+
+    assert (status, pasted) == (0, plain)
+    assert said == (
+        "kvplan: Left out, because no byte that is planned depends on it: --trust-remote-code, --host, --port, --served-model-name, "
+        "--seed, --tool-call-parser, --no-use-tqdm-on-load.\n"
+    )
+    assert run(capsys, QWEN, *server.split(), "-q", "--seq", "4k")[2] == ""
+    assert run(capsys, "--port", "8000", QWEN, "--seq", "4k")[0] == 0
+    assert run(capsys, "--port", "8000", "explain", QWEN, "--seq", "4k")[0] == 0
+    assert run(capsys, QWEN, "--trust-remote-code", "--limit-mm-per-prompt", "1")[0] == 2
+    assert "It changes no bytes: leave it out." in run(capsys, "gpus", "--port", "8000")[2]
+
+
+def test_a_command_without_a_model_names_itself(capsys: Capture) -> None:
+    """The hint can be typed."""
+    assert "Write: kvplan recommend MODEL" in run(capsys, "recommend")[2]
+    assert "kvplan explain --layers" in run(capsys, "explain")[2]
 
 
 def test_the_answer_is_an_option_of_the_command(capsys: Capture) -> None:

@@ -13,8 +13,9 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from hwcalc import check, compare, explain, plan, recommend, sweep
+from hwcalc import check, compare, explain, load_model, plan, recommend, sweep
 from hwcalc.answers import MOST_ROWS, Answer, html_table
+from hwcalc.errors import UsageError
 from tests.paths import ROOT
 
 CHECKS = ROOT / "tests" / "readme" / "kvplan.yaml"
@@ -160,3 +161,36 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     assert done.stdout.startswith("<Plan: Qwen/Qwen3-8B, 32,768 tokens x 1, bf16, vllm ")
     assert "131072" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_is_one_line_too() -> None:
+    """Its fields are thousands of characters."""
+    model = load_model(QWEN)
+
+    assert model.parameters is not None
+    assert repr(model) == f"<ModelSpec: {QWEN}, qwen3, bf16, {model.parameters.total:,} parameters, catalog>"
+    assert model._repr_html_().startswith("<div><strong>Qwen/")
+    assert "<td>qwen3</td>" in model._repr_html_()
+
+
+@pytest.mark.parametrize("found", [plan, compare, sweep])
+def test_the_rows_of_all_answers_have_one_verdict(found: Any) -> None:
+    """It is a word in each of them, so that their frames can be joined; a document of a comparison has true and false."""
+    row, fit = found(QWEN, seq="8k", gpu="l4").records()[0], plan(QWEN, seq="8k", gpu="l4").fit
+
+    assert fit is not None
+    assert (row["fits"], row["gpu"]) == ("fits", "l4")
+    assert row["usable_bytes"] == fit.usable_bytes
+    assert row.get("gpus", 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "option"), [(sweep, "weights"), (plan, "weights"), (plan, "dtype"), (plan, "gpu"), (plan, "engine")]
+)
+def test_a_list_where_one_is_taken(call: Any, option: str) -> None:
+    """The command that takes several is said."""
+    with pytest.raises(UsageError) as caught:
+        call(QWEN, **{option: "a,b"})
+
+    assert caught.value.message == f"--{option} 'a,b' is a list, and one is taken here."
+    assert caught.value.hint == f"Several side by side: kvplan compare MODEL --{option} a,b"

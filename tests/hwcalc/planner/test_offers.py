@@ -58,6 +58,6 @@ def test_instances_with_the_same_accelerator_are_one_row(capsys: Capture) -> Non
     assert [offer.gpus for offer in every] == sorted(offer.gpus for offer in every)
     assert one.also[:2] == ("aws/g6.2xlarge", "aws/g6.4xlarge")
     words = ("recommend", "Qwen/Qwen3-4B", "--seq", "8k", "--engine", "vllm", "--instances", "aws", "--gpu", "l4")
-    assert f"g6.xlarge and {len(one.also)} larger" in run(capsys, *words)[1]
-    assert "larger" not in run(capsys, *words, "--all", "-q")[1]
+    assert f"g6.xlarge and {len(one.also)} more" in run(capsys, *words)[1]
+    assert " more" not in run(capsys, *words, "--all", "-q")[1]
     assert json.loads(run(capsys, *words, "--json")[1])["offers"][0]["also"] == list(one.also)

@@ -68,6 +68,53 @@ def test_two_are_never_guessed_between() -> None:
     assert many.hint.endswith("or others? All of them: kvplan models qwen3")
 
 
+@pytest.mark.parametrize("family", ["qwen", "Qwen", "llama", "gemma", "phi", "deepseek"])
+def test_a_family_is_never_taken_for_one_of_its_models(family: str) -> None:
+    """``qwen`` begins Qwen-1_8B-Chat at a hyphen, and all of Qwen3 as well."""
+    error = refused(family)
+
+    assert "is not an id, and may mean " in error.message
+    assert error.hint.endswith(f"All of them: kvplan models {family}")
+
+
+def test_a_word_without_a_number_is_never_taken(hub: Path) -> None:
+    """It is a family, even where only one of its models is known."""
+    cached(hub, "my-org/Zebra-1B")
+    error = refused("zebra")
+
+    assert (error.message, error.hint) == (
+        "'zebra' is not an id, and is only the beginning of one.",
+        "Did you mean my-org/Zebra-1B?",
+    )
+    assert resolve("zebra-1b").id == "my-org/Zebra-1B"
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        ("llama3", "meta-llama/Llama-3.1-8B"),
+        ("llama 70b", "meta-llama/Llama-3.1-70B"),
+        ("google/gemma3-27b", "google/gemma-3-27b-it"),
+        ("qwen3-8b-instruct", "Qwen/Qwen3-8B"),
+        ("gemma3", "google/gemma-3-270m"),
+        ("Qwen/Qwen3-8", "Qwen/Qwen3-8B"),
+        ("llama3.1:8b", "meta-llama/Llama-3.1-8B"),
+        ("qwen3-8b-fp8", "Qwen/Qwen3-8B"),
+        ("mistal-7b", "mistralai/Mistral-7B-v0.1"),
+    ],
+)
+def test_names_are_compared_by_their_words_and_numbers(given: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As people write them: a number at its word, a blank for a hyphen, one word too much, half a size."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    assert refused(given).hint.removeprefix("Did you mean ").rstrip("?").split(" or ")[0] == first
+
+
+def test_blanks_around_a_name_are_nothing() -> None:
+    """They come along where a name is copied."""
+    assert resolve(" Qwen/Qwen3-8B ").id == "Qwen/Qwen3-8B"
+
+
 def test_another_org_is_another_model() -> None:
     """``someone/Qwen3-8B`` may have other layers."""
     assert refused("someone/Qwen3-8B").hint == "Did you mean Qwen/Qwen3-8B?"
@@ -118,10 +165,14 @@ def test_the_nearest_is_suggested_without_a_network(monkeypatch: pytest.MonkeyPa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+        with pytest.raises(HubUnreachableError) as half:
+            resolve("Qwen/Qwen3-8")
         with pytest.raises(HubUnreachableError) as caught:
             resolve("qwen/Qwen-3-8B")
 
     assert caught.value.hint.startswith("Did you mean Qwen/Qwen3-8B")
+    assert half.value.hint.startswith("Did you mean Qwen/Qwen3-8B")
+    assert caught.value.message.startswith("'qwen/Qwen-3-8B' is not known here, and the Hub ")
     assert len(caught.value.hint.splitlines()[0]) > len("Did you mean Qwen/Qwen3-8B?")
 
 

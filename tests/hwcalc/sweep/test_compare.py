@@ -217,3 +217,15 @@ def test_tight_is_shown_with_its_range(capsys: Capture) -> None:
     assert close["total_per_gpu_low_bytes"] < close["usable_bytes"] < close["total_per_gpu_high_bytes"]
     assert fits["total_per_gpu_high_bytes"] < fits["usable_bytes"]
     assert [" GiB to " in line for line in out.split("\n\n")[1].splitlines()] == [False, True, False]
+
+
+def test_one_that_cannot_be_planned_is_said(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a sweep: the status is that of the others, and standard error counts what is missing."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for words in (("compare",), ("sweep", "--seq", "4k"), ("compare", "--format", "csv"), ("compare", "--json", "-q")):
+        status, _, said = run(capsys, *words, "Qwen/Qwen3-8", QWEN)
+
+        assert status == 0
+        assert "kvplan: 1 of 2 " in said
+        assert " could not be planned; the first: 'Qwen/Qwen3-8' is neither " in said
+    assert run(capsys, "compare", "Qwen/Qwen3-8", "Qwen/Qwen3-9")[0] == 3

@@ -329,7 +329,7 @@ def test_formats_agree(mixed: Grid, tmp_path: Path) -> None:
 
 def test_numbers_are_numbers() -> None:
     """The columns of whole numbers are those that end so, and the axes."""
-    assert {"seq", "batch", "tp"} == {name for name in NUMBERS if "bytes" not in name}
+    assert {"seq", "batch", "gpus", "tp"} == {name for name in NUMBERS if "bytes" not in name}
     assert set(NUMBERS) | {
         "model",
         "engine",

@@ -1,0 +1,74 @@
+"""What a recommendation shows: no more than can be joined, rows as wide as the terminal, its order, names of instances and Macs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from hwcalc import recommend
+from tests.hwcalc.command import Capture, run
+
+
+def test_machines_that_are_not_joined_are_not_offered_in_greater_number(capsys: Capture) -> None:
+    """More GPUs are offered where some could have more, and of no Mac there is more than one."""
+    macs = run(capsys, "recommend", "Qwen/Qwen3-32B", "--vendor", "apple", "--offline")[1]
+    none = run(capsys, "recommend", "Qwen/Qwen3-235B-A22B", "--vendor", "apple", "--offline")[1]
+    cards = run(capsys, "recommend", "Qwen/Qwen3-32B", "--gpu", "l4,gtx-1070", "--max-gpus", "4", "--offline")[1]
+
+    assert "do not hold it.\n" in macs
+    assert "--max-gpus" not in macs + none
+    assert "candidates.\n" in none
+    assert "with up to 4 GPUs; more: --max-gpus 8." in cards
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100])
+@pytest.mark.parametrize("words", [("--engine", "vllm"), ("--engine", "vllm", "--instances", "all")])
+def test_no_row_is_wider_than_the_terminal(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], columns: int
+) -> None:
+    """The least important columns are left out; no row is split over two lines."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    if columns == 60 and "--instances" in words:
+        pytest.skip("names of instances alone are as wide")
+    out = run(capsys, "recommend", "deepseek-ai/DeepSeek-V3", "--seq", "32k", "--limit", "6", "--offline", *words)[1]
+    header, *rows = out.split("\n\n")[1].splitlines()
+    titles = re.split("  +", header.strip())
+
+    assert max(map(len, out.splitlines())) <= columns
+    assert len(rows) == 6
+    assert {"GPUs", "GiB used", "of", "max batch"} <= set(titles)
+    assert ("max tok/s" in out) == ("max tok/s" in titles)
+
+
+def test_the_order_and_the_columns_are_said(capsys: Capture) -> None:
+    """What sorts the rows is in no column; a column that is not there is not explained."""
+    words = ("recommend", "deepseek-ai/DeepSeek-V3", "--seq", "32k", "--engine", "vllm", "--limit", "3", "--offline")
+    table = run(capsys, *words)[1].replace("\n  ", " ")
+    clouds = run(capsys, *words, "--instances", "all", "--sort", "speed")[1].replace("\n  ", " ")
+
+    assert "least memory of all GPUs together first." in table
+    assert "most tokens per second first." in clouds
+    assert "max seq" in table
+    assert "max seq" not in clouds
+    assert "replicas" not in table + clouds
+
+
+def test_instances_by_their_names(capsys: Capture) -> None:
+    """A family of a cloud, as its pages name it; what is neither a cloud nor an instance is an error."""
+    words = ("recommend", "Qwen/Qwen3-8B", "--seq", "8k", "--engine", "vllm", "--all", "--limit", "0", "--offline", "--json")
+    found = json.loads(run(capsys, *words, "--instances", "p5")[1])["offers"]
+    status, said, _ = run(capsys, *words, "--instances", "nowhere")
+
+    assert found
+    assert {offer["instance"].partition(".")[0] for offer in found} == {"aws/p5"}
+    assert status == 2
+    assert "no known cloud, nor the beginning of an instance's name" in json.loads(said)["error"]["message"]
+
+
+def test_a_mac_has_one_name() -> None:
+    """With its size in the name or without."""
+    found = recommend("meta-llama/Llama-3.1-8B", gpu="m4-max,apple-m4-max-40c-128gb", seq="4k").offers
+
+    assert [offer.gpu for offer in found] == ["apple-m4-max-40c-128gb"]
