@@ -111,6 +111,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         lora=None if request.lora is None else str(request.lora),
         draft=None if request.draft is None else request.draft.id,
         options=dict(request.options),
+        environment=opened.engine.environment(opened),
     )
 
 
@@ -237,6 +238,8 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
     longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
+        variables = " ".join(opened.engine.environment(opened))
+        message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
     out += model.warnings_with(request.weights)
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():

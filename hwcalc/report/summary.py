@@ -209,7 +209,9 @@ def verdict(plan: Plan) -> str:
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
+    variables = " ".join(plan.request.environment)
     required = f" with {flags}" if flags else ""
+    required += f"{' and' if flags else ''} only with {variables}" if variables else ""
     words = f"{fit.verdict.text}{where}"
     if not fit.verdict.certain:
         return (
@@ -223,7 +225,7 @@ def verdict(plan: Plan) -> str:
     if plan.pool.fits:
         held = fit.max_batch or fit.expected_max_batch or 0
         start = "will start" if fit.max_batch else "will probably start"
-        return f"{words}: {engine} {start}, but holds {held:,} of {plan.request.batch:,} sequences at once"
+        return f"{words}: {engine} {start}{required}, but holds {held:,} of {plan.request.batch:,} sequences at once"
     return f"{words}: {engine} will not start"
 
 

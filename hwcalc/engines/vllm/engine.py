@@ -25,6 +25,7 @@ from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
 from hwcalc.engines.vllm.layout import LayerCache
+from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
@@ -210,6 +211,10 @@ class Vllm(Engine):
                 speculation=settings.speculation,
             ),
         )
+
+    def environment(self, opened: Opened) -> tuple[str, ...]:
+        longest = longest_accepted(opened.model, of_vllm(opened).settings.rules)
+        return (LONGER,) if longest is not None and opened.tokens > longest else ()
 
     def command(self, planned: CommandInput) -> list[str]:
         return serve(planned)
