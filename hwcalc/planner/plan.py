@@ -60,8 +60,8 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
 def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
     from hwcalc.planner.working import working
 
-    command = working(model, options, line)
-    return f"{hint.rstrip('. ')}. This works: {command}" if command else hint
+    found = working(model, options, line)
+    return f"{hint.rstrip('. ')}. {found}" if found else hint
 
 
 def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None) -> Plan:

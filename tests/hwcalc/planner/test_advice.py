@@ -279,7 +279,8 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
     ("words", "works"),
     [
         ("--engine vllm --gpu a100 --tp 3", "--engine vllm --gpu a100 --gpus 2 --tp 2"),
-        ("--engine vllm --gpu t4 --dtype nvfp4", "--engine vllm --gpu t4"),
+        ("--engine vllm --gpu l4 --dtype nvfp4", "--engine vllm --gpu l4"),
+        ("--engine vllm --gpu l4 --weights q4_k_m", "--weights awq --engine vllm --gpu l4"),
         ("--engine vllm --gpu m4", "--gpu m4"),
         ("--engine transformers --gpu h100 --dp 2 --tp 3", "--engine transformers --gpu h100 --gpus 4 --tp 2 --dp 2"),
     ],
@@ -292,6 +293,16 @@ def test_a_refusal_names_a_command_that_works(capsys: Capture, words: str, works
     assert status in {2, 3}
     assert command == f"kvplan {LLAMA} --seq 8k {works}"
     assert run(capsys, *shlex.split(command)[1:])[0] in {0, 1}
+
+
+def test_a_command_that_is_accepted_and_does_not_fit_says_so(capsys: Capture) -> None:
+    """A release refuses the model. Another one takes it, but eight times 32k tokens are too much for an L4."""
+    status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--batch", "8")
+    command = err.rstrip().rpartition("Accepted, but too large for this hardware: ")[2]
+
+    assert status == 3
+    assert "This works" not in err
+    assert run(capsys, *shlex.split(command)[1:])[0] == 1
 
 
 def test_a_mistyped_word_is_not_worked_around(capsys: Capture) -> None:
