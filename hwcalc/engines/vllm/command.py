@@ -16,7 +16,7 @@ from hwcalc.profiles.engines import planned_version
 
 __all__ = ["flag_text", "serve"]
 
-_FLAG_KEYS: Final = {"dtype": "kv_dtype", "batch": "max_num_seqs"}
+_FLAG_KEYS: Final = {"dtype": "kv_dtype"}
 """Option of kvplan -> key in the table of flags, where that is another."""
 _PARALLEL: Final = ("tp", "pp", "dp", "dcp")
 _SWITCHES: Final = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager", "enforce_eager")
@@ -65,7 +65,11 @@ def serve(planned: CommandInput) -> list[str]:
 
 
 def flag_text(name: str, value: object) -> str:
-    """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it."""
+    """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.
+
+    It has none for the number of sequences: what is planned to be held at once is not ``max_num_seqs``, which vLLM admits at once and
+    for which it keeps memory besides.
+    """
     if name in _SWITCHES:
         flag = FLAGS[name].name
         return flag if is_on(str(value)) else f"--no-{flag.removeprefix('--')}"
