@@ -57,7 +57,7 @@ _MOST_LAYOUTS: Final = 20
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
 
-_WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)})
+_WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 

@@ -175,7 +175,9 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
     out = [
-        Figure(name=name, bytes=part.bytes, meaning=f"on all {fit.gpus:,} GPUs; {_meaning(part)}" if fit.gpus > 1 else _meaning(part))
+        Figure(
+            name=name, bytes=part.bytes, meaning=f"on all {fit.gpus:,} GPUs; {_meaning(part)}" if fit.gpus > 1 else _meaning(part)
+        )
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
     if memory.per_gpu.total is not None:
@@ -251,7 +253,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
-        prompt = "" if speed.prefill_s_bound is None else f"; a prompt of {plan.request.seq:,} takes {speed.prefill_s_bound:.3g} s or more"
+        prompt = (
+            ""
+            if speed.prefill_s_bound is None
+            else f"; a prompt of {plan.request.seq:,} takes {speed.prefill_s_bound:.3g} s or more"
+        )
         out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
     return out
 

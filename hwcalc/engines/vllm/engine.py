@@ -236,6 +236,14 @@ def _remarks(opened: VllmOpened) -> Iterator[Note]:
     if model.architecture == "FalconForCausalLM" and not is_auto(request.dtype) and settings.kv_dtype == "auto":
         message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
         yield Note(code="dtype-ignored", message=message)
+    chosen = (
+        None
+        if "dtype" in request.options or model.dtype == "fp16"
+        else {"fp16": "float16", "fp32": "float32"}.get(settings.model_dtype)
+    )
+    if chosen is not None and request.hardware.gpu is not None:
+        message = f"{request.hardware.gpu.id} has no bfloat16: vLLM runs the model in {chosen} instead."
+        yield Note(code="no-bfloat16", message=message)
     if settings.speculation is not None and settings.speculation.method == "mtp":
         yield Note(code="draft-layers", message="The drafting layers keep their cache in the same pool.")
     if "kv_offloading_size" in request.options:

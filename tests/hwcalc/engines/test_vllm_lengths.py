@@ -24,6 +24,7 @@ LONG = (QWEN, "--seq", "128k", "--engine", "vllm", "--gpu", "h100")
 
 
 def test_the_verdict_names_the_variable(capsys: Capture) -> None:
+    """The verdict says what vLLM needs, the warning why, and the planned length is not called the model's."""
     code, out, _ = run(capsys, *LONG, "--brief")
 
     assert code == 0
@@ -34,6 +35,7 @@ def test_the_verdict_names_the_variable(capsys: Capture) -> None:
 
 
 def test_a_plan_within_the_models_length_names_none(capsys: Capture) -> None:
+    """Up to the model's length nothing is said."""
     out = run(capsys, QWEN, "--seq", "40k", "--engine", "vllm", "--gpu", "h100", "--brief")[1]
 
     assert "vLLM will start\n" in out
@@ -42,6 +44,7 @@ def test_a_plan_within_the_models_length_names_none(capsys: Capture) -> None:
 
 
 def test_the_command_line_sets_the_variable(capsys: Capture) -> None:
+    """As a line for a shell, and in the document."""
     out = run(capsys, *LONG, "--emit", "vllm")[1]
     document = json.loads(run(capsys, *LONG, "--emit", "vllm", "--json")[1])
 
@@ -52,6 +55,7 @@ def test_the_command_line_sets_the_variable(capsys: Capture) -> None:
 
 
 def test_no_other_engine_asks_for_it() -> None:
+    """The formulas have no such check."""
     assert plan(QWEN, seq=131072, gpu="h100").request.environment == ()
 
 
@@ -79,10 +83,12 @@ def test_no_other_engine_asks_for_it() -> None:
     ],
 )
 def test_the_longest_that_a_release_accepts(release: tuple[int, ...], config: dict[str, Any], longest: int) -> None:
+    """Rotary scaling stretches it, unless the config names the stretched length already."""
     assert longest_accepted(_with(config), rules_of(release)) == longest
 
 
 def test_gemma_3_names_the_stretched_length() -> None:
+    """Its linear scaling counts as done."""
     model = replace(_with({"rope_scaling": {"rope_type": "linear", "factor": 8.0}}), model_type="gemma3")
 
     assert longest_accepted(model, rules_of((0, 33))) == 40960
@@ -92,6 +98,7 @@ def test_gemma_3_names_the_stretched_length() -> None:
     "rope", [3, "yarn", {"type": 7}, {"type": "linear", "factor": "8"}, {"type": "linear", "factor": -1}, []]
 )
 def test_a_strange_scaling_is_passed_over(rope: object) -> None:
+    """What makes no sense stretches nothing."""
     assert longest_accepted(_with({"rope_scaling": rope}), rules_of((0, 33))) == 40960
 
 
