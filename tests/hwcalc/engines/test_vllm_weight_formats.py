@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hwcalc import plan
 from hwcalc.errors import UnsupportedError
 from tests.hwcalc.command import QWEN, Capture, run
 
-ON_ONE: dict[str, object] = {"gpu": "h100", "seq": 8192}
+ON_ONE: dict[str, Any] = {"gpu": "h100", "seq": 8192}
 
 
 @pytest.mark.parametrize(
@@ -69,3 +71,12 @@ def test_a_model_that_is_published_so_needs_no_other() -> None:
     planned = plan("openai/gpt-oss-20b", weights="mxfp4", engine="vllm", **ON_ONE)
 
     assert all(note.code != "needs-checkpoint" for note in planned.notes)
+
+
+@pytest.mark.parametrize("weights", ["exl2 3.5bpw", "exl3 4bpw"])
+def test_transformers_refuses_the_formats_of_exllama(weights: str) -> None:
+    """They are none of ``AUTO_QUANTIZER_MAPPING``."""
+    with pytest.raises(UnsupportedError) as caught:
+        plan("meta-llama/Llama-3.1-8B", weights=weights, engine="transformers", **ON_ONE)
+
+    assert "ExLlama" in caught.value.message
