@@ -24,6 +24,7 @@ __all__ = [
     "Note",
     "Parameters",
     "RawModel",
+    "RopeScaling",
     "WeightFacts",
     "qualified",
 ]
@@ -151,6 +152,15 @@ class RawModel:
 
 
 @frozen
+class RopeScaling:
+    """How a config stretches its rotary embedding: the kind, the factor, and the length that it starts from, as far as it says."""
+
+    kind: str
+    factor: float | None = None
+    original_tokens: int | None = None
+
+
+@frozen
 class ModelFacts:
     """Single facts beside the layers that some engine needs. Zero, ``None`` or an empty mapping: the description does not say it."""
 
@@ -178,6 +188,10 @@ class ModelFacts:
     """Whether the quantisation stands in the text part of the config, and so leaves the towers alone."""
     deepstack_layers: int = 0
     """Decoder layers that take features of the vision tower besides."""
+    rope_scalings: tuple[RopeScaling, ...] = ()
+    """How the rotary embeddings of the text part are stretched; several where kinds of layers differ."""
+    model_max_length: int | None = None
+    """The length that the text part names beside its positions."""
 
 
 @frozen

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXAMPLES", "example_gpu"]
+__all__ = ["EXAMPLES", "UNCOMMON", "example_gpu"]
 
 EXAMPLES: Final = (("l4", 24), ("l40s", 48), ("h100-sxm5-80gb", 80), ("h200-sxm-141gb", 141))
 """Id and GB as sold. A test compares them with their files, which take too long to read for an example."""
+UNCOMMON: Final = frozenset(
+    {
+        *("a800-sxm4-80gb", "h20-3e-141gb", "h20-96gb", "h800-sxm5-80gb", "l20", "mi308x"),
+        *("rtx-4090-d", "rtx-5090-d", "rtx-5090-d-v2", "rtx-5880-ada"),
+        *("gb200-186gb", "gb300-288gb", "gh200-144gb", "gh200-96gb", "mi300a"),
+        *("b100-192gb", "mi455x", "rubin-288gb"),
+    }
+)
+"""Accelerators that are no advice to somebody who has another: made for one country, sold with a processor of their own, or hardly sold."""
 _COUNTS: Final = (1, 2, 4, 8)
 """How many of one kind a node has."""
 _USABLE: Final = 85

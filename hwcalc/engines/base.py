@@ -200,6 +200,10 @@ class Engine(ABC):
         """
         return ()
 
+    def environment(self, opened: Opened) -> tuple[str, ...]:
+        """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
+        return ()
+
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
         return False

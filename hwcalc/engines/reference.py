@@ -25,6 +25,9 @@ _DEFAULT_STATE_DTYPE = "fp32"
 _INDEX_DTYPE = "fp8_scaled_128"
 _FP8 = "fp8"
 _PLAIN_FP8 = ("fp8_e4m3", "fp8_e5m2")
+_LLAMA_CPP = ("consumer", "laptop", "unified")
+"""Categories of GPUs whose owners mostly load GGUF files."""
+_FEWER_BITS = ("q3_k_m", "q2_k")
 _SPARSE_LATENT_FP8 = "fp8_ds_mla"
 
 
@@ -121,7 +124,12 @@ class Reference(GeneralEngine):
         gpu = opened.request.hardware.gpu
         eight = _FP8 if computes_fp8(gpu) else "q8_0"
         yield Saving(Cost.CACHE, f"{eight} cache", {"dtype": eight})
-        few = "nvfp4" if computes_fp4(gpu) else "int4"
-        for cost, form in ((Cost.WEIGHTS, _FP8 if computes_fp8(gpu) else "int8"), (Cost.FEW_BITS, few)):
+        native, few_native = computes_fp8(gpu), computes_fp4(gpu)
+        named = (opened.request.weights or "").lower().startswith(("q", "iq"))
+        gguf = named or (gpu is not None and gpu.category in _LLAMA_CPP)
+        weights = "q8_0" if named or (gguf and not native) else _FP8 if native else "int8"
+        few = "q4_k_m" if named or (gguf and not few_native) else "nvfp4" if few_native else "int4"
+        fewer = ((Cost.FEWER_BITS, form) for form in _FEWER_BITS if gguf)
+        for cost, form in ((Cost.WEIGHTS, weights), (Cost.FEW_BITS, few), *fewer):
             yield Saving(cost, f"{form} weights", {"weights": form})
         yield Saving(Cost.FEW_CACHE_BITS, "q4_0 cache", {"dtype": "q4_0"})

@@ -35,7 +35,9 @@ class Cost(enum.IntEnum):
     """Weights of four bits."""
     FEW_CACHE_BITS = 9
     """A cache of four bits."""
-    HOST = 10
+    FEWER_BITS = 10
+    """Weights of three bits or two, which answer noticeably worse."""
+    HOST = 11
     """A part lies in the memory of the host, and is fetched for every token."""
 
 

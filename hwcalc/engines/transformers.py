@@ -153,6 +153,7 @@ class Transformers(GeneralEngine):
             from hwcalc.engines.transformers_weights import check_layout
 
             check_layout(opened.model, opened.request.parallel)
+        _check_weights(opened.request.weights)
         cache = cache_class(opened)
         kinds = {type(group.kind) for group in opened.stack.groups}
         _check_options(opened.request.options, cache)
@@ -257,6 +258,20 @@ class Transformers(GeneralEngine):
         """Compressed attention empties its buffers each time a group of ``compress_ratio`` tokens is full."""
         kinds = (group.kind for group in opened.model.stack.groups)
         return frozenset(kind.compress_ratio for kind in kinds if isinstance(kind, CompressedAttention) and kind.compress_ratio)
+
+
+def _check_weights(requested: str | None) -> None:
+    """Raise an error for a format of another engine (``AUTO_QUANTIZER_MAPPING`` of quantizers/auto.py has none of them)."""
+    if requested is None:
+        return
+    from hwcalc.quantization.planned import format_name
+
+    name = format_name(requested) or ""
+    if name.startswith(("exl2_", "exl3_")):
+        raise UnsupportedError(
+            f"transformers does not read weights in {name}, a format of ExLlama.",
+            hint="Use: --weights bnb4, or leave out --engine for the formulas alone.",
+        )
 
 
 def _check_options(options: Mapping[str, str], cache: str) -> None:

@@ -29,18 +29,21 @@ _RATE: Final = re.compile(r"\bbf16: ([0-9.]+)")
 def larger_gpus(gpu: Gpu, needed_bytes: int, most: int) -> Iterator[Gpu]:
     """Up to ``most`` accelerators with more memory than ``gpu``, and with ``needed_bytes`` of it: the nearest ones first, one of each size.
 
-    None is slower. Of those of the same size, the first is the one of which a buyer would miss least: the chip, the architecture, the link, the date.
+    None is slower, and none is of those that few people can get, unless ``gpu`` is one itself. Of those of the same size, the first is
+    the one of which a buyer would miss least: the chip, the architecture, one that is not older, the link, the date.
     """
+    from hwcalc.profiles.examples import UNCOMMON
     from hwcalc.profiles.glance import glance
     from hwcalc.profiles.gpus import BUILT_IN, find_gpu
 
+    left_out = frozenset() if gpu.id in UNCOMMON else UNCOMMON
     own = gpu.memory_marketing_gb
     if own is None:
         return
     steps = _STEPS.get(gpu.category or "", (gpu.category,))
-    ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, int], str]] = {}
+    ranked: dict[tuple[int, int], tuple[tuple[bool, bool, bool, bool, int], str]] = {}
     for name, facts in glance(BUILT_IN).items():
-        if facts.get("vendor") != gpu.vendor or facts.get("category") not in steps or _slower(gpu, facts):
+        if facts.get("vendor") != gpu.vendor or facts.get("category") not in steps or name in left_out or _slower(gpu, facts):
             continue
         options = re.findall(r"[0-9]+", facts.get("memory_options_gb", ""))
         for size in map(int, options if len(options) > 1 else re.findall(r"^[0-9]+$", facts.get("memory_marketing_gb", ""))):
@@ -58,10 +61,10 @@ def _slower(gpu: Gpu, facts: Mapping[str, str]) -> bool:
     return own is not None and (rate is None or float(rate[1]) < own)
 
 
-def _missed(gpu: Gpu, facts: Mapping[str, str]) -> tuple[bool, bool, int]:
+def _missed(gpu: Gpu, facts: Mapping[str, str]) -> tuple[bool, bool, bool, int]:
     link = str(gpu.interconnect.get("kind"))
-    years = abs(int(facts.get("released", "0")) - (gpu.released or 0))
-    return facts.get("architecture") != gpu.architecture, link not in facts.get("interconnect", ""), years
+    years = int(facts.get("released", "0")) - (gpu.released or 0)
+    return facts.get("architecture") != gpu.architecture, years < 0, link not in facts.get("interconnect", ""), abs(years)
 
 
 def next_instance(name: str) -> tuple[Instance, Instance | None]:

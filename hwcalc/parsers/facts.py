@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from hwcalc.formulas import MAX_DIMENSION
-from hwcalc.model import ModelFacts
+from hwcalc.model import ModelFacts, RopeScaling
 from hwcalc.parsers.config import MTP_COUNTS
 from hwcalc.text import quoted
 
@@ -14,6 +14,7 @@ __all__ = ["model_facts"]
 
 _MOST_MTP_MODULES: Final = 64
 _QUANTIZATION: Final = "quantization_config"
+_ROPE: Final = ("rope_parameters", "rope_scaling")
 _TEXT: Final = ("text_config", "llm_config")
 _PARTS: Final = {"text": "text_config", "vision": "vision_config", "audio": "audio_config"}
 
@@ -39,7 +40,22 @@ def model_facts(config: Mapping[str, Any]) -> ModelFacts:
         quantizes_text_only=not config.get(_QUANTIZATION)
         and any(isinstance(inner := config.get(key), Mapping) and bool(inner.get(_QUANTIZATION)) for key in _TEXT),
         deepstack_layers=len(deepstack) if isinstance(deepstack, (list, tuple)) else 0,
+        rope_scalings=tuple(_rope_scalings(tuple(reversed(levels)))),
+        model_max_length=_first(tuple(reversed(levels)), "model_max_length"),
     )
+
+
+def _rope_scalings(levels: tuple[Mapping[str, Any], ...]) -> Iterator[RopeScaling]:
+    """The first description of a rotary embedding: flat, or one for each kind of layer."""
+    found = (value for level in levels for key in _ROPE if isinstance(value := level.get(key), Mapping))
+    rope = next(found, {})
+    for each in (rope, *rope.values()):
+        kind = (each.get("rope_type") or each.get("type")) if isinstance(each, Mapping) else None
+        if isinstance(kind, str):
+            factor = each.get("factor")
+            real = isinstance(factor, (int, float)) and not isinstance(factor, bool) and 0 < factor <= MAX_DIMENSION
+            original = _number(each, "original_max_position_embeddings")
+            yield RopeScaling(kind=kind, factor=float(factor) if real else None, original_tokens=original)
 
 
 def _number(config: Mapping[str, Any], key: str) -> int | None:

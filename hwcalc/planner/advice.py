@@ -57,7 +57,7 @@ _MOST_LAYOUTS: Final = 20
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
 
-_WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)})
+_WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 
@@ -107,8 +107,7 @@ class _Adviser:
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
-        before = self._held(self.opened, sure=True)
-        return tuple(self._written(offer, before) for offer in chosen)
+        return tuple(self._written(offer) for offer in chosen)
 
     def _alone(self, fewest: Sizes | None) -> None:
         """One change at a time."""
@@ -315,7 +314,7 @@ class _Adviser:
         bound = opened.model.max_position_embeddings
         return largest(opened, "seq", MOST_TOKENS if bound is None else max(bound, opened.tokens), end)
 
-    def _written(self, offer: Offer, before: int) -> Try:
+    def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)
         flags = flags_of(self.opened, settings)
         if "gpu" in settings:
@@ -323,12 +322,13 @@ class _Adviser:
         if "engine_options" in settings:
             settings["engine_options"] = {**self.opened.request.options, **settings["engine_options"]}
         numbers = settings.keys() & {"seq", "batch"}
-        gain = "" if numbers else self._gain(offer, before)
+        gain = "" if numbers else self._gain(offer)
         effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably fits")))
         return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
 
-    def _gain(self, offer: Offer, before: int) -> str:
-        held = self._held(offer.opened, sure=offer.sure)
+    def _gain(self, offer: Offer) -> str:
+        """How much more it holds: both numbers for certain, or both by the expected value where it only probably fits."""
+        before, held = (self._held(opened, sure=offer.sure) for opened in (self.opened, offer.opened))
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""

@@ -61,8 +61,8 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
 def _with_working(hint: str, model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
     from hwcalc.planner.working import working
 
-    command = working(model, options, line)
-    return f"{hint.rstrip('. ')}. This works: {command}" if command else hint
+    found = working(model, options, line)
+    return f"{hint.rstrip('. ')}. {found}" if found else hint
 
 
 def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine | None = None) -> Plan:
@@ -112,6 +112,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         lora=None if request.lora is None else str(request.lora),
         draft=None if request.draft is None else request.draft.id,
         options=dict(request.options),
+        environment=opened.engine.environment(opened),
     )
 
 
@@ -238,6 +239,8 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
     longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
+        variables = " ".join(opened.engine.environment(opened))
+        message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
     out += model.warnings_with(request.weights)
     if not divides(model, request.parallel.tp):

@@ -112,6 +112,8 @@ class RequestInfo:
     lora: str | None
     draft: str | None
     options: dict[str, str]
+    environment: tuple[str, ...] = ()
+    """Variables that must be set for the engine to accept the request, as ``NAME=1``."""
 
 
 @frozen

@@ -138,7 +138,8 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
         guess = _length_guess(opened, end, most_tokens)
         largest = last_yes(lambda seq: _holds_changed(opened, end, seq=seq), most_tokens, guess)
     if largest == bound:
-        return Most(value=largest, limiting=None if model_length is None else "model length")
+        beyond = model_length is not None and bound > model_length
+        return Most(value=largest, limiting=None if model_length is None else "planned length" if beyond else "model length")
     return Most(value=largest, limiting=_binding(opened, largest, end, seq=1))
 
 

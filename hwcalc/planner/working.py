@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from hwcalc.engines import find_engine
+from hwcalc.engines.base import Opened
 from hwcalc.errors import KvplanError
 from hwcalc.model import ModelSpec
+from hwcalc.planner import solve
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.context import open_request
 
@@ -17,22 +19,39 @@ _DROPPED: Final = ("dtype", "weights", "engine_options", "draft", "lora", "dcp",
 """Options that an engine may refuse, in the order in which they are left out."""
 _LAYOUT: Final = ("gpus", "tp", "pp", "dp")
 _NODE: Final = 8
+_COMMON_WEIGHTS: Final = ("awq", "fp8")
+"""Formats that most engines read, the smaller one first."""
 
 
 def working(model: ModelSpec, options: Mapping[str, Any], line: CommandLine) -> str:
-    """A command line that is accepted, with one option less or another layout; empty if none of those tried is."""
+    """A sentence with a command line that is accepted: one option less, or another layout. Empty if none of those tried is.
+
+    The first that also fits is named. If none does, the sentence says so.
+    """
+    accepted = ""
     for settings in _nearest(options):
         changed = {name: value for name, value in {**options, **settings}.items() if value is not None}
         try:
-            open_request(model, **changed)
+            opened = open_request(model, **changed)
+            fits = not _has_verdict(opened) or solve.holds(opened)
         except KvplanError:
             continue
-        return line.changed(**settings).text
-    return ""
+        command = line.changed(**settings).text
+        if fits:
+            return f"This works: {command}"
+        accepted = accepted or command
+    return f"Accepted, but too large for this hardware: {accepted}" if accepted else ""
+
+
+def _has_verdict(opened: Opened) -> bool:
+    hardware = opened.request.hardware
+    return hardware.kv_memory is not None or (hardware.gpu is not None and opened.budget is not None)
 
 
 def _nearest(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     given = [name for name in _DROPPED if options.get(name) not in (None, 1)]
+    if "weights" in given:
+        yield from ({"weights": name} for name in _COMMON_WEIGHTS)
     yield from ({name: None} for name in given)
     if options.keys() & set(_LAYOUT):
         yield from _layouts(options)

@@ -49,7 +49,7 @@ class MaxResult:
 
     ``value`` allocated; ``expected`` is the largest that the allocator's rules put into ``usable_bytes``; ``solver`` is the planner's
     answer for as many bytes, which knows nothing of an allocator's rounding. ``limiting`` says what keeps ``value`` from being larger:
-    one of the outcomes of a :class:`Try`, ``cap``, ``model length``, or the engine's option that limits sequences.
+    one of the outcomes of a :class:`Try`, ``cap``, ``model length`` or the ``planned length`` beyond it, or the engine's option that limits sequences.
     """
 
     what: str
@@ -189,7 +189,7 @@ def _bound(opened: Opened, what: str, cap: int | None) -> tuple[int, str]:
     if what == "batch" and limit is not None:
         bounds.append(limit)
     if what == "seq" and length is not None:
-        bounds.append((max(length, opened.tokens), "model length"))
+        bounds.append((max(length, opened.tokens), "planned length" if opened.tokens > length else "model length"))
     if cap is not None:
         bounds.append((cap, "cap"))
     return min(bounds, key=lambda bound: bound[0])

@@ -31,7 +31,8 @@ def _about(one: Try, engine: str) -> str:
     """What the change gives, and the engine's own flags where they are not the words of the command."""
     rules = find_engine(engine)[0]
     own = one.flag if one.command and type(rules).flag is not Engine.flag else ""
-    return clean(" · ".join(filter(None, (one.effect, own and f"{rules.label}: {own}"))))
+    again = "give the config again: < FILE" if one.command.startswith("kvplan - ") else ""
+    return clean(" · ".join(filter(None, (one.effect, own and f"{rules.label}: {own}", again))))
 
 
 def _code(text: str) -> str:

@@ -26,7 +26,7 @@ def emitters() -> tuple[str, ...]:
 
 def emitted(plan: Plan, engine: str) -> str:
     """The full command, every word quoted for a shell. Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine."""
-    return _quoted(_words(plan, engine))
+    return _quoted((*plan.request.environment, *_words(plan, engine)))
 
 
 def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
@@ -37,8 +37,9 @@ def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
         kvplan_version=__version__,
         engine=plan.request.engine,
         engine_version=plan.request.engine_version,
-        command=_quoted(words),
+        command=_quoted((*plan.request.environment, *words)),
         arguments=words,
+        environment=plan.request.environment,
     )
 
 

@@ -19,7 +19,7 @@ def footnotes(named: Iterable[tuple[str, str | None]], *, format_: str, width: i
     """A line for each such definition with the models that have it, from pairs of model and definition; empty if all are as published.
 
     >>> print(footnotes([("a/b", "reconstructed"), ("a/c", "exact"), ("a/b", "reconstructed")], format_="table"), end="")
-    RECONSTRUCTED: by a config that is not a copy of the published file (a/b)
+    RECONSTRUCTED: the catalog's config is not a copy of the published file (a/b)
     """
     models: dict[str, dict[str, None]] = {definition: {} for definition in _TOLD}
     for model, definition in named:

@@ -32,7 +32,10 @@ class ErrorInfo:
 
 @frozen
 class EmittedDocument:
-    """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words."""
+    """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words.
+
+    ``environment`` are the variables that stand before them.
+    """
 
     schema_version: str
     kvplan_version: str
@@ -40,6 +43,7 @@ class EmittedDocument:
     engine_version: str | None
     command: str
     arguments: tuple[str, ...]
+    environment: tuple[str, ...] = ()
 
 
 @frozen

@@ -43,9 +43,11 @@ _SPOKEN = {
 }
 DEFINITIONS = {
     "exact": "exact: the formulas, nothing that an engine adds",
-    "reconstructed": "RECONSTRUCTED: by a config that is not a copy of the published file",
+    "reconstructed": "RECONSTRUCTED: the catalog's config is not a copy of the published file",
     "assumed": "ASSUMED: rests on what the notes say was assumed",
 }
+_OF_ONE_MODEL = {**DEFINITIONS, "reconstructed": "reconstructed: see the note"}
+"""The same beside the numbers of one plan, whose notes say the rest."""
 _SOURCES = {
     "catalog": "built-in catalog",
     "user": "the user's own profiles",
@@ -83,7 +85,7 @@ class LayerShare:
 def definition(plan: Plan) -> str:
     """What the numbers are (exact, an engine's, assumed), in words."""
     engine = " ".join(filter(None, (plan.request.engine, plan.request.engine_version)))
-    return DEFINITIONS.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
+    return _OF_ONE_MODEL.get(plan.cache.definition, f"{plan.cache.definition}: what {engine} stores")
 
 
 def model_lines(plan: Plan) -> tuple[str, str, str]:
@@ -173,7 +175,9 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
     out = [
-        Figure(name=name, bytes=part.bytes, meaning=_meaning(part))
+        Figure(
+            name=name, bytes=part.bytes, meaning=f"on all {fit.gpus:,} GPUs; {_meaning(part)}" if fit.gpus > 1 else _meaning(part)
+        )
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
     if memory.per_gpu.total is not None:
@@ -209,7 +213,9 @@ def verdict(plan: Plan) -> str:
     engine = find_engine(plan.request.engine)[0].label
     where = f" on {fit.gpus} x {fit.gpu}" if fit.gpu is not None else ""
     flags = " ".join(one.flag for one in plan.pool.requires) if plan.pool is not None and fit.fits else ""
+    variables = " ".join(plan.request.environment)
     required = f" with {flags}" if flags else ""
+    required += f"{' and' if flags else ''} only with {variables}" if variables else ""
     words = f"{fit.verdict.text}{where}"
     if not fit.verdict.certain:
         return (
@@ -223,7 +229,7 @@ def verdict(plan: Plan) -> str:
     if plan.pool.fits:
         held = fit.max_batch or fit.expected_max_batch or 0
         start = "will start" if fit.max_batch else "will probably start"
-        return f"{words}: {engine} {start}, but holds {held:,} of {plan.request.batch:,} sequences at once"
+        return f"{words}: {engine} {start}{required}, but holds {held:,} of {plan.request.batch:,} sequences at once"
     return f"{words}: {engine} will not start"
 
 
@@ -246,7 +252,11 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     speed = plan.speed
     # What does not fit does not run: a bound on its speed would say that it does.
     if fit.fits and speed is not None and speed.decode_tokens_per_s_bound is not None:
-        prompt = "" if speed.prefill_s_bound is None else f"; a prompt takes {speed.prefill_s_bound:.3g} s or more"
+        prompt = (
+            ""
+            if speed.prefill_s_bound is None
+            else f"; a prompt of {plan.request.seq:,} takes {speed.prefill_s_bound:.3g} s or more"
+        )
         out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
     return out
 
@@ -272,7 +282,8 @@ def _expected(sure: int, expected: int | None) -> str:
     """What is expected beside what is sure, where that is not the same."""
     if expected is None or expected == sure:
         return ""
-    return f", {'any number' if expected >= UNLIMITED else f'{expected:,}'} expected"
+    certain = "" if sure else " for certain"
+    return f"{certain}, {'any number' if expected >= UNLIMITED else f'{expected:,}'} expected"
 
 
 def _because(limiting: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["PIPED_WIDTH", "columns", "fitted", "hanging", "indented", "marked", "plan_table", "rendered"]
 
+Detail = Literal["brief", "usual", "full"]
+
 PIPED_WIDTH: Final = 100_000
 """Columns of piped output: no line is that long."""
+
+_PADDING: Final = re.compile(r"[ ]+((?:\x1b\[[0-9;]*m)*)$")
+_BOUND: Final = "\ue000"
+"""Stands for the blank between an option and its value until lines are broken. Names never have it: it is no character of any script."""
+_OPTION: Final = re.compile(r"(?<=\s)(--[a-z][a-z0-9-]*) (?=[^\s-])")
 
 _USUAL_WIDTH: Final = 100
 """Columns by which the lines of a screen are counted where there is no narrower terminal."""
@@ -51,7 +59,9 @@ def rendered(parts: Iterable[RenderableType], *, color: bool = False, width: int
     with console.capture() as captured:
         for part in parts:
             console.print(part, width=_room(part, width), crop=False)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
+    # rich pads a cell up to the column's width before it ends the cell's style.
+    lines = (_PADDING.sub(r"\1", line) for line in captured.get().splitlines())
+    return "\n".join(lines).replace(_BOUND, " ") + "\n"
 
 
 def _room(part: RenderableType, width: int) -> int:
@@ -79,7 +89,7 @@ def plan_table(
     color: bool = False,
     width: int = PIPED_WIDTH,
     quiet: bool = False,
-    detail: Literal["brief", "usual", "full"] = "usual",
+    detail: Detail = "usual",
     command: str = "",
 ) -> str:
     """The answer on the first screen, then where it comes from: figures, a bar for each group of layers, and notes.
@@ -88,7 +98,7 @@ def plan_table(
     warnings are always shown. ``command`` is the command line of this plan, for the line that says how to go on.
     """
     full = detail == "full"
-    parts = _first_screen(plan, width, command, full=full, quiet=quiet)
+    parts = _first_screen(plan, width, command, detail=detail, quiet=quiet)
     if detail != "brief":
         parts += _figures(plan, width) if plan.fit is not None else []
         parts += _details(plan, full=full)
@@ -100,7 +110,7 @@ def plan_table(
     return rendered(parts, color=color, width=width).rstrip("\n") + "\n"
 
 
-def _first_screen(plan: Plan, width: int, command: str, *, full: bool, quiet: bool) -> list[RenderableType]:
+def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet: bool) -> list[RenderableType]:
     """Model, request and answer, and what to change."""
     from rich.text import Text
 
@@ -118,12 +128,12 @@ def _first_screen(plan: Plan, width: int, command: str, *, full: bool, quiet: bo
     else:
         parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
         parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
-        parts += [*_tries(plan, parts, width, full=full), Text()]
+        parts += [*_tries(plan, parts, width, detail), Text()]
     return [*parts, *warnings, Text()] if plan.warnings else parts
 
 
-def _tries(plan: Plan, before: Sequence[RenderableType], width: int, *, full: bool) -> list[RenderableType]:
-    """What would help: as many as the first screen has room for, at least one; all with ``full``."""
+def _tries(plan: Plan, before: Sequence[RenderableType], width: int, detail: Detail) -> list[RenderableType]:
+    """What would help: as many as the first screen has room for, at least one; all of them in full."""
     from rich.text import Text
 
     assert plan.fit is not None
@@ -134,8 +144,10 @@ def _tries(plan: Plan, before: Sequence[RenderableType], width: int, *, full: bo
     for place, one in enumerate(tries):
         left = len(tries) - place
         room -= _height(one, counted)
-        if not full and place and room < (1 if left > 1 else 0):
-            return [*out, Text(f"           {left:,} more: -v", style="dim")]
+        if detail != "full" and place and room < (1 if left > 1 else 0):
+            # The two options exclude each other.
+            how = "-v in place of --brief" if detail == "brief" else "-v"
+            return [*out, Text(f"           {left:,} more: {how}", style="dim")]
         out += one
     return out
 
@@ -321,7 +333,8 @@ def hanging(rows: Sequence[tuple[str, str, str]]) -> list[RenderableType]:
 
     if not rows:
         return []
-    texts = [Text(message, style=style) for _, message, style in rows]
+    # An option and its value are on one line.
+    texts = [Text(_OPTION.sub(rf"\1{_BOUND}", message), style=style) for _, message, style in rows]
     labels = [Text("  " + label, style=style) for label, _, style in rows]
     table = Table.grid(padding=(0, _BETWEEN, 0, 0))
     table.add_column(width=max(label.cell_len for label in labels))

@@ -10,18 +10,15 @@ from hwcalc.engines.vllm.flags import FLAGS, flag_words, switch_words
 from hwcalc.engines.vllm.formats import LONG_NAMES, first_release
 from hwcalc.engines.vllm.speculation import DRAFTED, model_and_tokens
 from hwcalc.engines.vllm.versions import NEWEST, since
+from hwcalc.engines.vllm.weight_formats import ALWAYS_MADE, made_of_published
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.profiles.engines import planned_version
 
 __all__ = ["flag_text", "serve"]
 
-_FLAG_KEYS: Final = {"dtype": "kv_dtype", "batch": "max_num_seqs"}
+_FLAG_KEYS: Final = {"dtype": "kv_dtype"}
 """Option of kvplan -> key in the table of flags, where that is another."""
 _PARALLEL: Final = ("tp", "pp", "dp", "dcp")
-_WEIGHT_FLAGS: Final = {
-    **{name: ("dtype", long) for name, long in LONG_NAMES.items()},
-    "fp8": ("quantization", "fp8"),
-}
 _SWITCHES: Final = ("enable_prefix_caching", "async_scheduling", "disable_hybrid_kv_cache_manager", "enforce_eager")
 _FLOAT_KV_DTYPES: Final = {"bfloat16": "0.11", "float16": "0.18"}
 """The first release that takes the name of a 16-bit float as a KV dtype; before, ``auto`` is the model's dtype."""
@@ -68,12 +65,16 @@ def serve(planned: CommandInput) -> list[str]:
 
 
 def flag_text(name: str, value: object) -> str:
-    """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it."""
+    """How vLLM spells one option of kvplan or one engine option; empty if it has no flag for it.
+
+    It has none for the number of sequences: what is planned to be held at once is not ``max_num_seqs``, which vLLM admits at once and
+    for which it keeps memory besides.
+    """
     if name in _SWITCHES:
         flag = FLAGS[name].name
         return flag if is_on(str(value)) else f"--no-{flag.removeprefix('--')}"
     if name == "weights":
-        flag, value = _WEIGHT_FLAGS.get(str(value), ("", ""))
+        flag, value = ALWAYS_MADE.get(str(value), ("", ""))
         return f"{FLAGS[flag].name} {value}" if flag else ""
     if name == "ep":
         return FLAGS[name].name if value != 1 else ""
@@ -97,9 +98,9 @@ def _weights(requested: str, version: str) -> list[str]:
     from hwcalc.quantization.planned import format_name
 
     name = format_name(requested) or ""
-    if name in _WEIGHT_FLAGS:
-        flag, value = _WEIGHT_FLAGS[name]
-        return flag_words(flag, version, value)
+    made = made_of_published(name, version)
+    if made is not None:
+        return flag_words(made[0], version, made[1])
     raise UsageError(
         f"vLLM does not make {name} weights of the published ones.",
         hint="Leave out --weights, or name a model that is published so.",

@@ -25,6 +25,7 @@ from hwcalc.engines.vllm.command import flag_text, serve
 from hwcalc.engines.vllm.defaults import runs_v0
 from hwcalc.engines.vllm.flags import FLAGS
 from hwcalc.engines.vllm.layout import LayerCache
+from hwcalc.engines.vllm.lengths import LONGER, longest_accepted
 from hwcalc.engines.vllm.memory import plan_budget, weight_parts
 from hwcalc.engines.vllm.opened import VllmOpened, of_vllm
 from hwcalc.engines.vllm.overhead import BACK_ENDS
@@ -214,6 +215,10 @@ class Vllm(Engine):
             ),
         )
 
+    def environment(self, opened: Opened) -> tuple[str, ...]:
+        longest = longest_accepted(opened.model, of_vllm(opened).settings.rules)
+        return (LONGER,) if longest is not None and opened.tokens > longest else ()
+
     def command(self, planned: CommandInput) -> list[str]:
         return serve(planned)
 
@@ -234,6 +239,14 @@ def _remarks(opened: VllmOpened) -> Iterator[Note]:
     if model.architecture == "FalconForCausalLM" and not is_auto(request.dtype) and settings.kv_dtype == "auto":
         message = "vLLM builds Falcon's attention without the cache settings: --dtype is ignored."
         yield Note(code="dtype-ignored", message=message)
+    chosen = (
+        None
+        if "dtype" in request.options or model.dtype == "fp16"
+        else {"fp16": "float16", "fp32": "float32"}.get(settings.model_dtype)
+    )
+    if chosen is not None and request.hardware.gpu is not None:
+        message = f"{request.hardware.gpu.id} has no bfloat16: vLLM runs the model in {chosen} instead."
+        yield Note(code="no-bfloat16", message=message)
     if settings.speculation is not None and settings.speculation.method == "mtp":
         yield Note(code="draft-layers", message="The drafting layers keep their cache in the same pool.")
     if "kv_offloading_size" in request.options:

@@ -26,6 +26,7 @@ from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.defaults import default_utilization, graphs_subtracted
 from hwcalc.engines.vllm.lora import vllm_lora_bytes_rank
 from hwcalc.engines.vllm.offload import encoder_cache_bytes, resident_bytes_rank
+from hwcalc.engines.vllm.opened import of_vllm
 from hwcalc.engines.vllm.overhead import graphs, outside_torch
 from hwcalc.engines.vllm.profile_run import ProfileRun, activation_parts
 from hwcalc.engines.vllm.weights import VLLM, absorbed_bytes_rank, padded_expert_bytes_rank, param_bytes_rank
@@ -90,7 +91,7 @@ def profile_run(opened: Opened, sequences: int, batched_tokens: int) -> ProfileR
         seq=request.seq,
         tokens=batched_tokens,
         rows=min(sequences, batched_tokens),
-        element_bytes=4 if _requested_dtype(request) == "fp32" else 2,
+        element_bytes=4 if _requested_dtype(opened) == "fp32" else 2,
         quantized=planned_scheme(opened.model, format_name(request.weights))[0] is not None,
     )
 
@@ -101,7 +102,7 @@ def weight_parts(opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
 
     model, request, parallel = opened.model, opened.request, opened.request.parallel
     weight_format = format_name(request.weights)
-    weight_dtype = weight_format if weight_format in FLOATS else _requested_dtype(request)
+    weight_dtype = weight_format if weight_format in FLOATS else _requested_dtype(opened)
     scheme, known = planned_scheme(model, weight_format)
     stages = model.once(
         ("vllm", "weights", weight_dtype, weight_format, parallel),
@@ -164,9 +165,11 @@ def _draft_bytes(model: ModelSpec, request: Request, speculation: Speculation) -
     return draft_bytes_rank(draft, request.parallel, scheme=scheme, rules=VLLM)
 
 
-def _requested_dtype(request: Request) -> str | None:
-    """The engine option ``dtype`` as kvplan spells it: ``fp32`` for ``float32``."""
-    spelling = request.options.get("dtype")
+def _requested_dtype(opened: Opened) -> str | None:
+    """The engine option ``dtype`` as kvplan spells it, or ``fp32`` where vLLM chooses that itself; ``None`` is 16 bits."""
+    spelling = opened.request.options.get("dtype")
+    if spelling in (None, "auto"):
+        return "fp32" if of_vllm(opened).settings.model_dtype == "fp32" else None
     return {"float32": "fp32", "fp32": "fp32", "float16": "fp16", "fp16": "fp16", "bfloat16": "bf16", "bf16": "bf16"}.get(
         spelling or ""
     )

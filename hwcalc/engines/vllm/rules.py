@@ -178,6 +178,8 @@ class Rules:
     """Whether cross attention reserves as many tokens as a batch has. Before, those of the longest input of the encoder."""
     states_checked: bool
     """Whether a start with more ``max_num_seqs`` than state blocks is refused."""
+    multiplies_yarn: bool
+    """Whether the longest sequence of a YaRN model is its original length times the factor. Since, it is what the config says."""
 
 
 class Rule(NamedTuple):
@@ -333,6 +335,7 @@ TABLE: Final[tuple[Rule, ...]] = (
     _on("batch_within_lengths", "0.11.1", "engine/arg_utils.py"),
     _on("whole_encoder", "0.11", f"{_SPECS} CrossAttentionSpec"),
     _on("states_checked", "0.20", "config/compilation.py"),
+    _off("multiplies_yarn", "0.30", "config/model.py _get_and_verify_max_len"),
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.request import Request
 from hwcalc.engines.vllm import formats
@@ -32,12 +32,19 @@ from hwcalc.profiles.engines import planned_version
 from hwcalc.text import brief
 from hwcalc.units import parse_tokens
 
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
 __all__ = ["VllmSettings", "cached_kinds", "read_settings"]
 
 # vLLM builds the attention of these without the cache settings, so that they ignore the KV dtype.
 _IGNORE_KV_DTYPE: Final = frozenset({"FalconForCausalLM"})
 _DEAF_BEFORE: Final = frozenset({"MiMoV2FlashForCausalLM"})
 
+_BFLOAT16: Final = 80
+"""The least compute capability with bf16."""
+_UNSTABLE_IN_FP16: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "glm4"})
+"""Model types that vLLM does not run in fp16 by itself (config/model.py, ``_FLOAT16_NOT_SUPPORTED_MODELS``)."""
 _FLASHINFER: Final = 90
 """The compute capability on which vLLM runs the prefill of gated delta nets with FlashInfer, whatever the model."""
 
@@ -114,7 +121,7 @@ def read_settings(model: ModelSpec, request: Request, version: str) -> VllmSetti
     options = request.options
     rules = rules_of(planned_version(version))
     capability = compute_capability(request.hardware.gpu)
-    model_dtype = _model_dtype(model, options.get("dtype"))
+    model_dtype = _model_dtype(model, options.get("dtype"), request.hardware.gpu, rules)
     kinds = cached_kinds(model)
     whole_from = _whole_from(request, model, kinds, rules)
     sequences, batched, full_batch = _batches(request, version, whole_from=whole_from)
@@ -219,11 +226,15 @@ def _batches(request: Request, version: str, *, whole_from: int | None) -> tuple
     return min(sequences, user_batched), user_batched, None
 
 
-def _model_dtype(model: ModelSpec, requested: str | None) -> str:
+def _model_dtype(model: ModelSpec, requested: str | None, gpu: Gpu | None, rules: Rules) -> str:
     """The dtype that the model runs in. fp32 checkpoints are loaded in 16 bits unless the option says ``dtype=float32``."""
     default = model.dtype if model.dtype in ("bf16", "fp16") else "bf16"
     if requested in (None, "auto"):
-        return default
+        lacking = gpu is not None and gpu.vendor.lower() == "nvidia" and 0 < compute_capability(gpu) < _BFLOAT16
+        # The releases before 0.9 that kvplan plans on such a GPU refuse bf16 there, and must be told float16.
+        if default == "fp16" or not lacking or rules.engine == "V0":
+            return default
+        return "fp32" if model.model_type in _UNSTABLE_IN_FP16 else "fp16"
     dtype = find_dtype(requested or "")
     if dtype is None or dtype.name not in FLOATS:
         raise UsageError(

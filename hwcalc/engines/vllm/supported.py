@@ -16,6 +16,7 @@ from hwcalc.engines.vllm.settings import cached_kinds
 from hwcalc.engines.vllm.shards import check_experts
 from hwcalc.engines.vllm.states import STATE_KINDS
 from hwcalc.engines.vllm.versions import nearest_release, since
+from hwcalc.engines.vllm.weight_formats import check_weights
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas import ChunkedAttention, CompressedAttention, CrossAttention, LatentAttention, SlidingAttention
 from hwcalc.formulas.attention import AttentionKind
@@ -49,7 +50,7 @@ def check_supported(opened: VllmOpened) -> Noted[None]:
     _check_ranks(model, opened.request.parallel)
     _check_method(opened)
     _check_release(opened)
-    notes = list(_asked_for(opened))
+    notes = [*_asked_for(opened), *check_weights(opened)]
     nearest = nearest_release(opened.version)
     if nearest is not None:
         message = (

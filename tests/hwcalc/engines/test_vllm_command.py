@@ -182,3 +182,34 @@ def test_a_quantised_name_without_its_format_has_no_budget(capsys: Capture) -> N
 
     assert (told["pool"], told["fit"]) == (None, None)
     assert any("--kv-memory" in note["message"] for note in told["notes"])
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "dtype", "number_bytes"),
+    [
+        ("Qwen/Qwen3-0.6B", "t4", "fp16", 2),
+        ("Qwen/Qwen3-0.6B", "l4", "bf16", 2),
+        ("google/gemma-3-1b-it", "t4", "fp32", 4),
+        ("google/gemma-3-1b-it", "l4", "bf16", 2),
+    ],
+)
+def test_a_gpu_without_bfloat16(model: str, gpu: str, dtype: str, number_bytes: int) -> None:
+    """``_resolve_auto_dtype`` takes float16 below compute capability 8.0, and float32 for the models that float16 does not suit."""
+    planned = plan(model, engine="vllm", gpu=gpu, seq=2048)
+    assert planned.fit is not None
+    assert planned.fit.budget is not None
+    weights = next(part.expected for part in planned.fit.budget.parts if part.name == "weights")
+
+    assert planned.request.kv_dtype == dtype
+    assert weights // (planned.model.parameters.total or 1) in {number_bytes, number_bytes - 1}
+    assert ("no-bfloat16" in {note.code for note in planned.notes}) is (gpu == "t4")
+
+
+def test_a_number_of_sequences_is_no_flag_of_the_engine() -> None:
+    """Neither the advice nor the command line says ``--max-num-seqs`` for what is planned to be held at once."""
+    planned = plan("Qwen/Qwen3-8B", engine="vllm", gpu="h100", seq=32768, batch=20)
+    assert planned.fit is not None
+    fewer = [one for one in planned.fit.suggestions if "at once instead of 20" in one.effect]
+
+    assert fewer
+    assert all("--max-num-seqs" not in one.flag for one in fewer)

@@ -314,4 +314,13 @@ LAYER_CASES: Final[tuple[Case, ...]] = (
         ([], [f"--max-num-seqs {GIB // (4 * 80 * JAMBA_ROW)}"]),
         budget=GIB,
     ),
+    # Its config names 262,144 positions, and YaRN from 4,096 by 32.
+    case(
+        "multiplies_yarn",
+        "0.30",
+        "moonshotai/Kimi-K2-Thinking",
+        lambda plan, _: list(plan.engine.environment(plan)),
+        (["VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"], []),
+        seq=4096 * 32 + 1,
+    ),
 )

@@ -17,7 +17,9 @@ from hwcalc.planner.asked import read_options
 from hwcalc.planner.command import CommandLine
 from hwcalc.planner.options import OPTIONS
 from hwcalc.planner.result import FitInfo, Verdict
+from hwcalc.profiles.examples import UNCOMMON
 from hwcalc.profiles.gpus import find_gpu
+from hwcalc.report.advice import advice_pairs
 from tests.hwcalc.command import QWEN, Capture, run
 
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -281,7 +283,8 @@ def test_a_recommendation_shows_the_same(capsys: Capture) -> None:
     ("words", "works"),
     [
         ("--engine vllm --gpu a100 --tp 3", "--engine vllm --gpu a100 --gpus 2 --tp 2"),
-        ("--engine vllm --gpu t4 --dtype nvfp4", "--engine vllm --gpu t4"),
+        ("--engine vllm --gpu l4 --dtype nvfp4", "--engine vllm --gpu l4"),
+        ("--engine vllm --gpu l4 --weights q4_k_m", "--weights awq --engine vllm --gpu l4"),
         ("--engine vllm --gpu m4", "--gpu m4"),
         ("--engine transformers --gpu h100 --dp 2 --tp 3", "--engine transformers --gpu h100 --gpus 4 --tp 2 --dp 2"),
     ],
@@ -296,8 +299,65 @@ def test_a_refusal_names_a_command_that_works(capsys: Capture, words: str, works
     assert run(capsys, *shlex.split(command)[1:])[0] in {0, 1}
 
 
+def test_a_command_that_is_accepted_and_does_not_fit_says_so(capsys: Capture) -> None:
+    """A release refuses the model. Another one takes it, but eight times 32k tokens are too much for an L4."""
+    status, _, err = run(capsys, QWEN, "--engine", "vllm@0.6.6", "--gpu", "l4", "--seq", "32k", "--batch", "8")
+    command = err.rstrip().rpartition("Accepted, but too large for this hardware: ")[2]
+
+    assert status == 3
+    assert "This works" not in err
+    assert run(capsys, *shlex.split(command)[1:])[0] == 1
+
+
 def test_a_mistyped_word_is_not_worked_around(capsys: Capture) -> None:
     """Whoever writes a name that does not exist is told the names."""
     _, _, err = run(capsys, LLAMA, "--seq", "8k", "--engine", "vllm", "--dtype", "fp9")
 
     assert "This works" not in err
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm5-80gb", "a100-sxm4-40gb", "rx-7900-xtx", "rtx-3090", "l4"])
+def test_no_larger_gpu_is_one_that_few_can_get(gpu: str) -> None:
+    """Cards for one country, chips with a processor of their own, and what is announced only are no advice, and all are in the catalog."""
+    found = {one.id for one in larger_gpus(find_gpu(gpu), 0, 8)}
+
+    assert found
+    assert not found & UNCOMMON
+    assert all(find_gpu(name).id == name for name in UNCOMMON)
+
+
+def test_who_has_an_uncommon_gpu_is_offered_its_kin() -> None:
+    """Whoever has an H20 can get the larger one."""
+    assert "h20-3e-141gb" in [one.id for one in larger_gpus(find_gpu("h20-96gb"), 0, 8)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "offered"),
+    [("rtx-4060-ti-16gb", "q4_k_m", "q2_k"), ("gtx-1080", None, "q2_k"), ("rtx-4090", None, "q4_k_m"), ("l4", "q8_0", "q3_k_m")],
+)
+def test_fewer_bits_in_the_formats_that_people_load(gpu: str, weights: str | None, offered: str) -> None:
+    """GGUF names on the GPUs of a desk, and still fewer bits than those that were given."""
+    model = "Qwen/Qwen3-8B" if gpu == "gtx-1080" else "Qwen/Qwen3-32B"
+    commands = [one.command for one in advice(model, seq="8k", gpu=gpu, weights=weights)]
+
+    assert any(f"--weights {offered} " in command for command in commands)
+    assert not any(f"--weights {name} " in command for command in commands for name in ("int4", "int8"))
+
+
+def test_lengths_of_one_kind_are_compared() -> None:
+    """What only probably fits is compared with what is expected of the plan itself, not with what is sure."""
+    asked: dict[str, Any] = {"seq": "8k", "gpu": "rtx-4060-ti-16gb", "weights": "q4_k_m"}
+    planned = plan("Qwen/Qwen3-14B", **{**asked, "seq": "38k"})
+    assert planned.fit is not None
+    unsure = [
+        one.effect for one in planned.fit.suggestions if one.effect.endswith("probably fits") and " instead of " in one.effect
+    ]
+
+    assert all(f"instead of {planned.fit.expected_max_seq:,};" in effect for effect in unsure if effect.startswith("q"))
+
+
+def test_a_config_from_standard_input_is_given_again() -> None:
+    """The command alone would read an empty standard input."""
+    one = Try(flag="", effect="holds 2 instead of 1", command="kvplan - --seq 8k")
+
+    assert advice_pairs([one], "reference")[0][1].endswith("give the config again: < FILE")

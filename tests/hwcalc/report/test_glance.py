@@ -24,6 +24,7 @@ from hwcalc.report.markdown import plan_markdown
 from hwcalc.report.summary import model_lines, verdict
 from hwcalc.report.table import plan_table
 from hwcalc.units import human_bytes
+from tests.hwcalc.command import QWEN
 
 LINES, COLUMNS = SCREEN
 MODELS: Final = (
@@ -84,7 +85,7 @@ def test_the_answer_is_on_the_first_screen() -> None:
         assert one.fit is not None
         tries = [line for line in first.splitlines() if line.startswith("  try ")]
         assert len(tries) >= min(1, len(one.fit.suggestions))
-        assert whole.startswith(answer(brief))
+        assert whole.startswith(answer(brief).replace(" in place of --brief", ""))
         assert len(brief.splitlines()) < len(whole.splitlines())
 
 
@@ -228,3 +229,44 @@ def test_a_plan_without_hardware_is_brief_too() -> None:
     assert f"{one.cache.total_bytes:,} B" in text
     assert model_lines(one)[2] not in text
     assert model_lines(one)[2] in plan_table(one)
+
+
+def test_what_is_more_is_shown_by_options_that_go_together() -> None:
+    """``--brief`` and ``-v`` exclude each other, so that the brief answer says which one to leave out."""
+    one = plan(QWEN, seq="32k", batch=20, engine="vllm", gpu="l4")
+
+    assert " more: -v in place of --brief\n" in plan_table(one, width=100, detail="brief")
+    assert " more: -v\n" in plan_table(one, width=100)
+
+
+def test_sums_over_gpus_say_so() -> None:
+    """Activations and overhead are those of all GPUs in the figures, and of the fullest one above."""
+    several, single = (plan(QWEN, seq="8k", gpu="h100", gpus=gpus) for gpus in (4, 1))
+
+    assert plan_table(several).count("  on all 4 GPUs; estimate: ") == 2
+    assert " GPUs; estimate" not in plan_table(single)
+
+
+def test_a_prompt_has_a_length() -> None:
+    """The least time of a prompt is of the planned length."""
+    assert "; a prompt of 8,192 takes " in plan_table(plan(QWEN, seq="8k", gpu="h100"))
+
+
+def test_nothing_for_certain_says_so() -> None:
+    """A zero beside the words "probably fits" is the sure number."""
+    for seq in range(8192, 40960, 1024):
+        one = plan("Qwen/Qwen3-14B", seq=seq, gpu="rtx-4060-ti-16gb", weights="q4_k_m")
+        if one.fit is not None and one.fit.max_batch == 0 and one.fit.expected_max_batch == 1:
+            assert "tokens for certain, 1 expected" in plan_table(one)
+            return
+    pytest.fail("no length only probably fits")
+
+
+def test_an_option_stays_with_its_value_and_no_style_has_blanks_to_the_edge() -> None:
+    """Whatever the width, and with colours as without."""
+    one = plan(QWEN, seq="32k", batch=20, engine="vllm", gpu="l4")
+    for width in range(40, 120, 7):
+        for color in (False, True):
+            lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in plan_table(one, width=width, color=color).splitlines()]
+            assert all(line == line.rstrip() for line in lines)
+            assert not any(line.endswith("--tensor-parallel-size") for line in lines)

@@ -1,0 +1,104 @@
+"""Which formats of weights a release of vLLM reads, and which it makes of the published weights while it loads them.
+
+Source: ``QuantizationMethods`` of model_executor/layers/quantization/__init__.py in every release since 0.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from hwcalc.engines.vllm.formats import LONG_NAMES
+from hwcalc.engines.vllm.opened import VllmOpened
+from hwcalc.engines.vllm.versions import since
+from hwcalc.errors import UnsupportedError
+from hwcalc.model import Note
+from hwcalc.profiles.engines import planned_version
+
+__all__ = ["ALWAYS_MADE", "check_weights", "made_of_published"]
+
+ALWAYS_MADE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {**{name: ("dtype", long) for name, long in LONG_NAMES.items()}, "fp8": ("quantization", "fp8")}
+)
+"""Format -> the flag, and its value, with which every release makes it of the published weights."""
+
+
+class _Made(NamedTuple):
+    """The value of ``--quantization`` that makes a format, and the releases that have it, until before ``gone``."""
+
+    value: str
+    came: str
+    gone: str | None = None
+
+
+_MADE: Final[Mapping[str, _Made]] = MappingProxyType(
+    {
+        "int8": _Made("int8_per_channel_weight_only", "0.20"),
+        "fp8_block": _Made("fp8_per_block", "0.20"),
+        "fp8_channel": _Made("fp8_per_channel", "0.24"),
+        "mxfp8": _Made("mxfp8", "0.19"),
+        "bnb4": _Made("bitsandbytes", "0.8.2", "0.28"),
+    }
+)
+_BITSANDBYTES: Final = ("bnb4", "bnb4_double", "bnb8")
+_CAME: Final[Mapping[str, str]] = MappingProxyType({"nvfp4": "0.8", "mxfp4": "0.10.1", "mxfp8": "0.16"})
+"""The first release that reads a checkpoint in this format; all others are older."""
+_GONE: Final[Mapping[str, str]] = MappingProxyType({"GGUF": "0.24", "bitsandbytes": "0.28"})
+"""The first release that reads a family of formats no more."""
+_NEVER: Final[Mapping[str, str]] = MappingProxyType({"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"})
+"""The start of a format's name -> the engine that it belongs to."""
+
+
+def made_of_published(name: str, version: str) -> tuple[str, str] | None:
+    """The flag and its value with which this release makes weights of a format; ``None`` if they must be published so."""
+    made, release = _MADE.get(name), planned_version(version)
+    if made is None or release < since(made.came) or (made.gone is not None and release >= since(made.gone)):
+        return ALWAYS_MADE.get(name)
+    return "quantization", made.value
+
+
+def check_weights(opened: VllmOpened) -> tuple[Note, ...]:
+    """Raise an error for ``--weights`` in a format that this release does not read. A note says if a checkpoint in it is needed."""
+    if opened.request.weights is None:
+        return ()
+    from hwcalc.quantization.planned import format_name, planned_scheme
+
+    name = format_name(opened.request.weights) or ""
+    _check_read(name, opened.version)
+    published = planned_scheme(opened.model, None)[0]
+    if made_of_published(name, opened.version) is not None or (published is not None and published.name == name):
+        return ()
+    message = (
+        f"Planned as if a checkpoint in {name} were loaded: vLLM does not make {name} of the published weights. "
+        "For its command line, give a model that is published so."
+    )
+    return (Note(code="needs-checkpoint", message=message),)
+
+
+def _check_read(name: str, version: str) -> None:
+    release = planned_version(version)
+    owner = next((owner for start, owner in _NEVER.items() if name.startswith(f"{start}_")), None)
+    if owner is not None:
+        raise UnsupportedError(
+            f"vLLM does not read weights in {name}, a format of {owner}.",
+            hint="Use: --weights awq, or leave out --engine for the formulas alone.",
+        )
+    first = _CAME.get(name)
+    if first is not None and release < since(first):
+        raise UnsupportedError(
+            f"vLLM {version} does not read weights in {name}.", hint=f"Use: --engine vllm@{first} or newer, or --weights awq"
+        )
+    family = "bitsandbytes" if name in _BITSANDBYTES else "GGUF" if _is_gguf(name) else ""
+    last = _GONE.get(family)
+    if last is not None and release >= since(last):
+        raise UnsupportedError(
+            f"vLLM {version} does not read weights in {name}: {family} left it with {last}.",
+            hint="Use: --weights awq for 4 bits or fp8 for 8, or leave out --engine for the formulas alone.",
+        )
+
+
+def _is_gguf(name: str) -> bool:
+    from hwcalc.quantization.gguf import MIXES
+
+    return name in MIXES

@@ -1,0 +1,82 @@
+"""Formats of weights: what a release of vLLM reads, and what it makes of the published weights. Plan and command line agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.errors import UnsupportedError
+from tests.hwcalc.command import QWEN, Capture, run
+
+ON_ONE: dict[str, Any] = {"gpu": "h100", "seq": 8192}
+
+
+@pytest.mark.parametrize(
+    ("release", "weights", "says"),
+    [
+        ("0.33", "q4_k_m", "GGUF left it with 0.24"),
+        ("0.24", "q8_0", "GGUF left it with 0.24"),
+        ("0.28", "bnb4", "bitsandbytes left it with 0.28"),
+        ("0.23", "exl2 3.5bpw", "a format of ExLlamaV2"),
+        ("0.33", "exl3 4bpw", "a format of ExLlamaV3"),
+        ("0.33", "mlx-4bit", "a format of MLX"),
+        ("0.9", "mxfp4", "vllm@0.10.1 or newer"),
+    ],
+)
+def test_a_release_refuses_what_it_does_not_read(release: str, weights: str, says: str) -> None:
+    """``QuantizationMethods`` of the release has no such method."""
+    with pytest.raises(UnsupportedError) as caught:
+        plan("meta-llama/Llama-3.1-8B", weights=weights, engine=f"vllm@{release}", **ON_ONE)
+
+    assert says in f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(("release", "weights"), [("0.23", "q4_k_m"), ("0.27", "bnb8"), ("0.33", "awq"), ("0.33", "nvfp4")])
+def test_a_checkpoint_that_is_needed_is_told(capsys: Capture, release: str, weights: str) -> None:
+    """The plan says so in a note, the command line refuses."""
+    words = (QWEN, "--seq", "8k", "--gpu", "h100", "--weights", weights, "--engine", f"vllm@{release}")
+    planned = plan(QWEN, weights=weights, engine=f"vllm@{release}", **ON_ONE)
+    status, _, err = run(capsys, *words, "--emit", "vllm")
+
+    assert [note.code for note in planned.notes if note.code == "needs-checkpoint"] == ["needs-checkpoint"]
+    assert f"as if a checkpoint in {weights} were loaded" in run(capsys, *words)[1]
+    assert status == 2
+    assert f"does not make {weights} weights" in err
+
+
+@pytest.mark.parametrize(
+    ("release", "weights", "flag"),
+    [
+        ("0.6.6", "fp8", "--quantization fp8"),
+        ("0.33", "bf16", "--dtype bfloat16"),
+        ("0.20", "int8", "--quantization int8_per_channel_weight_only"),
+        ("0.27", "bnb4", "--quantization bitsandbytes"),
+        ("0.33", "mxfp8", "--quantization mxfp8"),
+    ],
+)
+def test_what_is_made_of_the_published_weights(capsys: Capture, release: str, weights: str, flag: str) -> None:
+    """No note, and the flag in the command line."""
+    model = "meta-llama/Llama-3.1-8B"
+    words = (model, "--seq", "8k", "--gpu", "h100", "--weights", weights, "--engine", f"vllm@{release}")
+    planned = plan(model, weights=weights, engine=f"vllm@{release}", **ON_ONE)
+
+    assert all(note.code != "needs-checkpoint" for note in planned.notes)
+    assert flag in run(capsys, *words, "--emit", "vllm")[1]
+
+
+def test_a_model_that_is_published_so_needs_no_other() -> None:
+    """The plan is of the checkpoint itself."""
+    planned = plan("openai/gpt-oss-20b", weights="mxfp4", engine="vllm", **ON_ONE)
+
+    assert all(note.code != "needs-checkpoint" for note in planned.notes)
+
+
+@pytest.mark.parametrize("weights", ["exl2 3.5bpw", "exl3 4bpw"])
+def test_transformers_refuses_the_formats_of_exllama(weights: str) -> None:
+    """They are none of ``AUTO_QUANTIZER_MAPPING``."""
+    with pytest.raises(UnsupportedError) as caught:
+        plan("meta-llama/Llama-3.1-8B", weights=weights, engine="transformers", **ON_ONE)
+
+    assert "ExLlama" in caught.value.message
