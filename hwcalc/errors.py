@@ -78,6 +78,8 @@ class ConfigError(KvplanError, ValueError):
 
     exit_code = 3
     type = "bad-config"
+    command: tuple[str, str] | None = None
+    """A command line in the hint, and the value of ``--assume`` by which it differs from the one that was typed."""
 
 
 class LogError(KvplanError, ValueError):

@@ -14,7 +14,10 @@ from hwcalc.formulas.weights import Weights
 from hwcalc.text import message as safe_message
 
 __all__ = [
+    "EXAMPLE_PARAMETERS",
     "FIDELITY",
+    "LEFT_OUT",
+    "MODEL_WARNINGS",
     "NO_WEIGHTS",
     "PARTIAL_WEIGHTS",
     "UNREAD_KEYS",
@@ -85,8 +88,17 @@ PARTIAL_WEIGHTS: Final = "weights-partial"
 NO_WEIGHTS: Final = "weights-not-given"
 """The code of the note that the bare equation was given nothing that its weights follow from."""
 
+EXAMPLE_PARAMETERS: Final = "--parameters 70B"
+"""The option that gives them, with a number to change."""
+
 UNREAD_KEYS: Final = "unread-keys"
 """The code of the note that names keys which bear on the cache and were left out of account. A plan shows it as a warning."""
+
+LEFT_OUT: Final = "left-out"
+"""The code of the note that a config leaves out dimensions, which the model's class then fills in. A plan shows it as a warning."""
+
+MODEL_WARNINGS: Final = (PARTIAL_WEIGHTS, UNREAD_KEYS, LEFT_OUT)
+"""The codes of notes about a model that every plan shows as warnings."""
 
 
 def qualified(notes: Iterable[Note], definition: str) -> str:
@@ -265,7 +277,7 @@ class ModelSpec:
     @property
     def warnings(self) -> tuple[Note, ...]:
         """The notes that every plan from the model's own files must show."""
-        return tuple(note for note in self.notes if note.code in (PARTIAL_WEIGHTS, UNREAD_KEYS))
+        return tuple(note for note in self.notes if note.code in MODEL_WARNINGS)
 
     def warnings_with(self, weights: str | None) -> tuple[Note, ...]:
         """The same for weights in the format ``weights``: with one that is named, what the files lack does not matter."""

@@ -46,7 +46,7 @@ PLAIN: Final[Mapping[str, Any]] = {
 }
 
 # Keys that say nothing about which layers a model has, though a parser asks for them.
-NOISE: Final = re.compile(r"_act$|_function$|activation|norm|bias|^tie_|^vocab_size$|^use_cache$")
+NOISE: Final = re.compile(r"_act$|_function$|activation|norm|bias|^tie_|^vocab_size$|^max_position_embeddings$|^use_cache$")
 
 
 def documents() -> Iterator[tuple[Mapping[str, Any], bool]]:

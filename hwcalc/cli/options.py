@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, NoReturn
 
 from hwcalc.cli.output import FORMATS, Answer, View, colored, write
-from hwcalc.errors import UsageError
+from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note
 from hwcalc.planner.options import GROUPS as PLAN_GROUPS
@@ -201,9 +201,28 @@ def view_of(
 
 def run_command(module: Any, values: Mapping[str, Any]) -> Answer:
     """The answer of a command to the values of its options. It says itself whether its text may have colours."""
-    result: Answer = module.run(**values)
+    try:
+        result: Answer = module.run(**values)
+    except ConfigError as error:
+        raise _typed_as_well(error, module, values) from error.__cause__
     wanted = values.get("no_color") is not None and colored(values.get("color"), no_color=values["no_color"])
     return replace(result, color=True) if wanted and not result.json else result
+
+
+def _typed_as_well(error: ConfigError, module: Any, values: Mapping[str, Any]) -> ConfigError:
+    """The error with what was typed in the command line of its hint."""
+    name = next((name for name, place in COMMANDS.items() if place == module.__name__), "")
+    if error.command is None or name not in _OF_ONE_MODEL:
+        return error
+    line, assumed = error.command
+    typed = typed_again(name, values["model"], {**values, "assume": assumed})
+    if typed:
+        error.hint, error.command = error.hint.replace(line, typed), (typed, assumed)
+    return error
+
+
+_OF_ONE_MODEL: Final = frozenset({"plan", "explain", "recommend"})
+"""The commands whose line is a MODEL and options of a plan."""
 
 
 def given_options(command: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +241,7 @@ def typed_again(command: str, model: str | None, values: Mapping[str, Any]) -> s
     """
     if model and model.startswith("-") and model != "-":
         return ""
-    words = ["kvplan", *([model] if model else [])]
+    words = ["kvplan", *([] if command == DEFAULT else [command]), *([model] if model else [])]
     for row in options_of(command):
         value = values[row.name]
         if row.type == "secret" or value in (None, [], False):

@@ -16,7 +16,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
 from hwcalc.library.plan import option_draft, plan_loaded
-from hwcalc.model import PARTIAL_WEIGHTS, UNREAD_KEYS, ModelSpec, Note
+from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
 from hwcalc.planner.result import Plan, Verdict
@@ -187,7 +187,7 @@ def _planned(
             variants.append(_failed(asked, error))
             continue
         notes.append(planned.notes)
-        warned.extend(note for note in planned.warnings if note.code in (PARTIAL_WEIGHTS, UNREAD_KEYS))
+        warned.extend(note for note in planned.warnings if note.code in MODEL_WARNINGS)
         base = planned.cache.total_bytes if base is None else base
         variants.append(_variant(planned, asked["gpu"], base))
     unknown = _unknown(((asked, error) for asked, error in errors if isinstance(error, UnknownNameError)), axes["engine"])

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any
 
-from hwcalc.errors import ConfigError, KvplanError, UsageError
+from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec, RawModel
 from hwcalc.parsers import parse
@@ -14,6 +14,7 @@ from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.values import read_flag
 from hwcalc.sources.progress import tell
+from hwcalc.text import message as safe_message
 
 __all__ = ["Missing", "ModelLike", "load", "load_each", "load_model"]
 
@@ -74,7 +75,22 @@ def load(
         from hwcalc.parsers.dimensions import changed_model
 
         return changed_model(raw, dimensions, assume)
-    return parse(raw, assume=assume)
+    try:
+        return parse(raw, assume=assume)
+    except ConfigError as error:
+        raise _in_its_file(error, raw) from error.__cause__
+
+
+def _in_its_file(error: ConfigError, raw: RawModel) -> ConfigError:
+    """The error with the name of the file that is at fault, unless it names the model itself."""
+    named = isinstance(error, (UnknownArchitectureError, UnreadKeysError)) or error.message.startswith("--")
+    if raw.source in _FILES and raw.location and not named:
+        error.message = safe_message(f"{raw.location}: {error.message}")
+        error.args = (error.message,)
+    return error
+
+
+_FILES = ("local", "stdin")
 
 
 def _equation(dimensions: Mapping[str, int]) -> ModelSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas import Layer, Stack
@@ -20,6 +20,9 @@ from hwcalc.parsers.reading import Family, Reading
 from hwcalc.parsers.registry import known_family, room_of
 from hwcalc.parsers.whole import whole_weights
 from hwcalc.text import quoted, shown
+
+if TYPE_CHECKING:
+    from hwcalc.parsers.assume import Assumption
 
 __all__ = ["language_config", "parse"]
 
@@ -54,7 +57,8 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
             raise top.error(key, name, f"a name of at most {MAX_NAME} characters")
     read, unread = _understood(raw, top, architecture, assume)
     config, reading = read.config, read.reading
-    notes = [*raw.notes, *read.notes, *from_the_class(reading.config), *reading.notes]
+    filled = () if read.assumed else from_the_class(reading.config, complete=_is_published(raw))
+    notes = [*raw.notes, *read.notes, *filled, *reading.notes]
     counted: Weights | None = None
     variants: dict[str, Weights | None] = {}
     if read.weighed and not unread:
@@ -78,6 +82,15 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     spec = _with_variants(spec, variants) if variants else spec
     check_size((spec, *spec.variants.values()))
     return spec
+
+
+def _is_published(raw: RawModel) -> bool:
+    """Whether a config is one that somebody has published: it leaves out what its class fills in on purpose."""
+    return raw.source not in _BY_HAND or raw.weights is not None
+
+
+_BY_HAND: Final = frozenset({"local", "stdin", "python"})
+"""The sources whose configs people write and cut themselves."""
 
 
 def language_config(raw: RawModel, assume: str | None = None) -> Config:
@@ -109,7 +122,7 @@ def _understood(raw: RawModel, top: Config, architecture: str | None, assume: st
     from hwcalc.parsers import assume as assuming
 
     if assume is None:
-        raise _unknown(raw, architecture, assuming.proposal(raw, top))
+        raise assuming.proposed(_unknown(raw, architecture), raw, top)
     assumed = assuming.assumption(assume)
     if found is not None:
         read, unread = _by_its_family(top, *found, architecture)
@@ -119,24 +132,34 @@ def _understood(raw: RawModel, top: Config, architecture: str | None, assume: st
         if assumed.plain:
             note = assuming.left_out(raw, read.config, unread, f"the {room_of(read.config.model_type)!r} parser")
             return replace(read, notes=(*read.notes, note)), unread
-    model_type = assuming.choose(assumed, top)
+    return _as_assumed(raw, top, assumed)
+
+
+def _as_assumed(raw: RawModel, top: Config, assumed: Assumption) -> tuple[_Read, list[str]]:
+    """The config as the assumption says. What it leaves unread and what it adds are warnings."""
+    from hwcalc.parsers import assume as assuming
+    from hwcalc.parsers.tried import judge
+
+    model_type = assuming.choose(raw, assumed, top)
     config = assuming.language_level(top, None if assumed.plain else model_type)
     family = known_family(model_type)
     try:
         reading = _read(family, config)
     except ConfigError as error:
-        error.hint = error.hint or assuming.proposal(raw, top)
-        raise
-    unread = assuming.unread_keys(config)
-    notes = [assuming.said(assumed, model_type)]
-    if unread:
-        reader = "plain attention" if assumed.plain else f"a {model_type} model"
-        notes.append(assuming.left_out(raw, config, unread, reader, by_keys=True))
+        raise assuming.unreadable(error, raw, top, model_type) from error.__cause__
     whole = config if config.where == "" else top
+    found = judge(config, whole, family, reading, weighed=not assumed.plain)
+    notes = [assuming.said(assumed, model_type), *assuming.warned(raw, config, found, assumed, model_type)]
     read = _Read(
-        family=family, config=config, top=whole, reading=reading, notes=tuple(notes), assumed=True, weighed=not assumed.plain
+        family=family,
+        config=config,
+        top=whole,
+        reading=reading,
+        notes=tuple(notes),
+        assumed=True,
+        weighed=not (assumed.plain or found.unweighed or found.filled_weights),
     )
-    return read, unread
+    return read, list(found.unread)
 
 
 def _by_its_family(top: Config, family: Family, config: Config, architecture: str | None) -> tuple[_Read, list[str]]:
@@ -175,18 +198,18 @@ def _parameters(counted: Weights | None, notes: Sequence[Note], *, assumed: bool
 
 
 def _unread_error(raw: RawModel, config: Config, unread: list[str]) -> UnreadKeysError:
-    from hwcalc.parsers.assume import command, named_keys
+    from hwcalc.parsers.assume import PLAIN, command, named_keys
 
     message = (
         f"{raw.id} has keys that bear on the cache and that the {room_of(config.model_type)!r} parser does not know: "
         f"{named_keys(unread)}."
     )
     message = " ".join((message, *config.contradictions()[:_CONTRADICTIONS]))
-    hint = (
-        "A number without them would be a guess. To go on all the same, with every number marked as assumed: "
-        f"{command(raw, 'gqa')}"
-    )
-    return UnreadKeysError(message, keys=tuple(unread), hint=hint)
+    line = command(raw, PLAIN)
+    hint = f"A number without them would be a guess. To go on all the same, with every number marked as assumed: {line}"
+    error = UnreadKeysError(message, keys=tuple(unread), hint=hint)
+    error.command = line, PLAIN
+    return error
 
 
 def _read(family: Family, config: Config) -> Reading:
@@ -203,11 +226,11 @@ def _read(family: Family, config: Config) -> Reading:
     return reading
 
 
-def _unknown(raw: RawModel, architecture: str | None, hint: str) -> UnknownArchitectureError:
+def _unknown(raw: RawModel, architecture: str | None) -> UnknownArchitectureError:
     model_type = raw.config.get("model_type")
     what = f"model_type {quoted(model_type)}" if model_type else "no model_type"
     with_architecture = f", architecture {shown(architecture, 60)}" if architecture else ""
-    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.", hint=hint)
+    return UnknownArchitectureError(f"No parser knows {raw.id}: {what}{with_architecture}.")
 
 
 def _spec(
@@ -240,7 +263,8 @@ def _spec(
         stack=_stack(reading.layers),
         dtype=_DTYPES.get(declared.removeprefix("torch.")) if declared else None,
         state_dtype=reading.state_dtype,
-        max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE),
+        # The class of an assumed type says nothing about how far this model was trained.
+        max_position_embeddings=_first_integer(language, top, *_LONGEST_SEQUENCE, given=assumed),
         hidden_size=_first_integer(language, top, "hidden_size"),
         vocab_size=_first_integer(language, top, "vocab_size"),
         encoder_tokens=reading.encoder_tokens,
@@ -309,10 +333,13 @@ _LONGEST_SEQUENCE = (
 )
 
 
-def _first_integer(language: Config, top: Config, *keys: str) -> int | None:
-    """The first of these keys that holds a number. It only describes the model, so that a strange value is passed over."""
+def _first_integer(language: Config, top: Config, *keys: str, given: bool = False) -> int | None:
+    """The first of these keys that holds a number, with ``given`` in the file itself.
+
+    It only describes the model, so that a strange value is passed over.
+    """
     for config, key in ((config, key) for config in (language, top) for key in keys):
-        value = config.get(key)
+        value = config.get(key) if not given or config.has(key) else None
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
             return value
     return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["bearing_inside", "bears_on_memory"]
+__all__ = ["bearing_inside", "bears_on_memory", "weighs"]
 
 # A key with one of these words may bear on the cache. If the file has it, its value is not empty and nobody has read it, the
 # plan stops.
@@ -24,6 +24,11 @@ _HARMLESS = re.compile(
     r"video|audio|_eps$|epsilon|_fusion|_act$|activation|clip|temperature|loss|^mlp_|_mlp_|^mtp_|_mtp_|chunk_size_feed_forward|"
     r"for_llm_compressor|^compression_config$|classif|output_hidden_states|^ignore_index$"
 )
+# A key with one of these words bears on the weights: widths and numbers of matrices.
+_WEIGHING = re.compile(
+    r"intermediate_size|(^|_)(ffn|ff|inner)_(dim|size|hidden_size|hidden_dim)$|(^|_)d_ff$|^n_inner$|^vocab_size$|^word_embed_proj_dim$|"
+    r"(^|_)(num|n|routed|shared|local)_(\w+_)?experts$|expert_layer_|moe_layer_freq|first_k_dense|lora_rank$|^(hidden_size|n_embd|d_model)$"
+)
 
 _DEEPEST: Final = 3
 """How deep nested objects are searched."""
@@ -40,6 +45,15 @@ def bears_on_memory(key: object, value: object) -> bool:
     # A dict handed in from Python may have keys of any type.
     name = str(key)
     return value not in (None, False, "", 0, [], {}) and bool(_BEARING.search(name)) and not _HARMLESS.search(name)
+
+
+def weighs(key: object, value: object) -> bool:
+    """Whether a key bears on the weights, by its name, and says something.
+
+    >>> weighs("intermediate_size", 14336), weighs("num_experts_per_tok", 8), weighs("n_shared_experts", 0)
+    (True, False, False)
+    """
+    return value not in (None, False, "", 0, [], {}) and bool(_WEIGHING.search(str(key)))
 
 
 def bearing_inside(waiting: Iterable[tuple[str, Any]]) -> list[str]:

@@ -138,7 +138,11 @@ class Config:
 
     def error(self, key: str, value: Any, allowed: str) -> ConfigError:
         """Make a :class:`ConfigError` about one key. The caller raises it."""
-        return ConfigError(f"{self._place(key)} is {_short(value)}, but must be {allowed}.")
+        return self.error_in_words(key, _cut(_written(value)), allowed)
+
+    def error_in_words(self, key: str, words: str, allowed: str) -> ConfigError:
+        """The same about a value that is described and not shown."""
+        return ConfigError(f"{self._place(key)} is {words}, but must be {allowed}.")
 
     def missing(self, key: str) -> ConfigError:
         """Make a :class:`ConfigError` about a missing key. The caller raises it."""
@@ -210,9 +214,9 @@ class Config:
         if not isinstance(value, (list, tuple)):
             raise self.error(key, value, "a list")
         if len(value) > most:
-            raise self.error(key, f"{len(value):,} items long", f"a list of at most {most:,}")
+            raise self.error_in_words(key, f"{len(value):,} items long", f"a list of at most {most:,}")
         if length is not None and len(value) != length:
-            raise self.error(key, f"{len(value)} items long", f"a list of {length} items, one for each layer")
+            raise self.error_in_words(key, f"{len(value)} items long", f"a list of {length} items, one for each layer")
         return list(value)
 
     def integers(self, key: str, *, length: int | None = None, minimum: int = 0) -> list[int] | None:
@@ -282,7 +286,7 @@ class Config:
             return self
         if self._layers is None:
             if len(overrides) > MAX_LAYERS:
-                raise self.error(
+                raise self.error_in_words(
                     "per_layer_config", f"{len(overrides):,} layers long", f"an object of at most {MAX_LAYERS:,} layers"
                 )
             self._layers = {}
@@ -386,10 +390,6 @@ def _written(value: Any) -> str:
         return json.dumps(value, default=quoted)
     except (ValueError, TypeError, RecursionError):
         return quoted(value)
-
-
-def _short(value: Any) -> str:
-    return _cut(value if isinstance(value, str) else _written(value))
 
 
 def _cut(text: str) -> str:

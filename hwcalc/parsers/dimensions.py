@@ -8,7 +8,7 @@ from typing import Any, Final
 from hwcalc.errors import ConfigError, KvplanError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Weight, WeightRole, Weights
-from hwcalc.model import NO_WEIGHTS, Definition, ModelSpec, Note, Parameters, RawModel
+from hwcalc.model import EXAMPLE_PARAMETERS, LEFT_OUT, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters, RawModel
 from hwcalc.parsers import language_config, parse
 from hwcalc.parsers.config import MAX_LAYERS, Config
 from hwcalc.text import brief
@@ -62,7 +62,7 @@ def equation_model(given: Mapping[str, int]) -> ModelSpec:
         message="No model is named: plain attention with the given dimensions on every layer"
         + (", and the weights of a Llama with the given sizes." if whole and "parameters" not in given else "."),
     )
-    notes = tuple(each for each in spec.notes if each.code != "class-defaults")
+    notes = tuple(each for each in spec.notes if each.code not in ("class-defaults", LEFT_OUT))
     spec = replace(spec, read_with=_words(given), notes=(*notes, note), max_position_embeddings=None)
     if "parameters" in given:
         return _weighing(spec, given["parameters"], given.get("vocab_size", _VOCABULARY))
@@ -70,7 +70,7 @@ def equation_model(given: Mapping[str, int]) -> ModelSpec:
         return spec
     missing = Note(
         code=NO_WEIGHTS,
-        message="The weights are not known: give --parameters 70B, or --hidden-size, --intermediate-size and --vocab-size.",
+        message=f"The weights are not known: give {EXAMPLE_PARAMETERS}, or --hidden-size, --intermediate-size and --vocab-size.",
     )
     return replace(spec, counted=None, parameters=None, vocab_size=None, notes=(*spec.notes, missing))
 

@@ -225,7 +225,7 @@ def read_layer_types(config: Config, count: int, key: str = "layer_types") -> li
     if types is None:
         return None
     if len(types) < count:
-        raise config.error(key, f"{len(types)} items long", f"a list of {count} items, one for each layer")
+        raise config.error_in_words(key, f"{len(types)} items long", f"a list of {count} items, one for each layer")
     return [_LEGACY_TYPES.get(name, name) for name in types[:count]]
 
 

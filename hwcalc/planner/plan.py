@@ -13,7 +13,7 @@ from hwcalc.engines.stored import StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
-from hwcalc.model import Definition, ModelSpec, Note, Parameters
+from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
@@ -90,7 +90,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
         fit=fit,
         speed=_speed(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
-        warnings=tuple(_warnings(opened, fit)),
+        warnings=tuple(_warnings(opened, fit, known_weights=memory.weights.bytes is not None)),
     )
 
 
@@ -234,7 +234,7 @@ def _speed(opened: Opened) -> SpeedInfo | None:
     return opened.told(bound)
 
 
-def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
+def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> list[Note]:
     model, request = opened.model, opened.request
     longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
     if longest is not None and request.seq > longest:
@@ -257,18 +257,23 @@ def _warnings(opened: Opened, fit: FitInfo | None) -> list[Note]:
         out.append(Note(code="no-fp8-cache", message=message))
     if gpu is not None and fit is None:
         message = f"No verdict on {request.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
-        out.append(Note(code=NO_VERDICT, message=f"{message} {_budget_hint(gpu)}"))
+        out.append(Note(code=NO_VERDICT, message=f"{message} {_budget_hint(gpu, model)}"))
+    if request.hardware.kv_memory is not None and not known_weights:
+        message = f"Weights are not counted, since those of {model.id} are not known: --kv-memory must be what they leave free."
+        out.append(Note(code="weights-not-counted", message=message))
     return out
 
 
-def _budget_hint(gpu: Gpu) -> str:
-    """The option that brings a verdict, with a size that this GPU has."""
+def _budget_hint(gpu: Gpu, model: ModelSpec) -> str:
+    """The option that brings a verdict. The memory of the whole GPU is none: weights lie in it too."""
+    if any(note.code == NO_WEIGHTS for note in model.notes):
+        return f"Give the number of parameters: {EXAMPLE_PARAMETERS}"
     from hwcalc.profiles.gpus import visible_memory
 
     visible = visible_memory(gpu)
     whole = 0 if visible is None else visible.expected_bytes // GIB
-    of = f", of the {whole:,} GiB that a {gpu.id} has" if whole else ""
-    return f"Give the bytes that are left for the cache{of}: --kv-memory {f'{whole}GiB' if whole else 'SIZE'}"
+    of = f" of the {whole:,} GiB that a {gpu.id} has" if whole else ""
+    return f"Give what the weights and all else leave for the cache{of}: --kv-memory SIZE"
 
 
 def _model_info(model: ModelSpec, stack: Stack) -> ModelInfo:

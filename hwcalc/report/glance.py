@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.model import Note
+from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
 from hwcalc.report.summary import fit_lines, source_line
 from hwcalc.report.text import UNSURE, VERDICT_COLORS, plural
@@ -94,21 +94,33 @@ def _cache(plan: Plan) -> str:
 
 
 def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
-    """The command that asks whether the plan fits, and what else helps; ``None`` if hardware was named, or there is no command."""
+    """The command that asks whether the plan fits, and what else helps; ``None`` if nothing would be said, or hardware was named."""
     if not command or plan.fit is not None or any(note.code == NO_VERDICT for note in plan.warnings):
         return None
+    unweighed = any(note.code == NO_WEIGHTS for note in plan.notes)
+    if plan.memory.weights.bytes is None and not unweighed:
+        # A GPU alone would bring no verdict.
+        return None
+    if unweighed:
+        command = f"{command} {EXAMPLE_PARAMETERS}"
+    change = ", with your number of parameters" if unweighed else ""
     from hwcalc.hardware.detect import gpu_in_sight
 
     if gpu_in_sight():
-        return f"{command} --gpu local", "whether it fits this machine's GPU"
+        return f"{command} --gpu local", f"whether it fits this machine's GPU{change}"
     from hwcalc.profiles.examples import EXAMPLES, example_gpu
 
     request, memory = plan.request, plan.memory
     ranks = request.tp * request.pp * request.dcp
     needed = plan.cache.total_bytes if memory.total_bytes is None else memory.total_bytes
+    needed += _EXAMPLE_WEIGHTS if unweighed else 0
     name, count = example_gpu(needed, ranks) or (EXAMPLES[-1][0], ranks)
     several = f" --gpus {count}" if count > ranks else ""
-    return f"{command} --gpu {name}{several}", "whether it fits; other hardware: kvplan gpus"
+    return f"{command} --gpu {name}{several}", f"whether it fits{change}; other hardware: kvplan gpus"
+
+
+_EXAMPLE_WEIGHTS: Final = 2 * 70 * 10**9
+"""Bytes of the weights that the example gives, in 16 bits."""
 
 
 def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:

@@ -133,5 +133,5 @@ def with_positions(config: Config, count: int, *, exact: bool = True) -> list[in
     given = config.integers("no_rope_layers", length=count if exact else None)
     period = config.maybe_integer("no_rope_layer_interval") or 4
     if given and len(given) < count:
-        raise config.error("no_rope_layers", f"{len(given)} items long", f"a list of {count} items, one for each layer")
+        raise config.error_in_words("no_rope_layers", f"{len(given)} items long", f"a list of {count} items, one for each layer")
     return given or [int((i + 1) % period != 0) for i in range(count)]

@@ -161,7 +161,7 @@ def _nemotron_types(config: Config) -> list[str]:
     spelled = config.strings("layers_block_type")
     if spelled is not None:
         if not 1 <= len(spelled) <= MAX_LAYERS:
-            raise config.error("layers_block_type", f"{len(spelled)} items long", f"a list of 1 to {MAX_LAYERS:,} items")
+            raise config.error_in_words("layers_block_type", f"{len(spelled)} items long", f"a list of 1 to {MAX_LAYERS:,} items")
         return read_layer_types(config, len(spelled), "layers_block_type") or []
     # The default of the class: one layer of each type.
     return _pattern(config, "hybrid_override_pattern") or [LINEAR, "moe", FULL, "mlp"]

@@ -225,7 +225,7 @@ def stages(config: Config, key: str, length: int | None = None, default: tuple[i
     if not values:
         raise config.missing(key)
     if len(values) > _MOST_STAGES:
-        raise config.error(key, f"{len(values)} items long", f"a list of at most {_MOST_STAGES}")
+        raise config.error_in_words(key, f"{len(values)} items long", f"a list of at most {_MOST_STAGES}")
     return values
 
 

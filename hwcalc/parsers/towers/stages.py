@@ -70,7 +70,9 @@ def _dots_experts(config: Config, count: int) -> list[int]:
         return [layer.integer("num_local_experts") if kind == "sparse" else 0 for layer, kind in zip(layers, types, strict=True)]
     pyramid = config.sequence("pyramid_num_routed") or [*[-1] * 25, *range(4, 65, 4), 64]
     if len(pyramid) != count:
-        raise config.error("pyramid_num_routed", f"{len(pyramid)} items long", f"a list of {count} items, one for each layer")
+        raise config.error_in_words(
+            "pyramid_num_routed", f"{len(pyramid)} items long", f"a list of {count} items, one for each layer"
+        )
     return [max(0, config.checked_integer("pyramid_num_routed", number, minimum=-1)) for number in pyramid]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hwcalc import load_model, plan
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UsageError
-from hwcalc.model import UNREAD_KEYS, ModelSpec
+from hwcalc.model import LEFT_OUT, UNREAD_KEYS, ModelSpec
 from hwcalc.parsers.assume import nearest
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.find import find_language_model
@@ -22,6 +22,7 @@ from hwcalc.parsers.known_types import family_of, known_types
 from hwcalc.parsers.registry import known_families
 from hwcalc.profiles.catalog import BUILT_IN
 from tests import paths
+from tests.hwcalc.command import Capture, run
 
 Json = dict[str, Any]
 PLAIN: Final[Json] = {
@@ -151,8 +152,8 @@ def test_a_type_that_cannot_read_the_file_is_an_error() -> None:
     assert "Nearest by its keys" in error.value.hint
     with pytest.raises(ConfigError, match="linear_attention"):
         load_model(STATES, assume="gqa")
-    notes = load_model(PLAIN, assume="deepseek_v3").notes
-    assert any("kv_lora_rank 512" in note.message for note in notes if note.code == "class-defaults")
+    warnings = load_model(PLAIN, assume="deepseek_v3").warnings
+    assert any("kv_lora_rank 512" in note.message for note in warnings if note.code == LEFT_OUT)
 
 
 def test_an_assumption_that_is_not_needed() -> None:
@@ -232,3 +233,152 @@ def test_the_table_of_types_is_up_to_date() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert {"reformer", "xlnet"} >= set(known_families()) - set(known_types())
+
+
+# --- what a newcomer pastes -------------------------------------------------------------------------------------------
+
+LLAMA_LIKE: Final[Json] = {
+    "model_type": "mylm", "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    "num_hidden_layers": 32, "vocab_size": 128256, "torch_dtype": "bfloat16",
+}  # fmt: skip
+DENSE_MLA: Final[Json] = {
+    **LLAMA_LIKE, "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"max_position_embeddings": 32_768},
+        {"rms_norm_eps": 1e-5, "hidden_act": "silu", "rope_theta": 5e5, "max_position_embeddings": 32_768, "head_dim": 128},
+        {"model_type": None},
+        {"model_type": "optimus", "max_position_embeddings": 32_768},
+    ],
+)
+def test_llama_is_the_nearest_of_a_plain_file(more: Json) -> None:
+    """A type that reads 8 key/value heads and the width of the MLP: 4 GiB for 32,768 tokens and not 16."""
+    config = {**LLAMA_LIKE, **more}
+    with pytest.raises(UnknownArchitectureError) as error:
+        load_model(config)
+    assert error.value.command == ("kvplan config --assume llama", "llama")
+    result = plan(config, seq="32k", assume="llama")
+    assert result.cache.total_bytes == 2 * 32 * 8 * 128 * 2 * 32_768
+    assert not result.warnings
+
+
+def test_people_have_models_of_the_nearest_types() -> None:
+    """Text decoders with published models come first, also for a file that says very little."""
+    few = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2}
+    assert all(known_types()[name].published and "cross" not in "".join(known_types()[name].families) for name in nearest(few))
+
+
+@pytest.mark.parametrize("assume", ["opt", "gpt2", "gpt_neo", "gpt_bigcode"])
+def test_a_type_that_passes_over_heads_says_so(assume: str) -> None:
+    """OPT has no key/value heads of its own, and its MLP has another key: both are named, and weights are not counted."""
+    result = plan({**LLAMA_LIKE, "max_position_embeddings": 65_536}, seq="32k", assume=assume)
+    warning = next(note.message for note in result.warnings if note.code == UNREAD_KEYS)
+    assert "num_key_value_heads" in warning
+    assert "--assume llama" in warning
+    assert assume == "gpt_neo" or result.memory.weights.bytes is None
+
+
+def test_a_window_is_never_dropped_in_silence() -> None:
+    """Qwen uses a window only where its file says so; a file of another type that says that its window is off loses nothing."""
+    windowed = {**LLAMA_LIKE, "sliding_window": 128}
+    assert kinds(load_model(windowed, assume="mistral")) == "sliding"
+    for assume in ("qwen2", "exaone"):
+        assert "sliding_window" in unread(load_model(windowed, assume=assume))
+    assert not unread(load_model({**windowed, "use_sliding_window": False}, assume="qwen2"))
+
+
+def test_experts_of_a_class_are_no_experts_of_a_file() -> None:
+    """A dense MLA file has no experts: the 256 of DeepSeek-V3 are named, and its weights are not counted."""
+    result = plan(DENSE_MLA, seq=8, assume="deepseek_v3")
+    warning = next(note.message for note in result.warnings if note.code == LEFT_OUT)
+    assert "n_routed_experts 256" in warning
+    assert "Weights are not counted" in warning
+    assert result.model.parameters.total is None
+    assert result.memory.weights.bytes is None
+    assert result.cache.total_bytes == 8 * 32 * (512 + 64) * 2
+    hybrid = {**LLAMA_LIKE, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 256,
+              "attn_layer_period": 8, "attn_layer_offset": 4}  # fmt: skip
+    assert load_model(hybrid, assume="jamba").parameters is None
+    assert load_model({**hybrid, "num_experts": 1}, assume="jamba").parameters is None
+
+
+def test_the_longest_sequence_of_an_assumed_class_says_nothing() -> None:
+    """OPT was trained with 2,048 tokens; a file that does not say its own maximum has none."""
+    model = load_model(LLAMA_LIKE, assume="opt")
+    assert model.max_position_embeddings is None
+    assert load_model({**LLAMA_LIKE, "max_position_embeddings": 99}, assume="opt").max_position_embeddings == 99
+
+
+def test_kinds_that_the_file_does_not_place() -> None:
+    """No key says which layers are attention: an error with the keys that would, not a stack of one kind."""
+    config = {key: value for key, value in STATES.items() if key != "layer_types"}
+    with pytest.raises(ConfigError, match=r"does not say which layers keep what.*layer_types") as error:
+        load_model(config, assume="mamba2+gqa")
+    assert error.value.exit_code == 3
+    assert "kvplan config --assume" in error.value.hint
+
+
+def test_an_error_of_the_file_is_named_at_once(capsys: Capture, tmp_path: Path) -> None:
+    """Two layer types for 24 layers: no type reads that, so that no command is offered that would fail."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA_LIKE, "num_hidden_layers": 24, "layer_types": ["full_attention", "sliding_attention"]}))
+    status, _, err = run(capsys, str(path), "--seq", "1k")
+    assert status == 3
+    assert "layer_types is 2 items long" in err
+    assert "--assume" not in err
+    status, _, err = run(capsys, str(path), "--seq", "1k", "--assume", "gqa")
+    assert status == 3
+    assert f"{path}: layer_types is 2 items long" in err
+    assert "--assume" not in err
+
+
+@pytest.mark.parametrize("command", [(), ("explain",), ("recommend",)])
+def test_the_command_keeps_what_was_typed(capsys: Capture, tmp_path: Path, command: tuple[str, ...]) -> None:
+    """The hint is pasted: lengths and hardware are in it, and it gives an answer."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_LIKE))
+    words = (*command, str(path), "--seq", "32k", *(() if command else ("--engine", "vllm", "--gpu", "h100-sxm5-80gb")))
+    _, _, err = run(capsys, *words)
+    line = next(part for part in err.split(": ") if part.startswith("kvplan ")).split(". As plain")[0]
+    assert line == " ".join(("kvplan", *words, "--assume llama"))
+    assert run(capsys, *line.split()[1:])[0] == 0
+
+
+def test_a_number_as_text(capsys: Capture, tmp_path: Path) -> None:
+    """The quotes are shown, and the file is named."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA_LIKE, "model_type": "llama", "num_hidden_layers": "32"}))
+    _, _, err = run(capsys, str(path), "--seq", "1k")
+    assert f'{path}: num_hidden_layers is "32", but must be a whole number' in err
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"model_type": "llama", "num_hidden_layers": 32}, ("hidden_size 4096", "num_attention_heads 32")),
+        (
+            {"model_type": "qwen3", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128},
+            ("num_key_value_heads 32",),
+        ),
+    ],
+)
+def test_forgotten_dimensions_are_a_warning(capsys: Capture, tmp_path: Path, config: Json, named: tuple[str, ...]) -> None:
+    """The number is what transformers would build; whoever forgot a key reads so in the shortest answer too."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    _, out, _ = run(capsys, str(path), "--seq", "1k", "--brief")
+    assert "The config leaves out" in out
+    assert all(name in " ".join(out.split()) for name in named)
+    assert plan(path, seq=1).cache.definition == "exact"
+
+
+def test_published_files_leave_out_what_they_may() -> None:
+    """Models of the catalog rely on the defaults of their classes: a note says so, never a warning."""
+    for path in sorted(BUILT_IN.glob("*/*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        assert all(note.code != LEFT_OUT for note in load_model(document["id"], offline=True).warnings), path.stem

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -83,8 +84,36 @@ def test_with_hardware_it_says_that_the_weights_are_missing(capsys: Capture) -> 
     """No verdict without weights, and the way to one; --kv-memory gives the cache its bytes."""
     status, out, _ = run(capsys, *WORDS, "--gpu", "h100")
     assert status == 1
-    assert "--parameters 70B" in out
-    assert run(capsys, *WORDS, "--gpu", "h100", "--kv-memory", "20GiB")[0] == 0
+    assert "Give the number of parameters: --parameters 70B" in out
+    status, out, _ = run(capsys, *WORDS, "--gpu", "h100", "--kv-memory", "20GiB", "--brief")
+    assert status == 0
+    assert "Weights are not counted" in out
+
+
+def test_the_line_that_asks_makes_a_verdict(capsys: Capture) -> None:
+    """What the plan says to type next, typed: two H200 hold 140 GB of weights and the cache. A GPU alone would say nothing."""
+    _, out, _ = run(capsys, *WORDS, "--brief")
+    line = next(line for line in out.splitlines() if line.lstrip().startswith("ask "))
+    words = line.split("kvplan ")[1].split()
+    assert words[-6:-2] == ["--parameters", "70B", "--gpu", "h200-sxm-141gb"]
+    status, out, _ = run(capsys, *words)
+    assert status == 0
+    assert "fits on 2 x h200-sxm-141gb" in out
+
+
+def test_no_hint_gives_the_cache_the_whole_gpu(capsys: Capture, tmp_path: Path) -> None:
+    """A model whose weights are not known: what is left for the cache is less than the memory of the GPU."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "x", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64}))
+    words = (str(path), "--assume", "gqa", "--seq", "1k")
+    _, out, _ = run(capsys, *words)
+    assert "ask" not in out.split()
+    status, out, _ = run(capsys, *words, "--gpu", "h100-sxm5-80gb")
+    assert status == 1
+    assert "weights and all else leave for the cache" in " ".join(out.split())
+    assert "--kv-memory SIZE" in out
+    assert any("Weights are not counted" in note.message for note in plan(path, seq=1, assume="gqa", kv_memory="1GiB").warnings)
+    assert not plan(QWEN, seq=1, kv_memory="1GiB").warnings
 
 
 def test_heads_by_default() -> None:
@@ -111,7 +140,7 @@ def test_in_python() -> None:
         (["--layers", "80", "--heads", "64", "--kv-heads", "5", "--head-dim", "128"], "--kv-heads 5 does not divide --heads 64"),
         (["--layers", "80", "--heads", "64", "--kv-heads", "128", "--head-dim", "128"], "does not divide"),
         (["--layers", "0", "--heads", "64", "--head-dim", "128"], "layers is out of range"),
-        (["--layers=-1", "--heads", "64", "--head-dim", "128"], "layers is not a number"),
+        (["--layers=-1", "--heads", "64", "--head-dim", "128"], "layers is out of range: '-1'"),
         (["--layers", "1000000000", "--heads", "64", "--head-dim", "128"], "--layers is 1,000,000,000"),
         (["--layers", "80", "--heads", "nan", "--head-dim", "128"], "heads is not a number"),
         (["--layers", "80", "--heads", "64", "--head-dim", "1e400"], "head_dim is not a number"),

@@ -155,11 +155,15 @@ def test_diff(capsys: Capture, format_: str) -> None:
 
 @pytest.mark.parametrize("gpu, gib", [("l4", 22), ("h100-sxm5-80gb", 79), ("rtx-4090", 23)])
 def test_the_hint_is_of_this_gpu(capsys: Capture, gpu: str, gib: int) -> None:
-    """By nvidia-smi an L4 has 23,034 MiB, an H100 81,559 and an RTX 4090 24,564: nobody is told to type 40 GiB. What it says can be typed."""
+    """By nvidia-smi an L4 has 23,034 MiB, an H100 81,559 and an RTX 4090 24,564: nobody is told of 40 GiB, nor to give the cache what weights take."""
     _, out, _ = run(capsys, UNCOUNTED, "--seq", "4k", "--gpu", gpu)
 
-    assert f"of the {gib} GiB that a {gpu} has: --kv-memory {gib}GiB" in " ".join(out.split())
-    assert 0 == run(capsys, UNCOUNTED, "--seq", "4k", "--gpu", gpu, "--kv-memory", f"{gib}GiB")[0]
+    assert f"weights and all else leave for the cache of the {gib} GiB that a {gpu} has: --kv-memory SIZE" in " ".join(
+        out.split()
+    )
+    status, out, _ = run(capsys, UNCOUNTED, "--seq", "4k", "--gpu", gpu, "--kv-memory", "8GiB", "--brief")
+    assert 0 == status
+    assert "Weights are not counted" in out
 
 
 def test_recommend(folder: str) -> None:
