@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.options import is_on
-from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.opened import VllmOpened
 from hwcalc.units import GIB
@@ -43,6 +43,15 @@ def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
     for kv_dtype in ("nvfp4", "int4_per_token_head"):
         yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if short_bytes > 0 and request.hardware.kv_memory is None:
-        size = -(-short_bytes // GIB) + round(float(options.get("cpu_offload_gb", "0")))
-        what = f"{size:,} GiB of weights in host memory, much slower"
-        yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
+        moved = round(float(options.get("cpu_offload_gb", "0")))
+        size = -(-short_bytes // GIB) + moved
+        # No more than the weights that are on the GPU.
+        if (size - moved) * GIB <= _weights_bytes(opened) and host_holds(gpu, size * GIB):
+            what = f"{size:,} GiB of weights in host memory, much slower"
+            yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
+
+
+def _weights_bytes(opened: VllmOpened) -> int:
+    """The weights of one GPU."""
+    parts = () if opened.budget is None else opened.budget.parts
+    return sum(part.high for part in parts if part.name == "weights")

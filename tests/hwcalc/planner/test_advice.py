@@ -361,3 +361,17 @@ def test_a_config_from_standard_input_is_given_again() -> None:
     one = Try(flag="", effect="holds 2 instead of 1", command="kvplan - --seq 8k")
 
     assert advice_pairs([one], "reference")[0][1].endswith("give the config again: < FILE")
+
+
+@pytest.mark.parametrize("gpu", ["dgx-spark", "jetson-agx-orin-64gb", "mi300a"])
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_nothing_moves_to_a_host_that_has_the_same_memory(gpu: str, engine: str) -> None:
+    """Weights and caches that lie in the one memory take it wherever they are counted."""
+    for seq in ("32k", "100k"):
+        assert not any("host memory" in one.effect for one in advice(LLAMA_70B, gpu=gpu, engine=engine, seq=seq, batch=4))
+
+
+def test_the_host_takes_what_a_host_has() -> None:
+    """It is offered 10 GiB beside 24, and not hundreds of them."""
+    assert any("host memory" in one.effect for one in advice("Qwen/Qwen3-14B", gpu="l4", engine="vllm", seq=4096))
+    assert not any("host memory" in one.effect for one in advice("Qwen/Qwen3-235B-A22B", gpu="l4", engine="vllm", seq=4096))
