@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.saving import Cost, computes_fp8
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
@@ -38,6 +39,7 @@ from hwcalc.planner.change import (
     with_numbers,
 )
 from hwcalc.planner.command import CommandLine
+from hwcalc.planner.context import sizes_for
 from hwcalc.planner.layouts import node_of
 from hwcalc.units import MOST_TOKENS, human_bytes
 
@@ -179,9 +181,17 @@ class _Adviser:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
         self.left -= 1
         try:
-            return self.opened.changed(**settings)
+            return self.opened.changed(**{**self._chosen(change), **settings})
         except KvplanError:
             return None
+
+    def _chosen(self, change: Change) -> Sizes:
+        """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
+        settings = {**self.line.given, **change.settings}
+        if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
+            return {}
+        given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
+        return vars(sizes_for(self.opened.model, settings["gpu"], settings.get("gpus"), given))
 
     def _numbers(self, change: Change, opened: Opened) -> None:
         """Fewer sequences, and shorter ones, beside a change."""
@@ -316,7 +326,7 @@ class _Adviser:
 
     def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)
-        flags = flags_of(self.opened, settings)
+        flags = flags_of(self.opened, {**self._chosen(offer.change), **settings})
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 from typing import Any
 
@@ -375,3 +376,32 @@ def test_the_host_takes_what_a_host_has() -> None:
     """It is offered 10 GiB beside 24, and not hundreds of them."""
     assert any("host memory" in one.effect for one in advice("Qwen/Qwen3-14B", gpu="l4", engine="vllm", seq=4096))
     assert not any("host memory" in one.effect for one in advice("Qwen/Qwen3-235B-A22B", gpu="l4", engine="vllm", seq=4096))
+
+
+def test_a_larger_gpu_is_planned_as_its_line_will_be() -> None:
+    """Where more or fewer of the larger one make a node, so many GPUs are another layout than of the planned one."""
+    model, asked = "Qwen/Qwen3-235B-A22B", {"seq": "128k", "batch": 64, "gpu": "mi300a", "gpus": 16}
+    line = next(one for one in advice(model, **asked) if re.match(r"16 x [^(]*; holds", one.effect))
+    held = re.search(r"holds ([0-9,]+) instead", line.effect)
+    assert held is not None
+    larger = options(line.command)["--gpu"]
+    assert find_gpu(larger).node != find_gpu("mi300a").node
+    assert fit_of(model, **{**asked, "gpu": larger}).max_batch == int(held[1].replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "few"),
+    [
+        ("0.6.0", "rtx-5090", "awq"),
+        ("0.7.3", "rtx-5090", "awq"),
+        ("0.9.0", "rtx-5090", "nvfp4"),
+        ("0.33", "rtx-5090", "nvfp4"),
+        ("0.33", "rtx-4090", "awq"),
+        ("0.33", "v100-sxm2-32gb", "gptq"),
+    ],
+)
+def test_checkpoints_that_the_release_reads(version: str, gpu: str, few: str) -> None:
+    """VLLM has a class for NVFP4 since 0.8 (layers/quantization/modelopt.py); AWQ needs compute capability 7.5, GPTQ 6.0."""
+    found = [one.effect for one in advice("Qwen/Qwen2.5-32B", engine=f"vllm@{version}", gpu=gpu, seq=4096)]
+    assert any(f"a checkpoint in {few}" in effect for effect in found), found
+    assert not any("a checkpoint in nvfp4" in effect for effect in found) or few == "nvfp4"
