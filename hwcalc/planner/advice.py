@@ -59,6 +59,8 @@ _MOST_LAYOUTS: Final = 20
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
 
+_LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
+"""Options that limit the memory of the cache."""
 _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
@@ -95,6 +97,8 @@ class _Adviser:
         self._seen: dict[str, Opened | None] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         self.savings = [one for one in savings if self._saves(one)]
+        self.back = self._taken_back()
+        self.freed = [self.back | one for one in savings if self._saves(self.back | one, self.back)] if self.back else []
 
     def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
         self._alone(fewest)
@@ -108,6 +112,7 @@ class _Adviser:
         )
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
+        chosen = [offer for offer in chosen if not any(_does_as_much(self.opened, other, offer) for other in chosen)]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
         return tuple(self._written(offer) for offer in chosen)
 
@@ -124,10 +129,29 @@ class _Adviser:
         if limit is not None and self.opened.batch > limit[0]:
             options = {limit[1]: str(self.opened.request.replica_batch)}
             yield Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
-        for name in ("memory_utilization", "margin") if self.budget is not None else ():
+        yield from self._limits()
+        if self.back is not None:
+            yield self.back
+
+    def _limits(self) -> Iterator[Change]:
+        """The user's own limits of the memory, each taken back."""
+        for name in _LIMITS if self.opened.request.hardware.gpu is not None else ():
             if self.line.given.get(name) is not None:
-                what = f"the default of --{name.replace('_', '-')}"
+                flag = f"--{name.replace('_', '-')}"
+                what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
                 yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
+
+    def _taken_back(self) -> Change | None:
+        """All of the limits that leave the cache less memory than it has without them.
+
+        A size of the cache is always one: other changes give it more memory only without that size.
+        """
+        back: Change | None = None
+        for one in self._limits():
+            more = one if back is None else back | one
+            if "kv_memory" in one.settings or self._saves(more, back):
+                back = more
+        return back
 
     def _offer(self, change: Change) -> Offer | None:
         """Plan with a change. It is offered if it fits, and if no other that costs the same does so or is as sure."""
@@ -150,13 +174,13 @@ class _Adviser:
             return None
         return Offer(change=change, opened=changed, sure=sure) if holds else None
 
-    def _saves(self, change: Change) -> bool:
-        """Whether the cache takes less with this change, or the rest."""
-        changed = self._changed(change)
-        if changed is None:
+    def _saves(self, change: Change, than: Change | None = None) -> bool:
+        """Whether the cache takes less with this change, or the rest, than with another or none."""
+        changed, other = self._changed(change), self.opened if than is None else self._changed(than)
+        if changed is None or other is None:
             return False
         try:
-            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, self.opened)]
+            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, other)]
         except KvplanError:
             return False
         return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
@@ -271,22 +295,23 @@ class _Adviser:
 
     def _together(self) -> None:
         """Two or three changes, where none alone does it on the GPUs at hand."""
-        first = {cost: [one for one in self.savings if one.cost is cost] for cost in Cost}
-        cache, weights, few = first[Cost.CACHE][:1], first[Cost.WEIGHTS][:1], first[Cost.FEW_BITS][:1]
-        eight = [one | other for one in cache for other in weights]
-        for change in eight:
+        cache, weights, few = (_first(self.savings, cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
+        eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
+        singles = [one for cost in _EASY for one in _first(self.freed, cost)]
+        freed = [one | other for one in _first(self.freed, Cost.CACHE) for other in _first(self.freed, Cost.WEIGHTS)]
+        for change in (*singles, *eight, *freed):
             offer = self._offer(change)
             if offer is not None and offer.sure:
                 return
-        self._fewer_gpus([*eight, *weights, *cache])
+        self._fewer_gpus([*freed, *eight, *weights, *cache, *back])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
-        both = [one | other for one in few for other in cache]
+        both = [*_first(self.freed, Cost.FEW_BITS), *(one | other for one in few for other in cache)]
         for change in both:
             offer = self._offer(change)
             if offer is not None and offer.sure:
                 return
-        for change in (*cache, *eight, *few, *both):
+        for change in (*back, *cache, *eight, *few, *both):
             changed = self._changed(change)
             if changed is not None:
                 self._numbers(change, changed)
@@ -300,14 +325,16 @@ class _Adviser:
         alone = [count_of(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve.MOST_GPUS) - 1
         best: Offer | None = None
-        for change in changes if self.budget is not None else ():
+        for change in changes:
+            changed = self._changed(change)
+            if changed is None or changed.request.hardware.gpu is None or changed.request.hardware.kv_memory is not None:
+                continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
                 found = self._tried(change | self._of_layout(layout_of(best.opened)))
                 best = found if found is not None and found.sure else best
                 continue
-            changed = self._changed(change)
-            for layout in () if changed is None else self._layouts(changed, at_least(changed), most):
+            for layout in self._layouts(changed, at_least(changed), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
                     best = offer
@@ -351,3 +378,24 @@ def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
     """Without lengths of which little is left, unless there is nothing else."""
     kept = [offer for offer in offers if _LEAST_SHARE * offer.opened.tokens >= opened.tokens]
     return kept or offers
+
+
+def _first(changes: list[Change], cost: Cost) -> list[Change]:
+    """The first change that costs this, if there is one."""
+    return [one for one in changes if one.cost is cost][:1]
+
+
+def _does_as_much(opened: Opened, one: Offer, other: Offer) -> bool:
+    """Whether the first offer is a part of the second, and as sure, and plans as many tokens and sequences."""
+    if one.change.parts >= other.change.parts or one.sure < other.sure:
+        return False
+    fewer, more = (_flat(offer.change) for offer in (one, other))
+    numbers = [[change.pop(name, getattr(opened.request, name)) for name in ("seq", "batch")] for change in (fewer, more)]
+    return fewer.items() <= more.items() and all(most >= number for most, number in zip(*numbers, strict=True))
+
+
+def _flat(change: Change) -> dict[str, Any]:
+    """The settings of a change, those of an engine beside the others; an accelerator is its id."""
+    options = {f"engine_options.{name}": value for name, value in change.settings.get("engine_options", {}).items()}
+    settings = {name: getattr(value, "id", value) for name, value in change.settings.items() if name != "engine_options"}
+    return settings | options
