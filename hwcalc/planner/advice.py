@@ -98,7 +98,7 @@ class _Adviser:
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         self.savings = [one for one in savings if self._saves(one)]
         self.back = self._taken_back()
-        self.freed = [self.back | one for one in savings if self._saves(self.back | one, self.back)] if self.back else []
+        self.freed = [one for one in savings if self._saves(self.back | one, self.back)] if self.back is not None else []
 
     def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
         self._alone(fewest)
@@ -297,16 +297,17 @@ class _Adviser:
         """Two or three changes, where none alone does it on the GPUs at hand."""
         cache, weights, few = (_first(self.savings, cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
         eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
-        singles = [one for cost in _EASY for one in _first(self.freed, cost)]
-        freed = [one | other for one in _first(self.freed, Cost.CACHE) for other in _first(self.freed, Cost.WEIGHTS)]
+        singles = [one | other for one in back for cost in _EASY for other in _first(self.freed, cost)]
+        freed = [one | other for one in singles if one.cost is Cost.CACHE for other in _first(self.freed, Cost.WEIGHTS)]
         for change in (*singles, *eight, *freed):
             offer = self._offer(change)
             if offer is not None and offer.sure:
                 return
-        self._fewer_gpus([*freed, *eight, *weights, *cache, *back])
+        self._fewer_gpus([*freed, *eight, *reversed(singles), *weights, *cache, *back])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
-        both = [*_first(self.freed, Cost.FEW_BITS), *(one | other for one in few for other in cache)]
+        both = [one | other for one in back for other in _first(self.freed, Cost.FEW_BITS)]
+        both += [one | other for one in few for other in cache]
         for change in both:
             offer = self._offer(change)
             if offer is not None and offer.sure:

@@ -405,3 +405,26 @@ def test_checkpoints_that_the_release_reads(version: str, gpu: str, few: str) ->
     found = [one.effect for one in advice("Qwen/Qwen2.5-32B", engine=f"vllm@{version}", gpu=gpu, seq=4096)]
     assert any(f"a checkpoint in {few}" in effect for effect in found), found
     assert not any("a checkpoint in nvfp4" in effect for effect in found) or few == "nvfp4"
+
+
+def test_a_size_of_the_cache_is_taken_back() -> None:
+    """Alone where the GPU has room for the plan without it, and else together with what gives it room."""
+    asked: dict[str, Any] = {"engine": "vllm", "kv_memory": "2GiB", "seq": "32k"}
+    assert advice(QWEN, gpu="a100-sxm4-40gb", **asked)[0].effect.startswith("without --kv-memory; up to ")
+    first = advice(QWEN, gpu="l4", **asked)[0]
+    assert first.effect.startswith("without --kv-memory, fp8 weights; up to ")
+    assert "--kv-memory" not in first.command
+    assert fit_of(QWEN, gpu="l4", engine="vllm", seq="32k").verdict != Verdict.FITS
+
+
+def test_a_share_is_taken_back_with_another_change() -> None:
+    """Neither the usual margin nor eight bits alone give this plan its room on one GPU."""
+    first = advice("Qwen/Qwen3-32B", gpu="h100", seq="32k", batch=6, margin=0.4)[0]
+    assert first.effect.startswith("the default of --margin, fp8 cache, fp8 weights; ")
+    assert options(first.command).get("--margin") is None
+
+
+def test_nothing_is_added_that_gains_nothing() -> None:
+    """The server's limit is 256 sequences, with weights of any format."""
+    found = advice("state-spaces/mamba-2.8b-hf", engine="vllm", gpu="t4", batch=1000)
+    assert [one.effect for one in found if " at once" in one.effect] == ["256 at once instead of 1,000"]
