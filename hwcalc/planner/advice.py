@@ -29,6 +29,8 @@ from hwcalc.planner.change import (
     change_of,
     count_of,
     counts_of,
+    does_as_much,
+    first_of,
     flags_of,
     larger_gpus_of,
     largest,
@@ -112,7 +114,7 @@ class _Adviser:
         )
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
-        chosen = [offer for offer in chosen if not any(_does_as_much(self.opened, other, offer) for other in chosen)]
+        chosen = [offer for offer in chosen if not any(does_as_much(self.opened, other, offer) for other in chosen)]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
         return tuple(self._written(offer) for offer in chosen)
 
@@ -295,10 +297,10 @@ class _Adviser:
 
     def _together(self) -> None:
         """Two or three changes, where none alone does it on the GPUs at hand."""
-        cache, weights, few = (_first(self.savings, cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
+        cache, weights, few = (first_of(self.savings, cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
         eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
-        singles = [one | other for one in back for cost in _EASY for other in _first(self.freed, cost)]
-        freed = [one | other for one in singles if one.cost is Cost.CACHE for other in _first(self.freed, Cost.WEIGHTS)]
+        singles = [one | other for one in back for cost in _EASY for other in first_of(self.freed, cost)]
+        freed = [one | other for one in singles if one.cost is Cost.CACHE for other in first_of(self.freed, Cost.WEIGHTS)]
         for change in (*singles, *eight, *freed):
             offer = self._offer(change)
             if offer is not None and offer.sure:
@@ -306,7 +308,7 @@ class _Adviser:
         self._fewer_gpus([*freed, *eight, *reversed(singles), *weights, *cache, *back])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
-        both = [one | other for one in back for other in _first(self.freed, Cost.FEW_BITS)]
+        both = [one | other for one in back for other in first_of(self.freed, Cost.FEW_BITS)]
         both += [one | other for one in few for other in cache]
         for change in both:
             offer = self._offer(change)
@@ -379,24 +381,3 @@ def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
     """Without lengths of which little is left, unless there is nothing else."""
     kept = [offer for offer in offers if _LEAST_SHARE * offer.opened.tokens >= opened.tokens]
     return kept or offers
-
-
-def _first(changes: list[Change], cost: Cost) -> list[Change]:
-    """The first change that costs this, if there is one."""
-    return [one for one in changes if one.cost is cost][:1]
-
-
-def _does_as_much(opened: Opened, one: Offer, other: Offer) -> bool:
-    """Whether the first offer is a part of the second, and as sure, and plans as many tokens and sequences."""
-    if one.change.parts >= other.change.parts or one.sure < other.sure:
-        return False
-    fewer, more = (_flat(offer.change) for offer in (one, other))
-    numbers = [[change.pop(name, getattr(opened.request, name)) for name in ("seq", "batch")] for change in (fewer, more)]
-    return fewer.items() <= more.items() and all(most >= number for most, number in zip(*numbers, strict=True))
-
-
-def _flat(change: Change) -> dict[str, Any]:
-    """The settings of a change, those of an engine beside the others; an accelerator is its id."""
-    options = {f"engine_options.{name}": value for name, value in change.settings.get("engine_options", {}).items()}
-    settings = {name: getattr(value, "id", value) for name, value in change.settings.items() if name != "engine_options"}
-    return settings | options

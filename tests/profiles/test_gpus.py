@@ -410,13 +410,3 @@ def test_lines_of_nested_keys() -> None:
     file = parse_yaml("a:\n  b: 1\nc:\n- d: 2\n", Path("x.yaml"))
 
     assert (file.line("a"), file.line("a.b"), file.line("c.0.d"), file.line("z")) == (1, 2, 4, None)
-
-
-def test_one_memory_for_processor_and_accelerator() -> None:
-    """Boards and machines with one memory have it, and so has an APU in a server; a Grace host has memory of its own."""
-    shared = ("dgx-spark-gb10", "jetson-agx-orin-64gb", "mi300a", "apple-m4-pro", "strix-halo-128gb")
-    assert all(find_gpu(name).shares_host_memory for name in shared)
-    assert not any(find_gpu(name).shares_host_memory for name in ("gh200-96gb", "l4", "mi300x", "rtx-4090-laptop"))
-    for name in IDS:
-        data = content(name)
-        assert ("host_memory" in data) is ("memory" in data["source"])
