@@ -63,6 +63,8 @@ class Gpu:
     devices_per_package: int | None = None
     gpus_per_node: int | None = None
     """How many of them one node has at most; for a whole machine, how many machines can be linked to work as one."""
+    host_memory: str | None = None
+    """``shared`` if the host has no memory of its own, though this is not sold as a machine with one memory (``category``)."""
     confidence: str | None = None
     note: str | None = None
     path: Path | None = None
@@ -75,6 +77,11 @@ class Gpu:
     def whole_machine(self) -> bool:
         """Whether it works by itself: a machine such as a laptop, or a part of a device. Only machines that can be linked are ever joined (:attr:`node`)."""
         return self.part or self.category in ("laptop", "unified")
+
+    @property
+    def shares_host_memory(self) -> bool:
+        """Whether processor and accelerator have one memory, so that nothing gets free if a part of a model moves to the host."""
+        return self.category == "unified" or self.host_memory == "shared"
 
     @property
     def node(self) -> int:
@@ -155,6 +162,7 @@ _FIELDS: tuple[Field, ...] = (
     ("tdp_w", number, "a positive number", True),
     ("devices_per_package", whole, "a positive whole number", True),
     ("gpus_per_node", whole, "a positive whole number", True),
+    ("host_memory", _one_of("shared"), "shared, or no such key", True),
     ("fp8_kv", _one_of("native", "storage", "no"), "native, storage or 'no' in quotes", True),
     ("confidence", _one_of("high", "medium", "low"), "high, medium or low", True),
     ("note", text, "words", True),

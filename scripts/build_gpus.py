@@ -27,8 +27,8 @@ from hwcalc.profiles.gpus import BUILT_IN, FIELDS, SCHEMA_VERSION, TFLOPS, parse
 from hwcalc.profiles.yaml_file import parse_yaml
 
 WIDEST = 10_000
-NODE = "node"
-"""The name of the source of ``gpus_per_node``."""
+KEPT = {"gpus_per_node": "node", "host_memory": "memory"}
+"""A key that is not in the table -> the name of its source in the file."""
 NAMED = "a named device, by torch.cuda.get_device_properties"
 BY_CAPACITY = "out-of-memory texts, matched by capacity"
 
@@ -77,9 +77,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def kept(path: Path) -> dict[str, Any]:
-    """How many make a node, and the source of that: they are not in the table, and stay as the file has them."""
+    """What is not in the table stays as the file has it, and so do the sources of that."""
     data = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {"gpus_per_node": data["gpus_per_node"], NODE: data["source"][NODE]} if "gpus_per_node" in data else {}
+    return {
+        name: value
+        for key, source in KEPT.items()
+        if key in data
+        for name, value in ((key, data[key]), (source, data["source"][source]))
+    }
 
 
 def elsewhere(table: Mapping[str, Any]) -> set[str]:
@@ -90,10 +95,10 @@ def elsewhere(table: Mapping[str, Any]) -> set[str]:
 def written(entry: Mapping[str, Any], table: Mapping[str, Any]) -> str:
     """The text of one file."""
     facts = converted(entry, table)
-    unknown = set(entry) - set(FIELDS) - TAKEN_APART - {NODE}
+    unknown = set(entry) - set(FIELDS) - TAKEN_APART - set(KEPT.values())
     if unknown:
         raise SystemExit(f"{entry['id']}: no place for {', '.join(sorted(unknown))}")
-    source = {"source": {**facts.pop("source"), **({NODE: entry[NODE]} if NODE in entry else {})}}
+    source = {"source": {**facts.pop("source"), **{name: entry[name] for name in KEPT.values() if name in entry}}}
     # A note or a source is one line, so that a change of it is one line in a diff.
     body = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, width=WIDEST, default_flow_style=None)
     return body + yaml.safe_dump(source, sort_keys=False, allow_unicode=True, width=WIDEST, default_flow_style=False)
@@ -117,7 +122,7 @@ def converted(entry: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
         "note": " ".join(filter(None, (entry.get("note"), entry.get("gpu_usable")))) or None,
         "source": {name: table["sources"][name] for name in entry["source"]},
     }
-    optional = {"memory_options_gb", "devices_per_package", "gpus_per_node", "note"}
+    optional = {"memory_options_gb", "devices_per_package", "note", *KEPT}
     return {name: facts.get(name) for name in FIELDS if name not in optional or facts.get(name) is not None}
 
 

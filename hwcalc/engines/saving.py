@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["Cost", "Saving", "computes_fp4", "computes_fp8"]
+__all__ = ["Cost", "Saving", "computes_fp4", "computes_fp8", "host_holds"]
+
+_HOST_SHARE: Final = 4
 
 
 class Cost(enum.IntEnum):
@@ -57,3 +61,14 @@ def computes_fp8(gpu: Gpu | None) -> bool:
 def computes_fp4(gpu: Gpu | None) -> bool:
     """Whether this GPU computes with numbers of four bits."""
     return gpu is not None and gpu.tflops_dense.get("fp4") is not None
+
+
+def host_holds(gpu: Gpu | None, moved_bytes: int) -> bool:
+    """Whether the host may take so much for each GPU: it has a memory of its own, of a size that people have beside such a GPU.
+
+    No profile says how much memory a host has. Servers are sold with two to three times the memory of their GPUs (2 TB beside eight H100
+    of 80 GB), and desktops reach four times (96 GB beside 24 GB); what needs more is no advice.
+    """
+    if gpu is None:
+        return True
+    return not gpu.shares_host_memory and moved_bytes <= _HOST_SHARE * (gpu.memory_marketing_gb or 0) * GIB

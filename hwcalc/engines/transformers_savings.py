@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
 
 __all__ = ["argument", "savings"]
 
@@ -43,7 +43,8 @@ def savings(opened: Opened) -> Iterator[Saving]:
             yield _quantized(Cost.CACHE, "fp8", "8")
         yield _quantized(Cost.CACHE, "hqq", "8")
         yield _quantized(Cost.FEW_CACHE_BITS, "quanto", "4")
-        yield Saving(Cost.HOST, "a cache in host memory, slower", {"engine_options": {"cache": "offloaded"}})
+        if host_holds(gpu, opened.needed_bytes):
+            yield Saving(Cost.HOST, "a cache in host memory, slower", {"engine_options": {"cache": "offloaded"}})
     bitsandbytes = gpu is None or gpu.vendor.lower() in _BITSANDBYTES
     if computes_fp8(gpu):
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})

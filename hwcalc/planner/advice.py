@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.pool import Try
+from hwcalc.engines.request import Parallel
 from hwcalc.engines.saving import Cost, computes_fp8
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
@@ -28,6 +29,8 @@ from hwcalc.planner.change import (
     change_of,
     count_of,
     counts_of,
+    does_as_much,
+    first_of,
     flags_of,
     larger_gpus_of,
     largest,
@@ -38,6 +41,7 @@ from hwcalc.planner.change import (
     with_numbers,
 )
 from hwcalc.planner.command import CommandLine
+from hwcalc.planner.context import sizes_for
 from hwcalc.planner.layouts import node_of
 from hwcalc.units import MOST_TOKENS, human_bytes
 
@@ -57,6 +61,8 @@ _MOST_LAYOUTS: Final = 20
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
 
+_LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
+"""Options that limit the memory of the cache."""
 _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1), (Cost.FEW_BITS, 1)})
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
@@ -93,6 +99,8 @@ class _Adviser:
         self._seen: dict[str, Opened | None] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
         self.savings = [one for one in savings if self._saves(one)]
+        self.back = self._taken_back()
+        self.freed = [one for one in savings if self._saves(self.back | one, self.back)] if self.back is not None else []
 
     def advise(self, fewest: Sizes | None) -> tuple[Try, ...]:
         self._alone(fewest)
@@ -106,6 +114,7 @@ class _Adviser:
         )
         firm = {offer.change.rank for offer in sure}
         chosen = [offer for offer in chosen if offer.sure or offer.change.rank not in firm]
+        chosen = [offer for offer in chosen if not any(does_as_much(self.opened, other, offer) for other in chosen)]
         chosen = sorted(_sensible(self.opened, chosen), key=lambda offer: offer.change.rank)[:MOST_LINES]
         return tuple(self._written(offer) for offer in chosen)
 
@@ -122,10 +131,29 @@ class _Adviser:
         if limit is not None and self.opened.batch > limit[0]:
             options = {limit[1]: str(self.opened.request.replica_batch)}
             yield Change(cost=Cost.NOTHING, what="as many at once", settings={"engine_options": options})
-        for name in ("memory_utilization", "margin") if self.budget is not None else ():
+        yield from self._limits()
+        if self.back is not None:
+            yield self.back
+
+    def _limits(self) -> Iterator[Change]:
+        """The user's own limits of the memory, each taken back."""
+        for name in _LIMITS if self.opened.request.hardware.gpu is not None else ():
             if self.line.given.get(name) is not None:
-                what = f"the default of --{name.replace('_', '-')}"
+                flag = f"--{name.replace('_', '-')}"
+                what = f"without {flag}" if name == "kv_memory" else f"the default of {flag}"
                 yield Change(cost=Cost.NOTHING, what=what, settings={name: None})
+
+    def _taken_back(self) -> Change | None:
+        """All of the limits that leave the cache less memory than it has without them.
+
+        A size of the cache is always one: other changes give it more memory only without that size.
+        """
+        back: Change | None = None
+        for one in self._limits():
+            more = one if back is None else back | one
+            if "kv_memory" in one.settings or self._saves(more, back):
+                back = more
+        return back
 
     def _offer(self, change: Change) -> Offer | None:
         """Plan with a change. It is offered if it fits, and if no other that costs the same does so or is as sure."""
@@ -148,13 +176,13 @@ class _Adviser:
             return None
         return Offer(change=change, opened=changed, sure=sure) if holds else None
 
-    def _saves(self, change: Change) -> bool:
-        """Whether the cache takes less with this change, or the rest."""
-        changed = self._changed(change)
-        if changed is None:
+    def _saves(self, change: Change, than: Change | None = None) -> bool:
+        """Whether the cache takes less with this change, or the rest, than with another or none."""
+        changed, other = self._changed(change), self.opened if than is None else self._changed(than)
+        if changed is None or other is None:
             return False
         try:
-            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, self.opened)]
+            sizes = [(solve.budget_bytes(one, "low") or 0, one.needed_bytes) for one in (changed, other)]
         except KvplanError:
             return False
         return sizes[0][0] > sizes[1][0] or sizes[0][1] < sizes[1][1]
@@ -179,9 +207,17 @@ class _Adviser:
             settings["options"] = {**self.opened.request.options, **change.settings["engine_options"]}
         self.left -= 1
         try:
-            return self.opened.changed(**settings)
+            return self.opened.changed(**{**self._chosen(change), **settings})
         except KvplanError:
             return None
+
+    def _chosen(self, change: Change) -> Sizes:
+        """The parallel sizes that the command line of a change leads to where it names another accelerator and no sizes."""
+        settings = {**self.line.given, **change.settings}
+        if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
+            return {}
+        given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
+        return vars(sizes_for(self.opened.model, settings["gpu"], settings.get("gpus"), given))
 
     def _numbers(self, change: Change, opened: Opened) -> None:
         """Fewer sequences, and shorter ones, beside a change."""
@@ -261,22 +297,24 @@ class _Adviser:
 
     def _together(self) -> None:
         """Two or three changes, where none alone does it on the GPUs at hand."""
-        first = {cost: [one for one in self.savings if one.cost is cost] for cost in Cost}
-        cache, weights, few = first[Cost.CACHE][:1], first[Cost.WEIGHTS][:1], first[Cost.FEW_BITS][:1]
-        eight = [one | other for one in cache for other in weights]
-        for change in eight:
+        cache, weights, few = (first_of(self.savings, cost) for cost in (Cost.CACHE, Cost.WEIGHTS, Cost.FEW_BITS))
+        eight, back = [one | other for one in cache for other in weights], [] if self.back is None else [self.back]
+        singles = [one | other for one in back for cost in _EASY for other in first_of(self.freed, cost)]
+        freed = [one | other for one in singles if one.cost is Cost.CACHE for other in first_of(self.freed, Cost.WEIGHTS)]
+        for change in (*singles, *eight, *freed):
             offer = self._offer(change)
             if offer is not None and offer.sure:
                 return
-        self._fewer_gpus([*eight, *weights, *cache])
+        self._fewer_gpus([*freed, *eight, *reversed(singles), *weights, *cache, *back])
         if any(offer.sure and offer.change.rank == (Cost.FEW_BITS, 1) for offer in self.offers):
             return
-        both = [one | other for one in few for other in cache]
+        both = [one | other for one in back for other in first_of(self.freed, Cost.FEW_BITS)]
+        both += [one | other for one in few for other in cache]
         for change in both:
             offer = self._offer(change)
             if offer is not None and offer.sure:
                 return
-        for change in (*cache, *eight, *few, *both):
+        for change in (*back, *cache, *eight, *few, *both):
             changed = self._changed(change)
             if changed is not None:
                 self._numbers(change, changed)
@@ -290,14 +328,16 @@ class _Adviser:
         alone = [count_of(vars(offer.opened.request.parallel)) for offer in self.offers if offer.change.cost is Cost.GPUS]
         most = min(alone, default=1 + solve.MOST_GPUS) - 1
         best: Offer | None = None
-        for change in changes if self.budget is not None else ():
+        for change in changes:
+            changed = self._changed(change)
+            if changed is None or changed.request.hardware.gpu is None or changed.request.hardware.kv_memory is not None:
+                continue
             if best is not None:
                 # One change fewer with the same GPUs is better.
                 found = self._tried(change | self._of_layout(layout_of(best.opened)))
                 best = found if found is not None and found.sure else best
                 continue
-            changed = self._changed(change)
-            for layout in () if changed is None else self._layouts(changed, at_least(changed), most):
+            for layout in self._layouts(changed, at_least(changed), most):
                 offer = self._tried(change | self._of_layout(layout))
                 if offer is not None and offer.sure:
                     best = offer
@@ -316,7 +356,7 @@ class _Adviser:
 
     def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)
-        flags = flags_of(self.opened, settings)
+        flags = flags_of(self.opened, {**self._chosen(offer.change), **settings})
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:

@@ -25,6 +25,8 @@ __all__ = [
     "change_of",
     "count_of",
     "counts_of",
+    "does_as_much",
+    "first_of",
     "flags_of",
     "larger_gpus_of",
     "largest",
@@ -103,6 +105,27 @@ def largest(opened: Opened, name: str, bound: int, end: str = "low") -> int:
             return False
 
     return solve.last_yes(good, bound, min(bound, opened.tokens if name == "seq" else opened.batch))
+
+
+def first_of(changes: list[Change], cost: Cost) -> list[Change]:
+    """The first change that costs this, if there is one."""
+    return [one for one in changes if one.cost is cost][:1]
+
+
+def does_as_much(opened: Opened, one: Offer, other: Offer) -> bool:
+    """Whether the first offer is a part of the second, and as sure, and plans as many tokens and sequences."""
+    if one.change.parts >= other.change.parts or one.sure < other.sure:
+        return False
+    fewer, more = (_flat(offer.change) for offer in (one, other))
+    numbers = [[change.pop(name, getattr(opened.request, name)) for name in ("seq", "batch")] for change in (fewer, more)]
+    return fewer.items() <= more.items() and all(most >= number for most, number in zip(*numbers, strict=True))
+
+
+def _flat(change: Change) -> dict[str, Any]:
+    """The settings of a change, those of an engine beside the others; an accelerator is its id."""
+    options = {f"engine_options.{name}": value for name, value in change.settings.get("engine_options", {}).items()}
+    settings = {name: getattr(value, "id", value) for name, value in change.settings.items() if name != "engine_options"}
+    return settings | options
 
 
 # The functions from here to sizes_of are all that advice asks the solvers about layouts.

@@ -22,7 +22,7 @@ from hwcalc.units import MOST_TOKENS
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["FIXED_ROLES", "open_request", "parallel_sizes"]
+__all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 
@@ -50,17 +50,21 @@ def parallel_sizes(
     )
 
 
-def _parallel(model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
-    """The parallel sizes, with a note that says them if they follow from the number of GPUs alone."""
-    sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
-    instance = asked.instance is not None
+def sizes_for(model: ModelSpec, gpu: Gpu | None, gpus: int | None, sizes: Parallel, *, instance: bool = False) -> Parallel:
+    """The parallel sizes of so many GPUs of this kind, or of an instance that has them, from those that the user gave."""
 
     def choose(number: int, given: Parallel) -> Parallel:
         if not 1 <= number <= MOST_RANKS or gpu is None:
             return replace(given, tp=number)
         return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
 
-    parallel = parallel_sizes(gpus, sizes, default=instance, choose=choose)
+    return parallel_sizes(gpus, sizes, default=instance, choose=choose)
+
+
+def _parallel(model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
+    """The parallel sizes, with a note that says them if they follow from the number of GPUs alone."""
+    sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
+    parallel = sizes_for(model, gpu, gpus, sizes, instance=asked.instance is not None)
     if parallel == sizes or gpu is None:
         return Noted(parallel)
     layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text

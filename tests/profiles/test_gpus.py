@@ -95,7 +95,7 @@ def test_the_data(gpu_id: str) -> None:
     assert not gpu.user
     assert data["source"]
     assert all(text.strip() for text in data["source"].values())
-    assert set(FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "gpus_per_node", "note"}
+    assert set(FIELDS) - set(data) <= {"memory_options_gb", "devices_per_package", "gpus_per_node", "host_memory", "note"}
     assert 0 not in data.values()
     sizes = [gpu.torch_total_mib, gpu.memory_total_mib, gpu.memory_marketing_gb and gpu.memory_marketing_gb * 1024]
     known = [size for size in sizes if size is not None]

@@ -1,7 +1,7 @@
 """What vLLM can be told so that it takes less memory of a GPU.
 
-Weights: fp8 is made while loading where the GPU computes with it; the other formats must be published so. The least compute capabilities
-are those of vLLM's page on quantisation (``docs/features/quantization``): int8 and AWQ from 7.5 on, GPTQ before, NVFP4 from 10.0 on.
+Weights: fp8 is made while loading where the GPU computes with it; the other formats must be published so. What a release runs on NVIDIA's
+GPUs is in :mod:`~hwcalc.engines.vllm.weight_formats`. NVFP4 is offered from compute capability 10.0 on, which computes with it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from hwcalc.engines.options import is_on
-from hwcalc.engines.saving import Cost, Saving, computes_fp8
+from hwcalc.engines.saving import Cost, Saving, computes_fp8, host_holds
 from hwcalc.engines.vllm.blocks import compute_capability
 from hwcalc.engines.vllm.opened import VllmOpened
+from hwcalc.engines.vllm.weight_formats import runs_weights
 from hwcalc.units import GIB
 
 __all__ = ["savings"]
 
-_TURING: Final = 75
 _BLACKWELL: Final = 100
 
 
@@ -27,6 +27,10 @@ def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
     gpu = request.hardware.gpu
     capability = compute_capability(gpu) if gpu is not None else opened.settings.capability
     nvidia = gpu is None or gpu.vendor.lower() == "nvidia"
+
+    def runs(name: str) -> bool:
+        return runs_weights(name, opened.version, capability) and (name != "nvfp4" or capability >= _BLACKWELL)
+
     if opened.settings.sequences > request.replica_batch:
         count = str(request.replica_batch)
         yield Saving(Cost.NOTHING, f"a server for {count} at once", {"engine_options": {"max_num_seqs": count}})
@@ -34,15 +38,24 @@ def savings(opened: VllmOpened, short_bytes: int) -> Iterator[Saving]:
         yield Saving(Cost.CACHE, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if computes_fp8(gpu):
         yield Saving(Cost.WEIGHTS, "fp8 weights", {"weights": "fp8"})
-    elif nvidia and capability >= _TURING:
+    elif nvidia and runs("int8"):
         yield Saving(Cost.WEIGHTS, "a checkpoint in int8", {"weights": "int8"})
     if not is_on(options.get("enforce_eager")):
         yield Saving(Cost.SPEED, "no CUDA graphs, slower", {"engine_options": {"enforce_eager": "true"}})
-    few = "nvfp4" if nvidia and capability >= _BLACKWELL else "awq" if not nvidia or capability >= _TURING else "gptq"
+    few = next((name for name in ("nvfp4", "awq", "gptq") if runs(name)), "gptq") if nvidia else "awq"
     yield Saving(Cost.FEW_BITS, f"a checkpoint in {few}", {"weights": few})
     for kv_dtype in ("nvfp4", "int4_per_token_head"):
         yield Saving(Cost.FEW_CACHE_BITS, f"{kv_dtype} cache", {"dtype": kv_dtype})
     if short_bytes > 0 and request.hardware.kv_memory is None:
-        size = -(-short_bytes // GIB) + round(float(options.get("cpu_offload_gb", "0")))
-        what = f"{size:,} GiB of weights in host memory, much slower"
-        yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
+        moved = round(float(options.get("cpu_offload_gb", "0")))
+        size = -(-short_bytes // GIB) + moved
+        # No more than the weights that are on the GPU.
+        if (size - moved) * GIB <= _weights_bytes(opened) and host_holds(gpu, size * GIB):
+            what = f"{size:,} GiB of weights in host memory, much slower"
+            yield Saving(Cost.HOST, what, {"engine_options": {"cpu_offload_gb": str(size)}})
+
+
+def _weights_bytes(opened: VllmOpened) -> int:
+    """The weights of one GPU."""
+    parts = () if opened.budget is None else opened.budget.parts
+    return sum(part.high for part in parts if part.name == "weights")

@@ -1,6 +1,8 @@
 """Which formats of weights a release of vLLM reads, and which it makes of the published weights while it loads them.
 
-Source: ``QuantizationMethods`` of model_executor/layers/quantization/__init__.py in every release since 0.6.
+Sources, in every release since 0.6: ``QuantizationMethods`` of model_executor/layers/quantization/__init__.py, and for the least compute
+capability ``get_min_capability`` of awq.py, gptq.py, fp8.py and modelopt.py there and of compressed_tensors/schemes. Where two classes
+read a format, it is the higher number: NVFP4 of ModelOpt runs on 7.5 since 0.14, that of compressed-tensors since 0.16.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from hwcalc.errors import UnsupportedError
 from hwcalc.model import Note
 from hwcalc.profiles.engines import planned_version
 
-__all__ = ["ALWAYS_MADE", "check_weights", "made_of_published"]
+__all__ = ["ALWAYS_MADE", "check_weights", "made_of_published", "runs_weights"]
 
 ALWAYS_MADE: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {**{name: ("dtype", long) for name, long in LONG_NAMES.items()}, "fp8": ("quantization", "fp8")}
@@ -44,6 +46,16 @@ _MADE: Final[Mapping[str, _Made]] = MappingProxyType(
 _BITSANDBYTES: Final = ("bnb4", "bnb4_double", "bnb8")
 _CAME: Final[Mapping[str, str]] = MappingProxyType({"nvfp4": "0.8", "mxfp4": "0.10.1", "mxfp8": "0.16"})
 """The first release that reads a checkpoint in this format; all others are older."""
+_LEAST_CAPABILITY: Final[Mapping[str, tuple[tuple[str, int], ...]]] = MappingProxyType(
+    {
+        "nvfp4": (("0.16", 75), ("0.9", 80), ("0.8", 100)),
+        "fp8": (("0.14", 75), ("0.6", 80)),
+        "int8": (("0.6", 75),),
+        "awq": (("0.6", 75),),
+        "gptq": (("0.6", 60),),
+    }
+)
+"""Format -> the releases since which NVIDIA's GPUs of a compute capability run it, the newest first."""
 _GONE: Final[Mapping[str, str]] = MappingProxyType({"GGUF": "0.24", "bitsandbytes": "0.28"})
 """The first release that reads a family of formats no more."""
 _NEVER: Final[Mapping[str, str]] = MappingProxyType({"exl2": "ExLlamaV2", "exl3": "ExLlamaV3", "mlx": "MLX"})
@@ -56,6 +68,12 @@ def made_of_published(name: str, version: str) -> tuple[str, str] | None:
     if made is None or release < since(made.came) or (made.gone is not None and release >= since(made.gone)):
         return ALWAYS_MADE.get(name)
     return "quantization", made.value
+
+
+def runs_weights(name: str, version: str, capability: int) -> bool:
+    """Whether this release runs weights in one of the formats of :data:`_LEAST_CAPABILITY` on NVIDIA's GPUs of a compute capability."""
+    least = next((least for came, least in _LEAST_CAPABILITY[name] if planned_version(version) >= since(came)), None)
+    return least is not None and capability >= least
 
 
 def check_weights(opened: VllmOpened) -> tuple[Note, ...]:

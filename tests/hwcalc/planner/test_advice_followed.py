@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,14 +16,16 @@ from hwcalc.cli import main
 from hwcalc.cli.options import given_options
 from hwcalc.cli.quick import read
 from hwcalc.engines import ENGINES
+from hwcalc.engines.pool import Try
 from hwcalc.errors import KvplanError
 from hwcalc.library.plan import plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.advice import MOST_LINES
-from hwcalc.planner.result import Plan, Verdict
+from hwcalc.planner.result import FitInfo, Plan, Verdict
 from hwcalc.profiles.catalog import list_models
 from hwcalc.profiles.gpus import UnknownGpuError, find_gpu, list_gpus
 from hwcalc.profiles.instances import list_instances
+from hwcalc.units import human_bytes
 
 PLANS = 500
 MODELS = 60
@@ -61,7 +64,9 @@ def requests(part: int) -> Iterator[tuple[str, dict[str, Any]]]:
             asked["dtype"] = draw.choice(DTYPES.get(engine, ("auto",)))
         if draw.random() < 0.3:
             asked["weights"] = draw.choice(WEIGHTS)
-        if draw.random() < 0.4 and "gpu" in asked:
+        if draw.random() < 0.2 and "gpu" in asked:
+            asked["gpus"] = draw.choice((2, 4, 8, 16))
+        elif draw.random() < 0.4 and "gpu" in asked:
             asked |= {
                 draw.choice(("tp", "pp", "dp")): draw.choice((2, 4, 8)),
                 draw.choice(("tp", "pp", "dp")): draw.choice((1, 2)),
@@ -96,6 +101,22 @@ def is_machine(gpu: str | None) -> bool:
         return False
 
 
+def is_true(one: Try, fit: FitInfo) -> bool:
+    """Whether what a line says that it holds is what its plan says, for certain or by the expected value."""
+    probable = one.effect.endswith("probably fits")
+    held = re.search(r"; holds ([0-9,]+) instead", one.effect)
+    if held is not None:
+        return int(held[1].replace(",", "")) == (fit.expected_max_batch if probable else fit.max_batch)
+    held = re.search(r"; up to ([0-9,]+) tokens instead", one.effect)
+    if held is not None:
+        return int(held[1].replace(",", "")) == (fit.expected_max_seq if probable else fit.max_seq)
+    left = re.search(r"; leaves ([^;]+)", one.effect)
+    if left is not None:
+        assert fit.budget is not None
+        return left[1] == human_bytes((fit.budget.expected if probable else fit.budget.low) - fit.needed_bytes)
+    return True
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_line_of_advice_can_be_followed(part: int) -> None:
     """Each is a command that the program reads; it fits, and for certain unless the line says otherwise."""
@@ -118,6 +139,7 @@ def test_every_line_of_advice_can_be_followed(part: int) -> None:
             assert fit is not None
             assert fit.fits, (asked, one)
             assert (fit.verdict == Verdict.FITS) is not one.effect.endswith("probably fits"), (asked, one)
+            assert is_true(one, fit), (asked, one, fit)
             assert not is_machine(fit.gpu) or fit.gpus <= plan.fit.gpus, (asked, one)
         if planned == PLANS // PARTS:
             break

@@ -1,0 +1,89 @@
+"""Advice: what moves to the host, what a release runs, which limits are taken back, and what another accelerator holds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hwcalc.planner.result import Verdict
+from hwcalc.profiles.gpus import BUILT_IN, find_gpu, list_gpus
+from tests.hwcalc.command import QWEN
+from tests.hwcalc.planner.test_advice import LLAMA_70B, advice, fit_of, options
+
+
+def test_one_memory_for_processor_and_accelerator() -> None:
+    """Boards and machines with one memory have it, and so has an APU in a server; a Grace host has memory of its own."""
+    shared = ("dgx-spark-gb10", "jetson-agx-orin-64gb", "mi300a", "apple-m4-pro", "strix-halo-128gb")
+    assert all(find_gpu(name).shares_host_memory for name in shared)
+    assert not any(find_gpu(name).shares_host_memory for name in ("gh200-96gb", "l4", "mi300x", "rtx-4090-laptop"))
+    for name in list_gpus():
+        text = (BUILT_IN / f"{name}.yaml").read_text(encoding="utf-8")
+        assert ("\nhost_memory: " in text) is ("\n  memory: " in text)
+
+
+@pytest.mark.parametrize("gpu", ["dgx-spark", "jetson-agx-orin-64gb", "mi300a"])
+@pytest.mark.parametrize("engine", ["vllm", "transformers"])
+def test_nothing_moves_to_a_host_that_has_the_same_memory(gpu: str, engine: str) -> None:
+    """Weights and caches that lie in the one memory take it wherever they are counted."""
+    for seq in ("32k", "100k"):
+        assert not any("host memory" in one.effect for one in advice(LLAMA_70B, gpu=gpu, engine=engine, seq=seq, batch=4))
+
+
+def test_the_host_takes_what_a_host_has() -> None:
+    """It is offered 10 GiB beside 24, and not hundreds of them."""
+    assert any("host memory" in one.effect for one in advice("Qwen/Qwen3-14B", gpu="l4", engine="vllm", seq=4096))
+    assert not any("host memory" in one.effect for one in advice("Qwen/Qwen3-235B-A22B", gpu="l4", engine="vllm", seq=4096))
+
+
+def test_a_larger_gpu_is_planned_as_its_line_will_be() -> None:
+    """Where more or fewer of the larger one make a node, so many GPUs are another layout than of the planned one."""
+    model, asked = "Qwen/Qwen3-235B-A22B", {"seq": "128k", "batch": 64, "gpu": "mi300a", "gpus": 16}
+    line = next(one for one in advice(model, **asked) if re.match(r"16 x [^(]*; holds", one.effect))
+    held = re.search(r"holds ([0-9,]+) instead", line.effect)
+    assert held is not None
+    larger = options(line.command)["--gpu"]
+    assert find_gpu(larger).node != find_gpu("mi300a").node
+    assert fit_of(model, **{**asked, "gpu": larger}).max_batch == int(held[1].replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "few"),
+    [
+        ("0.6.0", "rtx-5090", "awq"),
+        ("0.7.3", "rtx-5090", "awq"),
+        ("0.9.0", "rtx-5090", "nvfp4"),
+        ("0.33", "rtx-5090", "nvfp4"),
+        ("0.33", "rtx-4090", "awq"),
+        ("0.33", "v100-sxm2-32gb", "gptq"),
+    ],
+)
+def test_checkpoints_that_the_release_reads(version: str, gpu: str, few: str) -> None:
+    """VLLM has a class for NVFP4 since 0.8 (layers/quantization/modelopt.py); AWQ needs compute capability 7.5, GPTQ 6.0."""
+    found = [one.effect for one in advice("Qwen/Qwen2.5-32B", engine=f"vllm@{version}", gpu=gpu, seq=4096)]
+    assert any(f"a checkpoint in {few}" in effect for effect in found), found
+    assert not any("a checkpoint in nvfp4" in effect for effect in found) or few == "nvfp4"
+
+
+def test_a_size_of_the_cache_is_taken_back() -> None:
+    """Alone where the GPU has room for the plan without it, and else together with what gives it room."""
+    asked: dict[str, Any] = {"engine": "vllm", "kv_memory": "2GiB", "seq": "32k"}
+    assert advice(QWEN, gpu="a100-sxm4-40gb", **asked)[0].effect.startswith("without --kv-memory; up to ")
+    first = advice(QWEN, gpu="l4", **asked)[0]
+    assert first.effect.startswith("without --kv-memory, fp8 weights; up to ")
+    assert "--kv-memory" not in first.command
+    assert fit_of(QWEN, gpu="l4", engine="vllm", seq="32k").verdict != Verdict.FITS
+
+
+def test_a_share_is_taken_back_with_another_change() -> None:
+    """Neither the usual margin nor eight bits alone give this plan its room on one GPU."""
+    first = advice("Qwen/Qwen3-32B", gpu="h100", seq="32k", batch=6, margin=0.4)[0]
+    assert first.effect.startswith("the default of --margin, fp8 cache, fp8 weights; ")
+    assert options(first.command).get("--margin") is None
+
+
+def test_nothing_is_added_that_gains_nothing() -> None:
+    """The server's limit is 256 sequences, with weights of any format."""
+    found = advice("state-spaces/mamba-2.8b-hf", engine="vllm", gpu="t4", batch=1000)
+    assert [one.effect for one in found if " at once" in one.effect] == ["256 at once instead of 1,000"]
