@@ -37,7 +37,7 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["plan_model", "plan_opened", "stored_layers"]
+__all__ = ["lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
 
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
@@ -236,13 +236,19 @@ def _speed(opened: Opened) -> SpeedInfo | None:
 
 def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> list[Note]:
     model, request = opened.model, opened.request
-    longest, gpu, out = model.max_position_embeddings, request.hardware.gpu, []
+    longest, out = model.max_position_embeddings, []
     if longest is not None and request.seq > longest:
         message = f"{request.seq:,} tokens is more than the model's maximum of {longest:,}."
         variables = " ".join(opened.engine.environment(opened))
         message += f" {opened.engine.label} refuses that without {variables}." if variables else ""
         out.append(Note(code="beyond-maximum", message=message))
-    out += model.warnings_with(request.weights)
+    return [*out, *lasting_warnings(opened, known_weights=known_weights, verdict=fit is not None)]
+
+
+def lasting_warnings(opened: Opened, *, known_weights: bool, verdict: bool) -> list[Note]:
+    """The warnings that are the same at every length and number of sequences."""
+    model, request = opened.model, opened.request
+    gpu, out = request.hardware.gpu, [*model.warnings_with(request.weights)]
     if not divides(model, request.parallel.tp):
         message = f"tp {request.parallel.tp:,} does not divide the attention heads evenly: the fullest rank is planned, and few engines do it."
         out.append(Note(code="uneven-heads", message=message))
@@ -255,7 +261,7 @@ def _warnings(opened: Opened, fit: FitInfo | None, *, known_weights: bool) -> li
     if gpu is not None and gpu.fp8_kv == "no" and "fp8" in (request.dtype or "").lower():
         message = f"No common engine keeps a cache in fp8 on {gpu.id}: its profile says so (kvplan gpus {gpu.id})."
         out.append(Note(code="no-fp8-cache", message=message))
-    if gpu is not None and fit is None:
+    if gpu is not None and not verdict:
         message = f"No verdict on {request.gpus:,} x {gpu.id}: what {model.id} needs beside its cache is not known."
         out.append(Note(code=NO_VERDICT, message=f"{message} {_budget_hint(gpu, model)}"))
     if request.hardware.kv_memory is not None and not known_weights:

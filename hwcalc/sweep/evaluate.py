@@ -19,7 +19,7 @@ from hwcalc.library.plan import plan
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import read_options
 from hwcalc.planner.context import open_request
-from hwcalc.planner.result import NO_VERDICT
+from hwcalc.planner.plan import lasting_warnings
 from hwcalc.sources.progress import tell
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock, Value, failed_row, row_of
 from hwcalc.sweep.budgets import Budgets, EqualPoints, budgets_of, ends_of, equal_points, verdicts
@@ -242,8 +242,10 @@ def _evaluated(axes: _Axes, prepared: _Prepared, gpu: str | None) -> Iterator[Ro
                     batches,
                     opened.model.max_position_embeddings,
                     [
-                        *(note.code for note in opened.model.warnings_with(opened.request.weights)),
-                        *([NO_VERDICT] if gpu is not None and budgets is None else []),
+                        note.code
+                        for note in lasting_warnings(
+                            opened, known_weights=row["weights_bytes"] is not None, verdict=gpu is None or budgets is not None
+                        )
                     ],
                 ),
             },

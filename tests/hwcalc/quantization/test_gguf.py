@@ -206,7 +206,7 @@ def test_any_model_in_any_format(model: str, name: str) -> None:
     assert weights.bytes < 0.8 * whole.bytes
 
 
-@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm"])
+@pytest.mark.parametrize("engine", ["reference", "transformers", "vllm@0.23"])
 def test_on_a_gpu(engine: str) -> None:
     """A verdict and a bound on speed, on one GPU and on several."""
     for gpus in (1, 2):

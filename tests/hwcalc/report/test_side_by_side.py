@@ -10,6 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import plan
+from hwcalc.report.rows import csv_text
 from hwcalc.report.text import parameters
 from tests.hwcalc.command import Capture, run
 
@@ -79,10 +80,11 @@ def test_the_csv_of_a_plan_has_its_sums_and_its_verdict(capsys: Capture) -> None
 
 
 def test_truth_is_written_the_same_in_every_csv(capsys: Capture) -> None:
-    """``true`` and ``false``, as JSON has them."""
+    """``true`` and ``false``, as JSON has them; a verdict is its word in every file."""
     compared = run(capsys, "compare", LLAMA, "--seq", "8k,128k", "--gpu", "l4", "--format", "csv")[1]
 
-    assert [row["fits"] for row in csv.DictReader(io.StringIO(compared))] == ["true", "false"]
+    assert csv_text(("a", "b"), [(True, False)]) == "a,b\ntrue,false\n"
+    assert [row["fits"] for row in csv.DictReader(io.StringIO(compared))] == ["fits", "no"]
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_the_language_model_alone() -> None:
 
 def test_a_wrong_value_in_a_tower_names_its_place() -> None:
     """The message has the path of the key."""
-    with pytest.raises(ConfigError, match=r"vision_config\.hidden_size is wide"):
+    with pytest.raises(ConfigError, match=r"vision_config\.hidden_size is \"wide\""):
         beside(model_type="gemma3", text_config=TEXT, vision_config={"hidden_size": "wide"})
 
 
