@@ -36,7 +36,6 @@ from hwcalc.planner.change import (
     largest,
     layout_of,
     layouts_of,
-    most_of,
     of_cloud,
     with_numbers,
 )
@@ -236,7 +235,9 @@ class _Adviser:
         if self.budget is None or gpu is None:
             return
         instance = self.line.given.get("instance")
-        first = None if fewest is None or instance is not None or count_of(fewest) > most_of(gpu, request.gpus) else fewest
+        first = (
+            None if fewest is None or instance is not None or count_of(fewest) > solve.most_joined(gpu, request.gpus) else fewest
+        )
         # What does not fit by the expected value does not fit for certain: without the fewest there is nothing to search.
         least = 1 if instance is not None else count_of(first) + 1 if first is not None else 1 + solve.MOST_GPUS
         for layout in chain(() if first is None else (first,), self._layouts(self.opened, least)):
@@ -245,7 +246,7 @@ class _Adviser:
                 break
         if instance is None:
             for larger in larger_gpus_of(self.opened):
-                if most_of(larger, 1) < request.gpus:
+                if solve.most_joined(larger, 1) < request.gpus:
                     continue
                 change = Change(cost=Cost.GPU, what=f"{request.gpus:,} x {larger.id}", settings={"gpu": larger})
                 offer = self._offer(change)
@@ -272,7 +273,7 @@ class _Adviser:
         gpu, instance = opened.request.hardware.gpu, self.line.given.get("instance")
         if gpu is None:
             return
-        most = min(most, most_of(gpu, opened.request.gpus))
+        most = min(most, solve.most_joined(gpu, opened.request.gpus))
         counts: Iterable[int] = counts_of(gpu, most)
         if instance is not None:
             own, _, larger = of_cloud(instance)

@@ -32,7 +32,6 @@ __all__ = [
     "largest",
     "layout_of",
     "layouts_of",
-    "most_of",
     "of_cloud",
     "sizes_of",
     "with_numbers",
@@ -128,12 +127,7 @@ def _flat(change: Change) -> dict[str, Any]:
     return settings | options
 
 
-# The functions from here to sizes_of are all that advice asks the solvers about layouts.
-def most_of(gpu: Gpu, gpus: int) -> int:
-    """The most GPUs of this kind that are ever joined, where a plan has so many already: there is no second laptop."""
-    return max(gpus, gpu.node) if gpu.whole_machine else solve.MOST_GPUS
-
-
+# The functions from here to sizes_of are what advice asks the solvers about layouts.
 def counts_of(gpu: Gpu, most: int) -> tuple[int, ...]:
     """The numbers of GPUs to try."""
     return layouts.counts(most, layouts.node_of(gpu))

@@ -83,7 +83,7 @@ def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | N
     certain = verdict is Verdict.FITS
     if certain and request.gpus == 1:
         return Layout(), Layout()
-    most = request.gpus if certain else max(request.gpus, gpu.node) if gpu.whole_machine else solve.MOST_GPUS
+    most = request.gpus if certain else solve.most_joined(gpu, request.gpus)
     if verdict is Verdict.PROBABLY:
         most = max(most, request.gpus)
     likely, sure = solve.fewest_gpus(opened, most_gpus=min(most, solve.MOST_SEARCHED))

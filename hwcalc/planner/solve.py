@@ -8,7 +8,7 @@ But a sequence passes through every shorter length, so it fits only if all short
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
@@ -17,6 +17,9 @@ from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.planner.layouts import counts, has_experts, layouts, node_of
 from hwcalc.planner.result import UNLIMITED, Layout
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = [
     "MOST_GPUS",
@@ -32,6 +35,7 @@ __all__ = [
     "last_yes",
     "longest",
     "most",
+    "most_joined",
 ]
 
 MOST_GPUS: Final = 64
@@ -263,6 +267,11 @@ def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | No
             if found.certain:
                 return likely, found.layout
     return likely, None
+
+
+def most_joined(gpu: Gpu, gpus: int) -> int:
+    """The most GPUs of this kind that are ever joined, where a plan has so many already: there is no second laptop."""
+    return max(gpus, gpu.node) if gpu.whole_machine else MOST_GPUS
 
 
 def _at_least(opened: Opened) -> int:
