@@ -16,12 +16,16 @@ from hwcalc.text import message as safe_message
 __all__ = [
     "EXAMPLE_PARAMETERS",
     "FIDELITY",
+    "GGUF_ARCHITECTURE",
     "LEFT_OUT",
     "MODEL_WARNINGS",
     "NO_WEIGHTS",
     "PARTIAL_WEIGHTS",
     "UNREAD_KEYS",
+    "VOCABULARY",
     "Definition",
+    "GgufFacts",
+    "GgufTensor",
     "ModelFacts",
     "ModelSpec",
     "Note",
@@ -146,6 +150,34 @@ class WeightFacts:
 
 
 @frozen
+class GgufTensor:
+    """One tensor of a GGUF file, as its header lists it. ``shape`` has the row length first, as ggml counts; ``type`` is ``q4_k``."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@frozen
+class GgufFacts:
+    """What the header of a GGUF file says: metadata by key, and tensors. A dict of metadata from Python has no tensors.
+
+    Arrays of tokens, scores and merges are left out; :data:`VOCABULARY` has the number of tokens in their place.
+    """
+
+    keys: Mapping[str, Any]
+    tensors: tuple[GgufTensor, ...] = ()
+
+
+GGUF_ARCHITECTURE: Final = "general.architecture"
+"""The key by which GGUF metadata are known from a config."""
+
+VOCABULARY: Final = "tokenizer.ggml.tokens.count"
+"""The key under which the reader of a GGUF file keeps the number of tokens; no file has it."""
+
+
+@frozen
 class RawModel:
     """The description of a model as it comes from a source, before a parser reads it.
 
@@ -161,6 +193,8 @@ class RawModel:
     parameters: Parameters | None = None
     weights: WeightFacts | None = None
     notes: tuple[Note, ...] = ()
+    tensors: tuple[GgufTensor, ...] = ()
+    """The tensors of a GGUF file, whose metadata are :attr:`config`."""
 
 
 @frozen
@@ -245,6 +279,8 @@ class ModelSpec:
     variants: Mapping[str, ModelSpec] = field(default_factory=dict, repr=False, compare=False)
     """The whole model as a named engine builds it, for engines under which its weights differ too."""
     facts: ModelFacts = field(default_factory=ModelFacts)
+    gguf: GgufFacts | None = None
+    """The header of the GGUF file that the model was read from; ``None`` for a config."""
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """The config as it was read, for locks, receipts and live models. Engines read :attr:`facts` instead."""
 
