@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
@@ -14,6 +14,7 @@ from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
+from hwcalc.planner.auto_weights import best_weights, is_auto
 from hwcalc.planner.layouts import chosen_sizes, has_experts, node_of
 from hwcalc.planner.result import Layout
 from hwcalc.text import brief
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
+_USUAL_SEQ: Final = 16_384
+"""The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
 
 
 def parallel_sizes(
@@ -155,7 +158,12 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         option_draft=option_draft,
         options=dict(asked.engine_options),
     )
-    if asked.seq is None and gpu is not None:
+    shortens = asked.seq is None and gpu is not None and engine.splits_layers
+    if is_auto(asked.weights):
+        roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
+        request, chosen = best_weights(engine, model, roomy)
+        request, notes = replace(request, seq=seq), notes + chosen
+    if shortens:
         fitting = engine.fitting_length(engine.open(model, request))
         if fitting.value is not None:
             request = replace(request, seq=fitting.value)
