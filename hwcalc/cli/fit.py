@@ -14,15 +14,21 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 _CHOICE: Final = (
-    Option("models", (), "[WORD]...", "Words of the id or the model type; all must occur: qwen3 coder.", "list", complete="models"),
+    Option(
+        "models", (), "[WORD]...", "Words of the id or the model type; all must occur: qwen3 coder.", "list", complete="models"
+    ),
     *grouped(
         "model",
         Option("installed", ("--installed",), "", "What is here: the Hugging Face cache and Ollama's store.", "flag"),
         Option("folder", ("--folder",), "DIR", "The GGUF files of a folder. Repeatable.", "list", complete="files"),
-        Option("family", ("--family",), "F,...", "Only of these families: qwen3, gemma-3. Repeatable.", "list", complete="families"),
+        Option(
+            "family", ("--family",), "F,...", "Only of these families: qwen3, gemma-3. Repeatable.", "list", complete="families"
+        ),
         Option("min_params", ("--min-params",), "N", "At least so many parameters: 7B."),
         Option("max_params", ("--max-params",), "N", "At most so many parameters: 70B."),
-        Option("modality", ("--modality",), "M", "Only models that take this: text (alone), vision, audio.", complete="modalities"),
+        Option(
+            "modality", ("--modality",), "M", "Only models that take this: text (alone), vision, audio.", complete="modalities"
+        ),
     ),
     Option("only_fits", ("--only-fits",), "", "Leave out models of which a part stays in the memory of the host.", "flag"),
     Option("min_speed", ("--min-speed",), "T", "At least so many tokens per second by the bound."),
@@ -32,8 +38,10 @@ _CHOICE: Final = (
 OPTIONS = (*_CHOICE, *plan_options("fit"), *OUTPUT)
 EXAMPLES: Final = (
     Example("What runs on a card?", "kvplan fit --gpu rtx-4060-ti --seq 16k"),
-    Example("Of these, on a Mac, at least as fast as one reads", "kvplan fit --family qwen3,gemma-3 --gpu m4-24gb --min-speed 10"),
-    Example("Of what is here, on this machine's GPU", "kvplan fit --installed --seq 32k"),
+    Example(
+        "Of these, on a Mac, at least as fast as one reads", "kvplan fit --family qwen3,gemma-3 --gpu m4-24gb --min-speed 10"
+    ),
+    Example("Of what is on this machine", "kvplan fit --installed --gpu rtx-3060 --seq 32k"),
 )
 
 

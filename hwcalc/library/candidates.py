@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
+from pathlib import Path
 
-from hwcalc.errors import KvplanError
+from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.load import load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.runnables import Unread
 from hwcalc.sources.families import family_of, is_copy, is_pretrained, same_model
+from hwcalc.text import shown
 
 __all__ = ["Candidate", "candidates", "catalog", "folded", "sources", "unread"]
+
 
 @frozen
 class Candidate:
@@ -48,7 +52,7 @@ def catalog() -> Iterator[Candidate]:
             word=known.id,
             id=known.id,
             source="catalog",
-            load=lambda name=known.id: load_model(name, offline=True, headers=False),  # type: ignore[misc]
+            load=partial(load_model, known.id, offline=True, headers=False),
             model_type=known.model_type,
             parameters=known.parameters,
             active=known.active,
@@ -72,12 +76,21 @@ def sources(*, installed: bool, folders: Sequence[str]) -> tuple[str, ...]:
 
 def on_this_machine() -> Iterator[Candidate]:
     """What the Hugging Face cache and Ollama's store have."""
-    raise NotImplementedError
+    from hwcalc.sources.hf_cache import cached_ids
+
+    for name in cached_ids():
+        yield Candidate(word=name, id=name, source="hf-cache", load=partial(load_model, name, offline=True))
 
 
 def from_folder(folder: str) -> Iterator[Candidate]:
-    """The GGUF files of a folder."""
-    raise NotImplementedError
+    """The GGUF files of a folder and of the folders in it."""
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"--folder {shown(folder, 80)} is not a folder here.", hint="Give the folder that has the .gguf files.")
+    for path in sorted(root.rglob("*.gguf")):
+        yield Candidate(
+            word=str(path), id=path.name.removesuffix(".gguf"), source="folder", load=partial(load_model, path), stored=True
+        )
 
 
 def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

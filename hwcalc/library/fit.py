@@ -73,7 +73,8 @@ def fit(
     host = hosting(asked, _gpu(str(asked.gpu), notes), DEFAULT_SEQ)
     search = Search(host=host, wishes=wishes)
     found = ordered(search.rows(candidates(installed=here, folders=folders)))
-    kept = found if each else best_of_families(alike(found))
+    apart = found if each else alike(found)
+    kept = apart if each else best_of_families(apart)
     listed = kept[:most] if most else kept
     return Runnables(
         schema_version=SCHEMA_VERSION,
@@ -88,7 +89,7 @@ def fit(
         sources=sources(installed=here, folders=folders),
         **search.counts,
         models=listed,
-        more=len(found) - sum(1 + len(one.also) for one in listed),
+        more=len(apart) - len(listed),
         unread=tuple(search.unread),
         notes=tuple(notes),
     )

@@ -46,7 +46,7 @@ class Hosting:
             batch=asked.batch,
             dtype=asked.dtype,
             engine_version=self.engine_version,
-            parallel=sizes_for(model, self.gpu, asked.gpus, Parallel()),
+            parallel=sizes_for(self.engine, model, self.gpu, asked.gpus, Parallel()),
             hardware=Hardware(gpu=self.gpu, memory_utilization=asked.memory_utilization, margin=asked.margin),
             weights=weights,
             options=dict(asked.engine_options),
@@ -55,28 +55,40 @@ class Hosting:
     def best(self, model: ModelSpec, *, stored: bool = False) -> Fitted:
         """The model in the format that is asked for, or in the best one; as it is ``stored``, where its file has one already.
 
-        Raises the error of the engine if it does not run the model, and :class:`UnsupportedError` where its memory is not known.
+        Where nothing fits as a whole, the engine may leave a part in the memory of the host. Raises the error of the engine if it does
+        not run the model, and :class:`UnsupportedError` where its memory is not known.
         """
-        named = self.asked.weights
-        if not is_auto(named) or stored:
-            request = self.engine.whole(self.request(model, None if stored else named))
-            return self._judged(self.engine.open(model, request))
-        known = choices(self.engine, model, self.request(model, None))
-        return self._judged(next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened))
+        named = None if stored else self.asked.weights
+        if is_auto(named):
+            known = choices(self.engine, model, self.request(model, None))
+            whole = next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
+            named = whole.request.weights
+        else:
+            whole = self.engine.entire(self.engine.open(model, self.request(model, named)))
+        fitted = _judged(whole)
+        if fitted.fits:
+            return fitted
+        apart = self.engine.open(model, self.request(model, named))
+        return fitted if self.engine.entire(apart) is apart else _judged(apart)
 
-    def _judged(self, opened: Opened) -> Fitted:
-        budget, weights = opened.budget, opened.weights.value
-        if budget is None or weights is None:
-            raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
-        fits, sure, maybe = (solve.holds_in(opened, size) for size in (budget.expected, budget.low, budget.high))
-        verdict = Verdict.of(fits, sure, maybe)
-        return Fitted(
-            opened=opened,
-            verdict=verdict,
-            weights_bytes=sum(part.expected for part in weights),
-            needed_bytes=budget.requested_bytes - budget.expected + opened.needed_bytes,
-            usable_bytes=budget.requested_bytes,
-        )
+
+def _judged(opened: Opened) -> Fitted:
+    """The figures of an opened request."""
+    budget, weights = opened.budget, opened.weights.value
+    if budget is None or weights is None:
+        raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
+    sizes = {"expected": budget.expected, "low": budget.low, "high": budget.high}
+    placement = opened.engine.placement(opened)
+    return Fitted(
+        opened=opened,
+        verdict=Verdict.of(*(solve.holds_in(opened, size, end=end) for end, size in sizes.items())),
+        weights_bytes=sum(part.expected for part in weights),
+        needed_bytes=budget.requested_bytes - budget.expected + opened.needed_bytes,
+        usable_bytes=budget.requested_bytes,
+        gpu_layers=None if placement is None else placement.gpu_layers,
+        all_layers=None if placement is None else placement.all_layers,
+        host_bytes=None if placement is None else placement.host.weights_bytes + placement.host.cache_bytes,
+    )
 
 
 @frozen
@@ -95,7 +107,7 @@ class Fitted:
     @property
     def fits(self) -> bool:
         """Whether it fits by the expected value."""
-        return self.verdict in {Verdict.FITS, Verdict.PROBABLY}
+        return self.verdict.fits
 
     @property
     def whole(self) -> bool:
@@ -121,5 +133,3 @@ def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
     engine, version = find_engine(asked.engine)
     engine.check_options(asked.engine_options)
     return Hosting(engine=engine, engine_version=engine.version(version) or None, gpu=gpu, seq=asked.seq or seq, asked=asked)
-
-
