@@ -131,7 +131,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         engine_version=resolved or None,
         parallel=parallel,
         hardware=Hardware(gpu=gpu, memory_utilization=asked.memory_utilization, kv_memory=asked.kv_memory, margin=asked.margin),
-        weights=asked.weights,
+        weights=asked.weights or model.weights_format,
         lora=asked.lora,
         draft=asked.draft,
         option_draft=option_draft,
