@@ -84,7 +84,7 @@ def _row(model: ModelSpec) -> Row:
     name = top if top in _TOP_FIRST or inner is None else inner
     row = row_of(name)
     if row is None and (name is None or (level and inner is None)):
-        row = row_of_type(_type(level) or _type(model.config))
+        row = row_of_type(_type(level)) or row_of_type(_type(model.config))
     if row is None:
         what = f"The class {shown(name, 60)}" if name else f"model_type {shown(_type(model.config) or 'none', 60)}"
         raise UnsupportedError(

@@ -78,9 +78,11 @@ def gemma4(source: Source, keys: Keys) -> None:
     if source.get("use_double_wide_mlp") and isinstance(width := keys.get("feed_forward_length"), int):
         own = source.layers - shared
         keys["feed_forward_length"] = [width if layer < own else 2 * width for layer in range(source.layers)]
-    if not source.get("enable_moe_block", "num_experts"):
-        for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"):
-            keys.pop(key, None)
+    keys["rope.dimension_count"] = keys["attention.key_length"]
+    if not source.get("num_experts"):
+        keys.pop("expert_used_count", None)
+    if not source.config.has("moe_intermediate_size"):
+        keys.pop("expert_feed_forward_length", None)
 
 
 def mellum(source: Source, keys: Keys) -> None:
@@ -144,7 +146,11 @@ def expanded_latent(source: Source, keys: Keys) -> None:
 def deepseek4(source: Source, keys: Keys) -> None:
     """DeepseekV4Model: the layers for multi-token prediction go into a file of their own."""
     keys |= window_keys(source, listed=False, needed=True)
-    keys["attention.compress_ratios"] = [(each and each.compress_ratio) or 0 for each in source.kinds(CompressedAttention)]
+    own = [(each and each.compress_ratio) or 0 for each in source.kinds(CompressedAttention)]
+    keys["attention.compress_ratios"] = source.config.integers("compress_ratios") or own
+    keys |= _given(source, {"rope.dimension_count": "qk_rope_head_dim"})
+    if not source.config.has("intermediate_size"):
+        keys.pop("feed_forward_length", None)
 
 
 def qwen_next(source: Source, keys: Keys) -> None:
@@ -152,8 +158,7 @@ def qwen_next(source: Source, keys: Keys) -> None:
     keys["full_attention_interval"] = source.number("full_attention_interval") or 4
     keys["attention.head_count_kv"] = source.wanted("num_key_value_heads")
     modules = source.number("mtp_num_hidden_layers") or 1
-    if source.words("layer_types") is not None:
-        keys["attention.recurrent_layers"] = [each is None for each in source.heads] + [False] * modules
+    keys["attention.recurrent_layers"] = [each is None for each in source.heads] + [False] * modules
     nextn(source, keys, modules)
 
 
@@ -193,6 +198,12 @@ def scalar_heads(source: Source, keys: Keys) -> None:
     keys["attention.head_count"] = source.wanted("num_attention_heads")
 
 
+def kimi_linear(source: Source, keys: Keys) -> None:
+    """KimiLinearModel: the length of a value is not written, as no value is kept."""
+    scalar_heads(source, keys)
+    keys.pop("attention.value_length", None)
+
+
 def glm5_next(source: Source, keys: Keys) -> None:
     """Glm5NextModel."""
     scalar_heads(source, keys)
@@ -229,6 +240,7 @@ def granite_hybrid(source: Source, keys: Keys) -> None:
     """GraniteHybridModel: without positions, any length; without states, a plain Granite."""
     keys |= {"attention.head_count": source.wanted("num_attention_heads")}
     keys |= _given(source, {"expert_shared_feed_forward_length": "shared_intermediate_size"})
+    keys |= _given(source, {"rope.dimension_count": "attn_rotary_emb"})
     if source.first(Mamba2) and source.model.architecture != "BambaForCausalLM":
         keys["context_length"] = _MILLION
 
@@ -302,6 +314,11 @@ def refact(source: Source, keys: Keys) -> None:
     keys["feed_forward_length"] = -(-int(2 * 4 * source.width / 3) // 256) * 256
 
 
+def command_r(source: Source, keys: Keys) -> None:
+    """CommandR2Model: the tokenizer's length counts before the model's."""
+    keys |= _given(source, {"context_length": "model_max_length"})
+
+
 def plamo(_source: Source, keys: Keys) -> None:
     """PlamoModel: the length is not in the config."""
     keys["context_length"] = 4096
@@ -358,9 +375,10 @@ def rwkv(source: Source, keys: Keys) -> None:
     keys.setdefault("feed_forward_length", 4 * source.width)
 
 
-def encoder(_source: Source, keys: Keys) -> None:
+def encoder(source: Source, keys: Keys) -> None:
     """BertModel."""
     keys["attention.causal"] = False
+    keys["attention.head_count"] = source.wanted("num_attention_heads")
 
 
 def t5(source: Source, keys: Keys) -> None:
@@ -416,6 +434,8 @@ def laguna(source: Source, keys: Keys) -> None:
     if source.number("sliding_window"):
         window(source, keys)
     keys |= _given(source, {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"})
+    if heads := source.config.integers("num_attention_heads_per_layer", length=source.layers):
+        keys["attention.head_count"] = heads
     _leading_dense(source, keys)
 
 
