@@ -21,7 +21,9 @@ __all__ = ["gguf_keys"]
 _LEVELS = ("text_config", "llm_config", "lm_config", "language_config", "thinker_config")
 """Where a file keeps the config of its language model, as the converter looks for it (conversion/base.py, load_hparams)."""
 
-_TOP_FIRST = frozenset({"Exaone4_5_ForConditionalGeneration", "KimiK3ForConditionalGeneration", "Step3p7ForConditionalGeneration"})
+_TOP_FIRST = frozenset(
+    {"Exaone4_5_ForConditionalGeneration", "KimiK3ForConditionalGeneration", "Step3p7ForConditionalGeneration"}
+)
 """Classes that count although the config of their language model names another (conversion/base.py, get_model_architecture)."""
 
 

@@ -67,7 +67,9 @@ def _one(source: Source, key: str) -> int | None:
         return source.number(key)
     values = source.config.integers(key) or [0]
     if len(set(values)) != 1:
-        raise source.config.error_in_words(key, "a list of different numbers", "the same for all layers, as llama.cpp's converter asks")
+        raise source.config.error_in_words(
+            key, "a list of different numbers", "the same for all layers, as llama.cpp's converter asks"
+        )
     return values[0]
 
 
@@ -84,7 +86,7 @@ def head_keys(source: Source) -> Keys:
         "attention.key_length": full.key_length,
         "attention.value_length": full.value_length,
     }
-    if len(set(each.queries for each in heads)) > 1:
+    if len({each.queries for each in heads}) > 1:
         keys["attention.head_count"] = [each.queries for each in _every(source, full)]
     if (sliding.key_length, sliding.value_length) != (full.key_length, full.value_length):
         keys |= {"attention.key_length_swa": sliding.key_length, "attention.value_length_swa": sliding.value_length}
