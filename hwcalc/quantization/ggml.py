@@ -7,7 +7,7 @@ from typing import Final
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
 
-__all__ = ["GGML"]
+__all__ = ["BLOCKS", "GGML", "row_bytes"]
 
 
 def _type(name: str, bits: int, block: int, block_bytes: int) -> WeightFormat:
@@ -44,7 +44,28 @@ GGML: Final[Mapping[str, WeightFormat]] = {
             _type("tq1_0", 1, 256, 54),
             _type("tq2_0", 2, 256, 66),
             _type("mxfp4", 4, 32, 17),
+            _type("nvfp4", 4, 64, 36),
+            _type("q1_0", 1, 128, 18),
+            _type("q2_0", 2, 64, 18),
+            _type("q8_1", 8, 32, 36),
+            _type("q8_k", 8, 256, 292),
+            *(WeightFormat(name=name, bits=int(name[1:])) for name in ("i8", "i16", "i32", "i64", "f64")),
         )
     },
 }
 """Name -> format. Bits are those of the numbers themselves; what else a block holds counts as its scale."""
+
+BLOCKS: Final[Mapping[str, tuple[int, int]]] = {
+    name: (form.group or 1, ((form.group or 1) * form.bits) // 8 + form.scale_bytes) for name, form in GGML.items()
+}
+"""Name -> (numbers in a block, bytes of a block), for all types of ``ggml_type`` that a file may have."""
+
+
+def row_bytes(name: str, columns: int) -> int:
+    """Bytes of one row, which must be whole blocks (``ggml_row_size``).
+
+    >>> row_bytes("q4_k", 4096)
+    2304
+    """
+    block, size = BLOCKS[name]
+    return columns // block * size
