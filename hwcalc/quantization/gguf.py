@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Final
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FP16, FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.formulas.weights import Block, Part, Weight
+from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.converted import Conversion, Piece, converted
 from hwcalc.quantization.ggml import GGML
@@ -40,6 +41,9 @@ def mix(name: str, model: ModelSpec) -> Mix:
     return made if name not in BY_IMATRIX else replace(made, others=(replace(made, imatrix=not usual),))
 
 
+_MATRICES: Final = (WeightRole.LINEAR, WeightRole.EXPERT, WeightRole.HEAD, WeightRole.EMBEDDING)
+
+
 @frozen
 class Mix(Scheme):
     """One mix of llama.cpp for one model."""
@@ -53,7 +57,10 @@ class Mix(Scheme):
             form = FP16 if len(weight.shape) > 1 else FP32
             yield Portion(format=form, elements=block.count * weight.elements, bytes=block.count * form.bytes(weight))
             return
-        places = self.conversion.pieces.get((block.kind, block.part, weight.path), {})
+        places = self.conversion.pieces.get((block.kind, block.part, weight.path))
+        if places is None:
+            yield from self._added(block, weight)
+            return
         numbers = range(block.count) if block.layers is None else block.layers
         sums: dict[str, list[int]] = {}
         for number in numbers:
@@ -66,6 +73,27 @@ class Mix(Scheme):
                 found[1] += -(-size * weight.elements // whole)
         for name, (elements, size) in sums.items():
             yield Portion(format=GGML[name], elements=elements, bytes=size)
+
+    def _added(self, block: Block, weight: Weight) -> Iterator[Portion]:
+        """A weight that the file does not have: prediction layers that the converter leaves out, or a table that an engine copies."""
+        if block.part is Part.MTP:
+            return
+        form = GGML[self.main] if len(weight.shape) == 2 and weight.role in _MATRICES else FP32
+        if weight.role is WeightRole.HEAD:
+            form = next((GGML[self._types[place][-1]] for place in self._tables), form)
+        form = form if not weight.shape[-1] % (form.group or 1) else FP16
+        yield Portion(format=form, elements=block.count * weight.elements, bytes=block.count * form.bytes(weight))
+
+    @property
+    def _tables(self) -> Iterator[int]:
+        """The families of the output table, or else of the embedding that stands for it."""
+        stems = {family.stem: place for place, family in enumerate(self.conversion.families) if not family.layers}
+        return (stems[name] for name in ("output.weight", "token_embd.weight") if name in stems)
+
+    @property
+    def main(self) -> str:
+        """The type that the mix is named after."""
+        return MIXES[self.name]
 
     def _stored(self, piece: Piece, number: int) -> tuple[int, int, str]:
         """Numbers, bytes and type of a piece in one layer."""
