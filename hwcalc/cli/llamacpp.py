@@ -19,7 +19,6 @@ _CONTEXT: Final = ("-c", "--ctx-size")
 _SLOTS: Final = ("-np", "--parallel")
 _LAYERS: Final = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 _FLASH: Final = ("-fa", "--flash-attn")
-_MOE: Final = ("-cmoe", "--cpu-moe")
 _FILE: Final = ("-hff", "--hf-file")
 _REPOSITORY: Final = ("-hf", "-hfr", "--hf-repo")
 MODEL_FLAGS: Final = ("-m", "--model", *_REPOSITORY, *_FILE)
@@ -34,7 +33,11 @@ WITH_VALUE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("-ncmoe", "--n-cpu-moe"), "n_cpu_moe"),
     **dict.fromkeys(("-ts", "--tensor-split"), "tensor_split"),
     **dict.fromkeys(("-sm", "--split-mode"), "split_mode"),
+    **dict.fromkeys(("-mg", "--main-gpu"), "main_gpu"),
     **dict.fromkeys(("-ot", "--override-tensor"), "override_tensor"),
+    **dict.fromkeys(("-fit", "--fit"), "fit"),
+    **dict.fromkeys(("-fitt", "--fit-target"), "fit_target"),
+    **dict.fromkeys(("-fitc", "--fit-ctx"), "fit_ctx"),
 }
 """Flag with a value -> the engine option."""
 _SWITCHES: Final[Mapping[str, tuple[str, str]]] = {
@@ -43,9 +46,8 @@ _SWITCHES: Final[Mapping[str, tuple[str, str]]] = {
     "-no-kvu": ("kv_unified", "false"),
     "--no-kv-unified": ("kv_unified", "false"),
     "--swa-full": ("swa_full", "true"),
-    "-nkvo": ("offload_kqv", "false"),
-    "--no-kv-offload": ("offload_kqv", "false"),
-    **dict.fromkeys(_MOE, ("n_cpu_moe", "999")),
+    **dict.fromkeys(("-nkvo", "--no-kv-offload"), ("no_kv_offload", "true")),
+    **dict.fromkeys(("-cmoe", "--cpu-moe"), ("cpu_moe", "true")),
 }
 WITHOUT_EFFECT: Final[Mapping[str, int]] = {
     **dict.fromkeys(
@@ -65,6 +67,9 @@ WITHOUT_EFFECT: Final[Mapping[str, int]] = {
     ),
 }  # fmt: skip
 """Flags of llama-server that change no bytes -> how many values follow."""
+_SPECULATION: Final = ("--spec-type", "--spec-draft-n-max")
+_DRAFTS: Final = 3
+"""``common_params_speculative_draft.n_max`` (common/common.h)."""
 _LIKE_ON: Final = frozenset({"on", "off", "auto", "1", "0", "true", "false", "enabled", "disabled", "-1"})
 _ALL: Final[Mapping[str, str]] = {"-1": "auto", "-2": "all"}
 
@@ -90,18 +95,27 @@ class LlamacppWords:
         self.slots: int | None = None
         self.repository = self.file = ""
         self.model = ""
+        self.drafting = ""
+        self.drafts = _DRAFTS
         self.dropped: list[str] = []
 
     @staticmethod
     def takes(flag: str) -> bool:
         """Whether this is one of them."""
-        known = (WITH_VALUE, _SWITCHES, WITHOUT_EFFECT, _CONTEXT, _SLOTS, MODEL_FLAGS)
+        known = (WITH_VALUE, _SWITCHES, WITHOUT_EFFECT, _CONTEXT, _SLOTS, MODEL_FLAGS, _SPECULATION)
         return any(flag in each for each in known)
 
     @staticmethod
     def with_value() -> set[str]:
         """Those that a value follows."""
-        return {*WITH_VALUE, *_CONTEXT, *_SLOTS, *MODEL_FLAGS, *(flag for flag, values in WITHOUT_EFFECT.items() if values)}
+        return {
+            *WITH_VALUE,
+            *_SPECULATION,
+            *_CONTEXT,
+            *_SLOTS,
+            *MODEL_FLAGS,
+            *(flag for flag, values in WITHOUT_EFFECT.items() if values),
+        }
 
     def read(self, flag: str, value: str | None, words: list[str]) -> None:
         """Read a flag, and its value from the words that follow. Raises :class:`~hwcalc.errors.UsageError` for a value that is missing."""
@@ -133,6 +147,10 @@ class LlamacppWords:
             self.slots = None if value == "-1" else _number(flag, value, least=1)
         elif flag in _REPOSITORY:
             self.repository = value
+        elif flag == _SPECULATION[0]:
+            self.drafting = value
+        elif flag == _SPECULATION[1]:
+            self.drafts = _number(flag, value)
         elif flag in _FILE:
             self.file = value
         elif flag in MODEL_FLAGS:
@@ -167,6 +185,12 @@ class LlamacppWords:
         if self.slots is not None:
             _once("-np", "--batch", "batch" in own)
             out += ["--batch", str(slots)]
+        if self.drafting == "draft-mtp":
+            self.options |= {"load_mtp": "true", "n_rs_seq": str(self.drafts)}
+        elif self.drafting not in ("", "none") and not self.drafting.startswith("ngram"):
+            raise UsageError(
+                f"--spec-type {brief(self.drafting, 40)} loads a second model, which is not planned.", hint="Leave it out."
+            )
         for name, value in self.options.items():
             out += ["--engine-option", f"{name}={value}"]
         return out
@@ -177,12 +201,14 @@ class LlamacppWords:
             yield f"-c {self.context:,} is planned for one slot, -np 1; llama-server by itself opens four that share it: -np 4 -kvu."
 
 
-def _once(flag: str, own: str, given: bool) -> None:  # noqa: FBT001 - both callers name it
+def _once(flag: str, own: str, given: bool) -> None:
     if given:
         raise UsageError(f"{flag} and {own} are the same option, and it takes one value.", hint="Give one of them.")
 
 
 def _number(flag: str, value: str, least: int = 0) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 13) or int(value) < least:
-        raise UsageError(f"{flag} {brief(value, 40)} is not a number as llama.cpp writes it.", hint=f"Write: {flag} 32768, or --seq 32k")
+        raise UsageError(
+            f"{flag} {brief(value, 40)} is not a number as llama.cpp writes it.", hint=f"Write: {flag} 32768, or --seq 32k"
+        )
     return int(value)

@@ -28,11 +28,23 @@ _SPELLINGS: Final = {
 _RUNS_LLAMACPP: Final = frozenset(
     {
         *("llama", "ggml", "gguf", "lmstudio", "lms", "koboldcpp", "kobold", "gptall", "jan", "llamafile", "localai", "lemonade"),
-        *("oobabooga", "textgenerationwebui", "ikllamacpp", "ikllama", "msty", "ramalama", "llamaswap", "nodellamacpp", "xllamacpp"),
+        *(
+            "oobabooga",
+            "textgenerationwebui",
+            "ikllamacpp",
+            "ikllama",
+            "msty",
+            "ramalama",
+            "llamaswap",
+            "nodellamacpp",
+            "xllamacpp",
+        ),
     }
 )
 """Programs that run llama.cpp, by the letters of their names."""
-_GGUF: Final = "It runs GGUF files with llama.cpp: --engine llamacpp, with the program's own settings by --seq, --batch and --engine-option."
+_GGUF: Final = (
+    "It runs GGUF files with llama.cpp: --engine llamacpp, with the program's own settings by --seq, --batch and --engine-option."
+)
 
 
 def spelled(name: str) -> str:

@@ -14,16 +14,22 @@ from hwcalc.errors import UsageError
 __all__ = ["flag_text", "modelfile", "ollama_flag", "serve"]
 
 _DEFAULT_TYPE: Final = "f16"
-_WRITTEN: Final = ("n_batch", "n_ubatch", "n_gpu_layers", "n_cpu_moe", "split_mode", "tensor_split", "override_tensor")
+_WRITTEN: Final = (
+    "n_batch", "n_ubatch", "n_gpu_layers", "n_cpu_moe", "split_mode", "tensor_split", "main_gpu", "override_tensor", "fit", "fit_target",
+    "fit_ctx",
+)  # fmt: skip
 """Engine options that are flags with the same value."""
-_OFF: Final = ("false", "0", "off", "no")
+_ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo"}
+"""Engine options that are switches of llama-server."""
 
 
 def serve(planned: CommandInput) -> list[str]:
     """The words of ``llama-server`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the server cannot be told."""
     options = planned.options
     if "MTP" in options.get("ctx_type", "").upper():
-        raise UsageError("llama-server opens the context of drafting layers by itself.", hint="Leave out the engine option ctx_type.")
+        raise UsageError(
+            "llama-server opens the context of drafting layers by itself.", hint="Leave out the engine option ctx_type."
+        )
     if planned.lora is not None or planned.draft is not None:
         name = "lora" if planned.lora is not None else "draft"
         raise UsageError(f"--{name} names no GGUF file that llama-server could load.", hint=f"Leave out --{name}.")
@@ -37,7 +43,7 @@ def serve(planned: CommandInput) -> list[str]:
     for name in _WRITTEN:
         if name in options and options[name] != "auto":
             words += [FLAGS[name][0], options[name]]
-    words += ["-nkvo"] if options.get("offload_kqv", "true").lower() in _OFF else []
+    words += [flag for name, flag in _ON.items() if is_on(options.get(name))]
     return [*words, *_drafting(options)]
 
 
@@ -90,10 +96,9 @@ def flag_text(name: str, value: object) -> str:
     if name == "dtype":
         key, _, kept = text.partition(":")
         return f"-ctk {cache_type(key)} -ctv {cache_type(kept or key)}"
-    if name in ("swa_full", "kv_unified"):
-        on = {"swa_full": "--swa-full", "kv_unified": "-kvu"}[name]
-        off = {"swa_full": "", "kv_unified": "-no-kvu"}[name]
-        return on if is_on(text) else off
+    switches = {"swa_full": "--swa-full", "kv_unified": "-kvu", **_ON}
+    if name in switches:
+        return switches[name] if is_on(text) else {"kv_unified": "-no-kvu"}.get(name, "")
     if name == "flash_attn":
         return " ".join(_flash_attention(text))
     if name in ("type_k", "type_v"):
@@ -144,7 +149,8 @@ def _variables(planned: CommandInput, slots: int) -> Iterator[str]:
     keys, values = _types(planned)
     if keys != values:
         raise UsageError(
-            f"Ollama keeps keys and values in one format, not {keys} and {values}.", hint=f"Use: --dtype {values}, or --engine llamacpp"
+            f"Ollama keeps keys and values in one format, not {keys} and {values}.",
+            hint=f"Use: --dtype {values}, or --engine llamacpp",
         )
     if keys != _DEFAULT_TYPE:
         yield f"OLLAMA_KV_CACHE_TYPE={keys}"

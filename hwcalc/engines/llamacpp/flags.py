@@ -32,7 +32,11 @@ FLAGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "n_cpu_moe": ("-ncmoe", "--n-cpu-moe"),
         "tensor_split": ("-ts", "--tensor-split"),
         "split_mode": ("-sm", "--split-mode"),
+        "main_gpu": ("-mg", "--main-gpu"),
         "override_tensor": ("-ot", "--override-tensor"),
+        "fit": ("-fit", "--fit"),
+        "fit_target": ("-fitt", "--fit-target"),
+        "fit_ctx": ("-fitc", "--fit-ctx"),
     }
 )
 """Engine option -> the flags that take its value, the one that kvplan writes first."""
@@ -43,10 +47,10 @@ SWITCHES: Final[Mapping[str, Switch]] = MappingProxyType(
         "-no-kvu": Switch("kv_unified", "false"),
         "--no-kv-unified": Switch("kv_unified", "false"),
         "--swa-full": Switch("swa_full", "true"),
-        "-cmoe": Switch("n_cpu_moe", "999"),
-        "--cpu-moe": Switch("n_cpu_moe", "999"),
-        "-nkvo": Switch("offload_kqv", "false"),
-        "--no-kv-offload": Switch("offload_kqv", "false"),
+        "-cmoe": Switch("cpu_moe", "true"),
+        "--cpu-moe": Switch("cpu_moe", "true"),
+        "-nkvo": Switch("no_kv_offload", "true"),
+        "--no-kv-offload": Switch("no_kv_offload", "true"),
     }
 )
 """Flag -> what it sets."""
