@@ -76,7 +76,7 @@ def find_engine(spelling: str) -> tuple[Engine, str | None]:
         raise UnknownNameError(
             f"--engine {shown(given, 40)} is not known.",
             option="engine",
-            hint=f"{_GGUF} {known}" if "llamacpp" in ENGINES and _letters(given) in _RUNS_LLAMACPP else known,
+            hint=f"{_GGUF} {known}" if _letters(given) in _RUNS_LLAMACPP else known,
         )
     if at and not version:
         raise UnknownNameError(
