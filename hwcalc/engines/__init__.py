@@ -17,6 +17,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
+    "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
@@ -28,17 +29,7 @@ _SPELLINGS: Final = {
 _RUNS_LLAMACPP: Final = frozenset(
     {
         *("llama", "ggml", "gguf", "lmstudio", "lms", "koboldcpp", "kobold", "gptall", "jan", "llamafile", "localai", "lemonade"),
-        *(
-            "oobabooga",
-            "textgenerationwebui",
-            "ikllamacpp",
-            "ikllama",
-            "msty",
-            "ramalama",
-            "llamaswap",
-            "nodellamacpp",
-            "xllamacpp",
-        ),
+        *("oobabooga", "textgenerationwebui", "ikllamacpp", "ikllama", "msty", "ramalama", "llamaswap", "nodellamacpp"),
     }
 )
 """Programs that run llama.cpp, by the letters of their names."""

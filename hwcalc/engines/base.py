@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
@@ -40,7 +41,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(ABC):
+class Engine(Places, ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
