@@ -100,6 +100,10 @@ class Engine(Places, ABC):
             parsed[name] = option.check(name, value)
         return parsed
 
+    def started_by(self, options: Mapping[str, str]) -> Engine:
+        """The engine whose rules hold with these options; almost always this one."""
+        return self
+
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
         return None
