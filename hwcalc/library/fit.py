@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_SEQ", "ENGINE", "fit"]
 
-ENGINE: Final = "reference"
+ENGINE: Final = "llamacpp"
 LOCAL: Final = "local"
 DEFAULT_SEQ: Final = 8192
 """Tokens of a conversation, where nobody says how many."""

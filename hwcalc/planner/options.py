@@ -159,7 +159,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         helps={
             "compare": "Whose rules: reference,vllm. See: kvplan engines. Default: reference.",
             "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
-            "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: reference.",
+            "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
         },
         lists=("compare",),
         check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.",

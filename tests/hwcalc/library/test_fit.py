@@ -181,7 +181,7 @@ def test_other_formats(capsys: Capture, format_: str) -> None:
 
     assert status == 0
     assert "Qwen/Qwen3-8B" in out
-    assert "q8_0" in out
+    assert "q8" in out
 
 
 @pytest.mark.parametrize(
