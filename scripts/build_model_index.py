@@ -1,6 +1,6 @@
 """Write ``profiles/model_index.json`` from the catalog. With ``--check`` only say whether it is up to date.
 
-    python scripts/build_model_index.py [--check]
+python scripts/build_model_index.py [--check]
 """
 
 from __future__ import annotations
