@@ -88,7 +88,7 @@ PLACE_OPTIONS: Final = _options(
     EngineOption("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
     EngineOption("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
     EngineOption("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
-    EngineOption("no_kv_offload", "keep the cache in host memory", "false", choice_option(*_SWITCH)),
+    EngineOption("offload_kqv", "whether the cache of a layer lies with the layer; host memory else", "true", choice_option(*_SWITCH)),
     EngineOption("fit", "leave layers in host memory where the GPU is too small", "on", choice_option("on", "off")),
     EngineOption("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
     EngineOption("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
@@ -123,7 +123,7 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         return PLACE_OPTIONS[name].check(name, options[name]) if name in options else None
 
     def switch(name: str) -> bool:
-        return str(value(name) or "no").lower() in _SWITCH[:4]
+        return str(value(name) or PLACE_OPTIONS[name].default).lower() in _SWITCH[:4]
 
     layers = value("n_gpu_layers")
     said = options.keys() & {"n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split"}
@@ -139,7 +139,7 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         tensor_split=value("tensor_split") or (),  # type: ignore[arg-type]
         split_mode=value("split_mode") or "layer",  # type: ignore[arg-type]
         main_gpu=int(str(value("main_gpu") or 0)),
-        kv_on_host=switch("no_kv_offload"),
+        kv_on_host=not switch("offload_kqv"),
         target_bytes=(FIT_TARGET_MIB if target is None else int(str(target))) * MIB,
         shortest=FIT_CTX if shortest is None else int(str(shortest)),
         host_bytes=host if isinstance(host, int) else None,
