@@ -17,15 +17,14 @@ ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
+    "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
 
-_OF_GGUF: Final = frozenset(
-    {"llamacpp", "llama", "llamacpppython", "llamaserver", "ollama", "lmstudio", "koboldcpp", "ggml", "gguf"}
-)
+_OF_GGUF: Final = frozenset({"llama", "llamacpppython", "llamaserver", "ollama", "lmstudio", "koboldcpp", "ggml", "gguf"})
 """Programs that run GGUF files, by the letters of their names."""
-_GGUF: Final = "There is no engine of that name yet. Its formats have the bytes that they have everywhere: --weights q4_k_m with the reference engine."
+_GGUF: Final = "Use: --engine llamacpp."
 
 
 @lru_cache(maxsize=16)
