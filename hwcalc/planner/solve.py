@@ -166,7 +166,7 @@ def most(
     if size is None:
         return Most(value=0, limiting="weights")
     pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
-    if pool is not None and pool.max_requests is not None:
+    if pool is not None and pool.max_requests is not None and opened.engine.pooled:
         largest = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weigh, weights_on
-from hwcalc.engines.llamacpp.equation import process, room_of
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
+from hwcalc.engines.llamacpp.equation import device_buffers, process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
 from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
 from hwcalc.engines.stored import bytes_of
@@ -33,7 +32,7 @@ def options_of(opened: LlamacppOpened) -> PlaceOptions:
         raise UsageError(f"engine option tensor_split has {count} shares for {gpus} GPUs.", hint=f"Add: --gpus {count}")
     if options.main_gpu >= gpus:
         raise UsageError(f"engine option main_gpu={options.main_gpu}: the GPUs are 0 to {gpus - 1}.", hint="Leave it out.")
-    over = next((one.device for one in options.overrides if one.device >= gpus), None)
+    over = next((device for one in options.overrides if (device := device_of(one.buffer)) >= gpus), None)
     if over is not None:
         raise UsageError(f"engine option override_tensor names GPU {over}: the GPUs are 0 to {gpus - 1}.", hint="Add --gpus.")
     return options
@@ -44,13 +43,11 @@ def weighed_of(opened: LlamacppOpened) -> Weighed | None:
     tensors = opened.weight_tensors
     if tensors is None:
         return None
-    read, overrides = opened.hparams, opened.place_options.overrides
-    loaded = read.n_layer_all if opened.settings.load_mtp else read.n_layer
-    key = ("llamacpp weighed", opened.request.weights, loaded, overrides)
-    patterns = [(re.compile(one.pattern), one.device) for one in overrides]
-    weighed: Weighed = opened.model.once(
-        key, lambda: weigh(tensors, blocks=read.n_layer_all, loaded=loaded, arch=read.arch, overrides=patterns)
-    )
+    from hwcalc.engines.llamacpp.weights import loaded, with_overrides
+
+    mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
+    key = ("llamacpp weighed", opened.request.weights, mtp, given)
+    weighed: Weighed = opened.model.once(key, lambda: weigh(with_overrides(loaded(tensors, mtp=mtp), given), blocks))
     return weighed
 
 
@@ -114,8 +111,6 @@ def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int
 
 def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs beside weights and cache."""
-    from hwcalc.engines.llamacpp.compute import device_buffers
-
     gpu = opened.request.hardware.gpu
     buffers = device_buffers(opened, assignment, device)
     return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
