@@ -29,7 +29,7 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.command import CommandInput, EmittedFile
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
@@ -220,6 +220,10 @@ class Engine(Places, ABC):
     def command(self, planned: CommandInput) -> list[str]:
         """The words of the engine's command line for a plan. Raises an error unless :attr:`has_command`."""
         raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
+
+    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        """The file that starts a plan, for an engine that has one in place of a command line."""
+        return None
 
     def flag(self, name: str, value: object) -> str:
         """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""

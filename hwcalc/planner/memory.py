@@ -264,10 +264,10 @@ def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> Wei
         stored[unquantized] = [block.elements, block.count * sum(unquantized.bytes(weight) for weight in block.weights)]
     else:
         for weight in block.weights:
-            for count, form in scheme.formats(block, weight, unquantized):
-                sums = stored.setdefault(form, [0, 0])
-                sums[0] += count * weight.elements
-                sums[1] += count * form.bytes(weight)
+            for portion in scheme.portions(block, weight, unquantized):
+                sums = stored.setdefault(portion.format, [0, 0])
+                sums[0] += portion.elements
+                sums[1] += portion.bytes
     formats = tuple(
         StoredWeights(
             format=form.name,
