@@ -52,7 +52,14 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
         ffn = 4 * ub * (3 * max(read.n_ff, default=0) + 2 * embd + max(read.n_head, default=0) * read.head_k) + mask
         logits = 4 * one.n_outputs * (read.n_vocab + embd) if assignment.output == device else 0
         size = max(ffn, logits)
-    part = BudgetPart("compute buffer", Section.ACTIVATIONS, size * 3 // 4, size, size * 4 // 3, "src/llama-context.cpp graph_reserve")
+    part = BudgetPart(
+        name="compute buffer",
+        section=Section.ACTIVATIONS,
+        low=size * 3 // 4,
+        expected=size,
+        high=size * 4 // 3,
+        source="src/llama-context.cpp graph_reserve",
+    )
     if device != ON_HOST:
         return (part,)
     return (part, exact("output buffer", Section.ACTIVATIONS, 4 * read.n_vocab * one.n_seq_max, "logits of each sequence"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -52,23 +52,27 @@ def _bytes(name: str, value: str) -> int:
     return parse_bytes(value, f"engine option {name}")
 
 
+def _option(name: str, text: str, default: str, check: Callable[[str, str], object]) -> EngineOption:
+    return EngineOption(name=name, help=text, default=default, check=check)
+
+
 def _options(*options: EngineOption) -> Mapping[str, EngineOption]:
     return MappingProxyType({option.name: option for option in options})
 
 
 PLACE_OPTIONS: Final = _options(
-    EngineOption("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
-    EngineOption("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
-    EngineOption("cpu_moe", "keep all experts in host memory", "false", switch),
-    EngineOption("override_tensor", "tensors on another device: PATTERN=CPU", "", _overrides),
-    EngineOption("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
-    EngineOption("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
-    EngineOption("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
-    EngineOption("offload_kqv", "whether the cache of a layer lies with the layer; host memory else", "true", switch),
-    EngineOption("fit", "leave layers in host memory where the GPU is too small", "true", switch),
-    EngineOption("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
-    EngineOption("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
-    EngineOption("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
+    _option("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
+    _option("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
+    _option("cpu_moe", "keep all experts in host memory", "false", switch),
+    _option("override_tensor", "tensors on another device: PATTERN=CPU", "", _overrides),
+    _option("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
+    _option("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
+    _option("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
+    _option("no_kv_offload", "keep the cache in host memory", "false", switch),
+    _option("fit", "leave layers in host memory where the GPU is too small", "true", switch),
+    _option("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
+    _option("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
+    _option("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
 )
 
 
@@ -115,7 +119,7 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         tensor_split=value("tensor_split") or (),
         split_mode=value("split_mode") or "layer",
         main_gpu=value("main_gpu") or 0,
-        kv_on_host=not on("offload_kqv"),
+        kv_on_host=on("no_kv_offload"),
         target_bytes=(FIT_TARGET_MIB if target is None else target) * MIB,
         shortest=FIT_CTX if shortest is None else shortest,
         host_bytes=host,
