@@ -315,7 +315,8 @@ def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
         try:
-            return each, opened.changed(**vars(each), dcp=1)
+            changed = opened.changed(**vars(each), dcp=1)
+            return each, changed.engine.entire(changed)
         except KvplanError:
             continue
     return None

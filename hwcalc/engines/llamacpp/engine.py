@@ -14,8 +14,8 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
-from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.placement import assignment_of
+from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
 from hwcalc.engines.noted import Noted

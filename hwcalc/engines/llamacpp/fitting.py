@@ -87,45 +87,48 @@ class _Run:
 
 def _on_several(fitting: Fitting) -> Assignment:
     """On several GPUs: runs of layers from the back, without experts at first; then whole layers again from the front."""
-    has_experts = any(fitting.experts)
-    runs = [_Run(whole=0, part=0) for _ in fitting.gpus]
+    runs = tuple(_Run(whole=0, part=0) for _ in fitting.gpus)
     for place in reversed(range(len(runs))):
-        left = fitting.blocks + 1 - sum(run.layers for run in runs)
-
-        def filled(layers: int, place: int = place) -> list[_Run]:
-            output = int(place == len(runs) - 1)
-            part = max(0, layers - output) if has_experts else 0
-            return [*runs[:place], _Run(whole=layers - part, part=part), *runs[place + 1 :]]
-
-        runs = filled(_most(left, lambda layers, place=place: _holds(fitting, filled(layers), place)))  # type: ignore[misc]
-    if has_experts and sum(run.layers for run in runs) == fitting.blocks + 1:
+        runs = _filled(fitting, runs, place)
+    if any(fitting.experts) and sum(run.layers for run in runs) == fitting.blocks + 1:
         for place in range(len(runs)):
-            bound = sum(run.part for run in runs[place:])
-            count = _most(bound, lambda count, place=place: _converted_holds(fitting, runs, place, count))  # type: ignore[misc]
-            runs = _converted(runs, place, count)
+            runs = _made_whole(fitting, runs, place)
     return _assigned(fitting, runs)
 
 
-def _converted(runs: list[_Run], place: int, count: int) -> list[_Run]:
-    """Give a GPU ``count`` more whole layers: its own without experts first, then those of the GPUs after it."""
+def _filled(fitting: Fitting, runs: tuple[_Run, ...], place: int) -> tuple[_Run, ...]:
+    """Give a GPU as many of the layers that are left as it holds. The output is always whole."""
+    output = int(place == len(runs) - 1)
+
+    def given(layers: int) -> tuple[_Run, ...]:
+        part = max(0, layers - output) if any(fitting.experts) else 0
+        return (*runs[:place], _Run(whole=layers - part, part=part), *runs[place + 1 :])
+
+    left = fitting.blocks + 1 - sum(run.layers for run in runs)
+    return given(_most(left, lambda layers: _holds(fitting, given(layers), place)))
+
+
+def _made_whole(fitting: Fitting, runs: tuple[_Run, ...], place: int) -> tuple[_Run, ...]:
+    """Give a GPU as many more whole layers as it holds: its own that lack their experts first, then those of the GPUs after it."""
+    bound = sum(run.part for run in runs[place:])
+    return _converted(runs, place, _most(bound, lambda count: _holds(fitting, _converted(runs, place, count), place)))
+
+
+def _converted(runs: tuple[_Run, ...], place: int, count: int) -> tuple[_Run, ...]:
     out = list(runs)
     for other in range(place, len(out)):
         taken = min(count, out[other].part)
         count -= taken
         out[other] = replace(out[other], part=out[other].part - taken)
         out[place] = replace(out[place], whole=out[place].whole + taken)
-    return out
+    return tuple(out)
 
 
-def _converted_holds(fitting: Fitting, runs: list[_Run], place: int, count: int) -> bool:
-    return _holds(fitting, _converted(runs, place, count), place)
-
-
-def _holds(fitting: Fitting, runs: list[_Run], place: int) -> bool:
+def _holds(fitting: Fitting, runs: tuple[_Run, ...], place: int) -> bool:
     return fitting.holds(_assigned(fitting, runs), fitting.gpus[place])
 
 
-def _assigned(fitting: Fitting, runs: list[_Run]) -> Assignment:
+def _assigned(fitting: Fitting, runs: tuple[_Run, ...]) -> Assignment:
     """The device of each layer, from the length of the runs."""
     devices, hosted = [ON_HOST] * (fitting.blocks + 1 - sum(run.layers for run in runs)), list[int]()
     for gpu, run in zip(fitting.gpus, runs, strict=True):

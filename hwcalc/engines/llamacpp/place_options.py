@@ -27,6 +27,7 @@ MOST_DEVICES: Final = 16
 """src/llama.cpp ``llama_max_devices``."""
 _MOST_LAYERS: Final = 100_000
 
+
 def _layers(name: str, value: str) -> int | str:
     text = {"-1": "auto", "-2": "all"}.get(value.strip(), value.strip().lower())
     return text if text in ("auto", "all") else integer_option(0, _MOST_LAYERS)(name, text)

@@ -16,6 +16,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note
+from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
@@ -46,7 +47,8 @@ class LlamacppPlaces(GeneralEngine):
         own = of_llamacpp(opened)
         if own.placement is None:
             return Noted(None, (_unknown_weights(own),))
-        return budget_of(own, own.place_options, own.placement)
+        budget = budget_of(own, own.place_options, own.placement)
+        return Noted(budget.value, (*budget.notes, *_on_host(own)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         """The tensors on the GPU with most of them; without a GPU on the only device there is."""
@@ -79,8 +81,9 @@ class LlamacppPlaces(GeneralEngine):
             return None
         opposite = {"low": "high", "high": "low"}.get(end, end)
         room = room_of(own, own.place_options, end)
-        if room is not None and any(share.needed(opposite) > room for share in own.placement.gpus):
-            return "memory of a GPU"
+        others = (share for place, share in enumerate(own.placement.gpus) if place != own.placement.fullest)
+        if room is not None and any(share.needed(opposite) > room for share in others):
+            return "memory of another GPU"
         host = host_room(own, own.place_options, own.placement, end)
         return "host memory" if own.placement.host.needed(opposite) > host else None
 
@@ -119,10 +122,10 @@ class LlamacppPlaces(GeneralEngine):
         tokens = max(shortest, low * CELLS)
         if tokens >= own.tokens:
             return Noted(None)
-        more = "" if tokens > shortest else " and no shorter"
+        how = "until all layers fit on the GPU" if tokens > shortest else f"to {shortest:,} before it leaves layers to the host"
         message = (
-            f"Planned for {tokens:,} of the model's {own.tokens:,} tokens: llama.cpp shortens a context that is not asked for until all "
-            f"layers fit on the GPU{more}. Set it with --seq."
+            f"Planned for {tokens:,} of the model's {own.tokens:,} tokens: llama.cpp shortens a context that is not asked for, {how}. "
+            "Set it with --seq."
         )
         return Noted(tokens, (Note(code="default-seq", message=message),))
 
@@ -135,6 +138,21 @@ def _surely_fits(opened: Opened) -> bool:
     own = of_llamacpp(opened)
     room = room_of(own, own.place_options, "low")
     return own.placement is not None and room is not None and all(share.needed("high") <= room for share in own.placement.gpus)
+
+
+def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
+    """A note where nobody can say that the host has the memory that is needed of it."""
+    placement, gpu = opened.placement, opened.request.hardware.gpu
+    if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
+        return ()
+    needed = placement.host.needed("high")
+    if needed <= host_room(opened, opened.place_options, placement, "low"):
+        return ()
+    message = (
+        f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "
+        "Say it with --engine-option host_memory=64GiB."
+    )
+    return (Note(code="host-memory-unknown", message=message),)
 
 
 def _unknown_weights(opened: LlamacppOpened) -> Note:
