@@ -95,6 +95,10 @@ class Places:
         """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
         return opened
 
+    def pinned(self, opened: Opened) -> Opened:
+        """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
+        return opened
+
     def fitting_length(self, opened: Opened) -> Noted[int | None]:
         """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
         return Noted(None)

@@ -14,7 +14,6 @@ from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
-from hwcalc.engines.llamacpp.placement import assignment_of
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
@@ -80,9 +79,6 @@ class Llamacpp(LlamacppPlaces):
         own = of_llamacpp(opened)
         check_context(own)
         own.place_options  # noqa: B018 - refuses what cannot be
-        if own.request.hardware.gpu is not None:
-            # Here the family gets the places of the planned request, which other lengths keep.
-            assignment_of(own)
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         rule = RULES.get(type(kind))
