@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
-from hwcalc.engines.llamacpp.equation import device_buffers, process, room_of
+from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
 from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
 from hwcalc.engines.stored import bytes_of
@@ -130,6 +130,8 @@ def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int
 
 def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs beside weights and cache."""
+    from hwcalc.engines.llamacpp.compute import device_buffers
+
     gpu = opened.request.hardware.gpu
     buffers = device_buffers(opened, assignment, device)
     return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
