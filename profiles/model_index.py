@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 __all__ = ["INDEX", "IndexedModel", "model_index", "packed", "shape", "unpacked"]
@@ -19,7 +20,10 @@ INDEX: Final = Path(__file__).with_name("model_index.json")
 
 
 class IndexedModel(NamedTuple):
-    """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it is not indexed. ``None`` is unknown otherwise."""
+    """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it must be planned.
+
+    ``refused``: llama.cpp does not run it. ``None`` is unknown otherwise.
+    """
 
     id: str
     model_type: str
@@ -30,22 +34,28 @@ class IndexedModel(NamedTuple):
     max_position_embeddings: int | None
     architecture: str | None
     shape: int | None
+    refused: bool
 
 
 @lru_cache(maxsize=1)
-def _read() -> tuple[Mapping[str, IndexedModel], Sequence[Mapping[str, Any]]]:
-    document = json.loads(INDEX.read_text(encoding="utf-8"))
-    return {row[0]: IndexedModel(*row) for row in document["models"]}, document["shapes"]
+def _lines() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines of models and of shapes, which are read one by one where they are needed."""
+    models, _, shapes = INDEX.read_text(encoding="utf-8").partition('\n],"shapes":[\n')
+    return tuple(models.splitlines()[1:]), tuple(shapes.splitlines()[:-1])
 
 
+@lru_cache(maxsize=1)
 def model_index() -> Mapping[str, IndexedModel]:
     """The models of the built-in catalog, by id."""
-    return _read()[0]
+    rows = json.loads(f"[{''.join(_lines()[0])}]")
+    return MappingProxyType({row[0]: IndexedModel(*row) for row in rows})
 
 
+@lru_cache(maxsize=4096)
 def shape(number: int) -> Mapping[str, Any]:
     """One shape, as the file has it."""
-    return _read()[1][number]
+    found: dict[str, Any] = json.loads(_lines()[1][number].rstrip(","))
+    return found
 
 
 def packed(values: Iterable[int]) -> list[int]:

@@ -62,11 +62,12 @@ def indexed(model_id: str, data: Any) -> tuple[IndexedModel, dict[str, Any] | No
         max_position_embeddings=model.max_position_embeddings,
         architecture=model.architecture,
         shape=None,
+        refused=False,
     )
     try:
         return row, shape_of(model)
     except KvplanError:
-        return row, None
+        return row._replace(refused=True), None
 
 
 def _line(value: Any) -> str:

@@ -17,6 +17,7 @@ from hwcalc.sources.families import family_of, is_copy, is_pretrained, same_mode
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
+    from hwcalc.profiles.model_index import IndexedModel
     from hwcalc.sources.installed import InstalledModel
 
 __all__ = ["Candidate", "candidates", "catalog", "folded", "sources", "unread"]
@@ -40,6 +41,8 @@ class Candidate:
     modality: str = "text"
     stored: bool = False
     also: tuple[str, ...] = ()
+    row: IndexedModel | None = None
+    """What the index of the catalog has of it."""
 
     @property
     def family(self) -> str:
@@ -48,20 +51,26 @@ class Candidate:
 
 
 def catalog() -> Iterator[Candidate]:
-    """All models that are known without network, with the user's own."""
-    from hwcalc.sources.catalog_facts import catalog_facts
+    """All models of the built-in catalog, by its index, and the user's own, of which one may replace one of the catalog."""
+    from hwcalc.profiles.model_index import model_index
+    from hwcalc.sources.catalog_facts import own_facts
 
-    for known in catalog_facts():
+    own = {facts.id: facts for facts in own_facts()}
+    known = model_index()
+    for name in sorted({*known, *own}, key=str.lower):
+        row = None if name in own else known[name]
+        facts = own[name] if row is None else row
         yield Candidate(
-            word=known.id,
-            id=known.id,
+            word=name,
+            id=name,
             source="catalog",
-            load=partial(load_model, known.id, offline=True, headers=False),
-            model_type=known.model_type,
-            parameters=known.parameters,
-            active=known.active,
-            released=known.released,
-            modality=known.modality,
+            load=partial(load_model, name, offline=True, headers=False),
+            model_type=facts.model_type,
+            parameters=facts.parameters,
+            active=facts.active,
+            released=facts.released,
+            modality=facts.modality,
+            row=row,
         )
 
 

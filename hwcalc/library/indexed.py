@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines.llamacpp.assignment import Weighed, weigh
+from hwcalc.engines.llamacpp.curves import Curves, Point, Sizes, curves_of
 from hwcalc.engines.llamacpp.weights import loaded, model_tensors
 from hwcalc.formulas import Stack
 from hwcalc.formulas.frozen import fields
@@ -22,31 +24,68 @@ from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Layer
 
-__all__ = ["indexed_model", "shape_of"]
+__all__ = ["curves_at", "indexed_model", "layers_at", "shape_of", "sizes_at"]
 
+_MOST_POINTS: Final = 64
+"""A model whose cache grows in more steps is planned like any other."""
 _SPEC: Final = ("dtype", "state_dtype", "hidden_size", "vocab_size", "encoder_tokens")
 
 
 def shape_of(model: ModelSpec) -> dict[str, Any] | None:
-    """The shape of a model; ``None`` if llama.cpp does not run it or its weights are not known in some format.
+    """The shape of a model; ``None`` if its weights are not known in any format, or its cache grows too unevenly.
 
     Raises the error of llama.cpp's reader for a model that it does not know.
     """
     read = hparams_of(model)
+    curves = curves_of(model)
     weights: dict[str, Any] = {}
     for name in PUBLISHED_MIXES:
         tensors, shares = model_tensors(model, name), weight_shares(model, name)
-        if tensors is None or shares is None:
-            continue
-        weights[name] = {"tensors": _weighed(weigh(loaded(tensors), read.n_layer_all)), "shares": _shares(shares)}
+        if tensors is not None and shares is not None:
+            weighed = weigh(loaded(tensors), read.n_layer_all)
+            weights[name] = [*Sizes.of(weighed), _weighed(weighed), _shares(shares)]
     if not weights:
         return None
     spec = {name: getattr(model, name) for name in _SPEC}
-    return {"spec": spec, "stack": _stack(model.stack), "hparams": _hparams(read), "weights": weights}
+    points = [[place, *point.sizes, point.moment] for place, point in curves.points]
+    if len(points) > _MOST_POINTS:
+        return None
+    return {
+        "points": points,
+        "output": curves.output,
+        "weights": weights,
+        "spec": spec,
+        "stack": _stack(model.stack),
+        "hparams": _hparams(read),
+    }
 
 
-def indexed_model(row: IndexedModel) -> ModelSpec:
-    """The model of a row that has a shape."""
+@lru_cache(maxsize=4096)
+def curves_at(number: int) -> Curves:
+    """The curves of a shape."""
+    made = shape(number)
+    points = tuple(
+        (place, Point(cache=cache, compute=compute, host=host, moment=moment))
+        for place, cache, compute, host, moment in made["points"]
+    )
+    low, expected, high = made["output"]
+    return Curves(points=points, output=(low, expected, high))
+
+
+@lru_cache(maxsize=4096)
+def sizes_at(number: int) -> tuple[tuple[str, Sizes], ...]:
+    """The formats of a shape, the largest first."""
+    found = ((name, Sizes(gpu=one[0], host=one[1])) for name, one in shape(number)["weights"].items())
+    return tuple(sorted(found, key=lambda one: -one[1].gpu))
+
+
+def layers_at(number: int) -> int:
+    """The layers of a shape, as llama.cpp counts them: its blocks and the output."""
+    return 1 + int(shape(number)["hparams"]["n_layer_all"])
+
+
+def indexed_model(row: IndexedModel, name: str) -> ModelSpec:
+    """The model of a row that has a shape, with its weights in the format ``name``."""
     assert row.shape is not None
     made = shape(row.shape)
     model = ModelSpec(
@@ -61,12 +100,12 @@ def indexed_model(row: IndexedModel) -> ModelSpec:
         parameters=Parameters(total=row.parameters, active=row.active),
         **made["spec"],
     )
+    _, _, weighed, shares = made["weights"][name]
     known = model.worked_out
     known["gguf hparams"] = _read_hparams(made["hparams"])
-    for name, one in made["weights"].items():
-        known["llama.cpp tensors", name] = ()
-        known["llamacpp weighed", name, False, ()] = _read_weighed(one["tensors"])
-        known["weight shares", name, model.dtype] = _read_shares(one["shares"])
+    known["llama.cpp tensors", name] = ()
+    known["llamacpp weighed", name, False, ()] = _read_weighed(weighed)
+    known["weight shares", name, model.dtype] = _read_shares(shares)
     return model
 
 
