@@ -14,10 +14,12 @@ from hwcalc.engines.llamacpp.graph import (
     fullest,
     host_bytes,
     input_bytes,
+    layer_cache_bytes,
     output_bytes,
     outputs,
 )
 from hwcalc.engines.steps import step
+from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.llamacpp import compute_errors
 
 if TYPE_CHECKING:
@@ -34,20 +36,41 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
     gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
+    helper = opened.request.gpus > 0 and _helps(opened)
     if device != ON_HOST:
-        return (compute_buffer(read, one, _part(opened, assignment, device, gpus)),) if device in gpus else ()
-    if not gpus:
-        return (compute_buffer(read, one, Part()), output_buffer(read, one))
-    copies = _copies(opened, assignment, gpus)
-    return (host_buffer(read, one, copies, partly=ON_HOST in assignment.blocks), output_buffer(read, one))
+        # Without any layer the first GPU still multiplies large batches for the host.
+        part = _part(opened, assignment, device, gpus or [0])
+        return (compute_buffer(read, one, part),) if device in gpus or part.from_host is not None else ()
+    if not gpus and not helper:
+        return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
+    partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host)
+    return (host_buffer(read, one, _copies(opened, assignment, gpus), partly=partly, helped=helper), output_buffer(read, one))
+
+
+def _helps(opened: LlamacppOpened) -> bool:
+    """Whether a GPU multiplies large batches with weights that lie on the host, of which it makes a copy (``offload_op`` of a backend).
+
+    A machine with one memory has no need of it.
+    """
+    gpu = opened.request.hardware.gpu
+    return gpu is not None and not gpu.shares_host_memory
 
 
 def _part(opened: LlamacppOpened, assignment: Assignment, device: int, gpus: list[int]) -> Part:
     gpu = opened.request.hardware.gpu
+    hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
+    copied = None
+    # The scheduler asks the first GPU.
+    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host):
+        largest = opened.largest_tensors
+        sizes = [max(largest[number]) for number in hosted if number < len(largest)]
+        copied = max([0, *sizes, *(largest[number][0] for number in assignment.experts_on_host if number < len(largest))])
     return Part(
         first=bool(assignment.blocks) and assignment.blocks[0] in (device, ON_HOST),
         output=assignment.output == device,
         copies=_copies(opened, assignment, gpus),
+        from_host=copied,
+        cache_from_host=0 if copied is None else layer_cache_bytes(opened.hparams, opened.settings, hosted),
         sixteen_bit=gpu is None or gpu.vendor.lower() in ("nvidia", "amd"),
     )
 
@@ -73,23 +96,20 @@ def _steps(moment: Moment, one: Settings, kept: int) -> dict[str, int]:
     return terms | ({"other_numbers": moment.fixed} if moment.fixed else {})
 
 
-def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False) -> BudgetPart:
-    """The compute buffer of the host beside GPUs; ``partly``: some layers run on the host."""
+def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False, helped: bool = True) -> BudgetPart:
+    """The compute buffer of the host beside GPUs.
+
+    ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
+    """
     size = host_bytes(read, one, copies)
     terms = {"kept_inputs": copies * input_bytes(read, one), "n_ubatch": one.n_ubatch, "numbers_per_token": 0}
     terms["numbers_per_token"] = (size - terms["kept_inputs"]) // (4 * one.n_ubatch)
     part = _estimated(_COMPUTE, size, "host", terms)
     if not partly:
         return part
-    whole = compute_buffer(read, one, Part(output=False))
-    return BudgetPart(
-        name=_COMPUTE,
-        section=Section.ACTIVATIONS,
-        low=part.low,
-        expected=part.expected,
-        high=max(part.high, whole.high),
-        source=part.source,
-    )
+    whole = compute_buffer(read, one, Part(alone=True, output=False))
+    likely = part if helped else whole
+    return replace(likely, low=part.low, high=max(part.high, whole.high))
 
 
 def output_buffer(read: Hparams, one: Settings) -> BudgetPart:

@@ -7,11 +7,12 @@ src/llama-graph.cpp and src/models of llama.cpp 0c1e57098 and compared with the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.formats import FP16
 from hwcalc.formulas.frozen import frozen
-from hwcalc.parsers.gguf.architectures import Latents, Memory, States
+from hwcalc.parsers.gguf.architectures import Memory, States
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
@@ -25,7 +26,7 @@ __all__ = [
     "gpu_moments",
     "host_bytes",
     "input_bytes",
-    "mask_bytes",
+    "mask_cells",
     "moments",
     "output_bytes",
     "outputs",
@@ -61,6 +62,10 @@ class Part:
     """Whether the host runs everything, with one buffer for what is a copy beside a GPU."""
     copies: int = 1
     """:data:`PIPELINE_COPIES`, or 1."""
+    from_host: int | None = None
+    """Bytes of the largest tensor that lies on the host and is copied here for a batch; ``None`` if nothing is."""
+    cache_from_host: int = 0
+    """Bytes of the keys and values of the host's fullest layer, which are copied here for a batch as well."""
     sixteen_bit: bool = False
     """Whether flash attention reads keys and values as 16-bit floats, of which it makes copies (ggml-cuda/fattn.cu)."""
 
@@ -134,6 +139,18 @@ def _feed_forward(read: Hparams) -> int:
     return most + (read.n_embd if read.arch in _PARALLEL else 0)
 
 
+def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> int:
+    """The keys and values of the layer that has most."""
+    if read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
+        return 0
+    most = 0
+    for number in layers:
+        cells = one.n_stream * (one.cells_swa if read.is_swa[number] else one.n_ctx_seq)
+        keys, values = read.n_embd_k_gqa(number), 0 if read.is_mla else read.n_embd_v_gqa(number)
+        most = max(most, cells * (one.type_k.row_bytes(keys) + one.type_v.row_bytes(values)))
+    return most
+
+
 def _sixteen_bit_copies(read: Hparams, one: Settings) -> int:
     """Bytes of the copies of the keys and values of a layer that are not 16-bit floats: those of the layer that has most."""
     if read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
@@ -162,7 +179,11 @@ def _state(read: Hparams, sequences: int) -> Moment | None:
             fixed=sequences * (read.n_embd_s + 3 * read.n_embd_r),
         )
     if states in (States.DELTA, States.KDA):
-        inner, wide = (inner, wide) if inner and states is States.DELTA else (max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim)
+        inner, wide = (
+            (inner, wide)
+            if inner and states is States.DELTA
+            else (max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim)
+        )
         return Moment(name="state", per_token=2 * (inner + wide + read.n_embd), fixed=sequences * 2 * read.n_embd_s)
     if states is States.WKV:
         wkv6 = 13 if read.arch in ("rwkv6", "rwkv6qwen2") else 18
@@ -176,6 +197,10 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     cached = not read.is_recurrent[0] and read.architecture.memory is not Memory.NONE
     base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
     found = [Moment(name="feed-forward", per_token=_feed_forward(read) + base)]
+    if part.from_host is not None:
+        ahead = (_feed_forward(read) + base) * 9 // 10
+        found.append(Moment(name="weights of the host", per_token=ahead, fixed=part.from_host // FLOAT))
+        found.append(Moment(name="cache of the host", per_token=4 * read.n_embd, fixed=part.cache_from_host // FLOAT))
     if read.is_mla:
         found.append(_latent(read, one))
     copies = _sixteen_bit_copies(read, one) if part.sixteen_bit and one.flash_attn else 0
@@ -191,7 +216,11 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     if state is not None:
         found.append(state)
     if part.output and not read.architecture.encoder:
-        name = "logits of hybrids" if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read, one) else "logits"
+        name = (
+            "logits of hybrids"
+            if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read, one)
+            else "logits"
+        )
         found.append(Moment(name=name, per_token=read.n_embd if part.alone else 0, per_output=read.n_vocab + read.n_embd))
     return tuple(found)
 
