@@ -97,6 +97,7 @@ class _Adviser:
         size = solve.budget_bytes(opened, "low") or 0
         self._seen: dict[str, Opened | None] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        savings = [one for one in savings if not self._is_set(one)]
         self.savings = [one for one in savings if self._saves(one)]
         self.back = self._taken_back()
         self.freed = [one for one in savings if self._saves(self.back | one, self.back)] if self.back is not None else []
@@ -192,6 +193,15 @@ class _Adviser:
         if key not in self._seen:
             self._seen[key] = self._open(change)
         return self._seen[key]
+
+    def _is_set(self, change: Change) -> bool:
+        """Whether the line has these engine options already, by their default too: what is planned may be stricter than the line."""
+        given = self.line.given.get("engine_options") or {}
+        own = change.settings.get("engine_options", {})
+        known = self.opened.engine.options
+        return change.settings.keys() == {"engine_options"} and all(
+            value == given.get(name, known[name].default) for name, value in own.items() if name in known
+        )
 
     def _open(self, change: Change) -> Opened | None:
         settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
@@ -361,7 +371,7 @@ class _Adviser:
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:
-            settings["engine_options"] = {**self.opened.request.options, **settings["engine_options"]}
+            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
         numbers = settings.keys() & {"seq", "batch"}
         gain = "" if numbers else self._gain(offer)
         effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably fits")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.command import CommandInput, EmittedFile
@@ -15,6 +15,7 @@ from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.llamacpp.weights import weight_tensors
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
@@ -126,6 +127,9 @@ class Ollama(Llamacpp):
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))
 
+    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return settings
+
     def flag(self, name: str, value: object) -> str:
         return ollama_flag(name, value)
 
@@ -200,5 +204,4 @@ def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
 
 def _file_bytes(opened: OllamaOpened) -> int:
     """The size of the file; 0 if it is not known."""
-    found = opened.engine.model_weights(opened)
-    return 0 if found is None else found.bytes
+    return sum(tensor.bytes for tensor in weight_tensors(opened) or () if not tensor.copy)
