@@ -166,7 +166,7 @@ def most(
     if size is None:
         return Most(value=0, limiting="weights")
     pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
-    if pool is not None and pool.max_requests is not None:
+    if pool is not None and pool.max_requests is not None and opened.engine.pooled:
         largest = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
@@ -315,7 +315,8 @@ def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
         try:
-            return each, opened.changed(**vars(each), dcp=1)
+            changed = opened.changed(**vars(each), dcp=1)
+            return each, changed.engine.entire(changed)
         except KvplanError:
             continue
     return None

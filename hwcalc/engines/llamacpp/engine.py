@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
-from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.command import flag_text, serve
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
+from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
+from hwcalc.engines.llamacpp.placement import assignment_of
+from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
 from hwcalc.engines.llamacpp.savings import savings
@@ -33,7 +35,7 @@ from hwcalc.text import brief
 __all__ = ["Llamacpp"]
 
 
-class Llamacpp(GeneralEngine):
+class Llamacpp(LlamacppPlaces):
     """The contexts of llama.cpp."""
 
     name: ClassVar[str] = "llamacpp"
@@ -42,7 +44,7 @@ class Llamacpp(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
     has_command: ClassVar[bool] = True
 
     def resolve_version(self, requested: str) -> str:
@@ -80,7 +82,12 @@ class Llamacpp(GeneralEngine):
         return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
 
     def check(self, opened: Opened) -> None:
-        check_context(of_llamacpp(opened))
+        own = of_llamacpp(opened)
+        check_context(own)
+        own.place_options  # noqa: B018 - refuses what cannot be
+        if own.request.hardware.gpu is not None:
+            # Here the family gets the places of the planned request, which other lengths keep.
+            assignment_of(own)
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         rule = RULES.get(type(kind))
