@@ -75,7 +75,7 @@ def _fit(
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
         suggestions=()
         if line is None
-        else _suggestions(entire, pool, line, fewest, fits=wanted.fits, sure=wanted is Verdict.FITS),
+        else _suggestions(entire, pool, line, fewest, fits=wanted.fits, sure=wanted is Verdict.FITS, partly=entire is not opened),
         budget=None if budget is None else _budget_info(opened, budget),
     )
 
@@ -153,7 +153,7 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool
+    opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool, partly: bool
 ) -> tuple[Try, ...]:
     """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
     from hwcalc.planner.advice import advice, required
@@ -163,4 +163,4 @@ def _suggestions(
     if sure:
         return requires
     layout = None if fewest is None else sizes_of(fewest)
-    return (*requires, *advice(opened, line, fits=fits, fewest=layout))
+    return (*requires, *advice(opened, line, fits=fits, fewest=layout, partly=partly))

@@ -81,7 +81,8 @@ class Ollama(Llamacpp):
     versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
     source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {option.name: option for option in _OWN} | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
+        {option.name: option for option in _OWN}
+        | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
     )
 
     def resolve_version(self, requested: str) -> str:
