@@ -213,10 +213,6 @@ class Engine(Places, ABC):
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
 
-    def whole(self, request: Request) -> Request:
-        """The same request with all weights on the GPU, for an engine that would else leave some of them in the memory of the host."""
-        return request
-
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
         return False
