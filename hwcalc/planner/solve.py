@@ -133,6 +133,7 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
 
     ``size`` is the budget of the planned request at this ``end``, if already known, and ``at_most`` an upper bound on the answer.
     """
+    opened = opened.engine.pinned(opened)
     model_length = opened.model.max_position_embeddings
     bound = UNLIMITED if model_length is None else max(model_length, opened.tokens)
     size = budget_bytes(opened, end) if size is None else size
@@ -160,6 +161,7 @@ def most(
     ``size`` is the budget of the planned request at this ``end`` and ``pool`` the engine's pool of that size, if already known;
     ``at_most`` is an upper bound on the answer.
     """
+    opened = opened.engine.pinned(opened)
     limit = opened.engine.most_sequences(opened)
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
     size = budget_bytes(opened, end) if size is None else size

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import Budget, BudgetPart, Section
 from hwcalc.engines.costs import estimated, exact, memory_of
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
 from hwcalc.engines.llamacpp.place_options import PlaceOptions
 from hwcalc.engines.noted import Noted
 from hwcalc.model import Note
@@ -37,32 +36,6 @@ def process(gpu: Gpu) -> BudgetPart:
     """What the process takes of a GPU outside the buffers of llama.cpp."""
     name = _VENDORS.get(gpu.vendor.lower(), "other")
     return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
-
-
-def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
-    """The compute buffer of a device, and on the host the buffer of outputs."""
-    read, one = opened.hparams, opened.settings
-    if device != ON_HOST and device not in assignment.blocks and device != assignment.output:
-        return ()
-    ub, embd, cells = one.n_ubatch, read.n_embd, one.n_ctx_seq + (one.cells_swa if any(read.is_swa) else 0)
-    mask = cells * ub * (2 if one.flash_attn else 4)
-    if device == ON_HOST:
-        size = 8 * embd * ub + mask
-    else:
-        ffn = 4 * ub * (3 * max(read.n_ff, default=0) + 2 * embd + max(read.n_head, default=0) * read.head_k) + mask
-        logits = 4 * one.n_outputs * (read.n_vocab + embd) if assignment.output == device else 0
-        size = max(ffn, logits)
-    part = BudgetPart(
-        name="compute buffer",
-        section=Section.ACTIVATIONS,
-        low=size * 3 // 4,
-        expected=size,
-        high=size * 4 // 3,
-        source="src/llama-context.cpp graph_reserve",
-    )
-    if device != ON_HOST:
-        return (part,)
-    return (part, exact("output buffer", Section.ACTIVATIONS, 4 * read.n_vocab * one.n_seq_max, "logits of each sequence"))
 
 
 def margin_of(opened: LlamacppOpened, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction]:

@@ -15,7 +15,6 @@ from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
-from hwcalc.engines.llamacpp.weights import weight_tensors
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
@@ -217,4 +216,4 @@ def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
 
 def _file_bytes(opened: OllamaOpened) -> int:
     """The size of the file; 0 if it is not known."""
-    return sum(tensor.bytes for tensor in weight_tensors(opened) or () if not tensor.copy)
+    return sum(one.bytes for one in opened.weight_tensors or () if not one.copy)

@@ -14,6 +14,7 @@ from hwcalc.parsers.gguf.layers import cached_layers
 
 if TYPE_CHECKING:
     from hwcalc.engines.devices import Placement
+    from hwcalc.engines.llamacpp.assignment import Assignment
     from hwcalc.engines.llamacpp.place_options import PlaceOptions
     from hwcalc.engines.llamacpp.weights import WeightTensor
 
@@ -59,6 +60,13 @@ class LlamacppOpened(Opened):
         """Bytes of cache and states of each block of the file."""
         size = {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
         return tuple(sum(size[kind] for kind in layer) for layer in self.stack.layers)
+
+    @cached_property
+    def assignment(self) -> Assignment:
+        """The device of each layer, as it is for this length and number of sequences."""
+        from hwcalc.engines.llamacpp.placement import fitted_assignment
+
+        return fitted_assignment(self)
 
     @cached_property
     def placement(self) -> Placement | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
-from hwcalc.engines.llamacpp.equation import device_buffers, process, room_of
+from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
 from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
 from hwcalc.engines.stored import bytes_of
@@ -18,7 +18,19 @@ from hwcalc.formulas.frozen import replace
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
 
-__all__ = ["assignment_of", "cache_on", "options_of", "placement_of", "weighed_of"]
+__all__ = [
+    "PINNED",
+    "assignment_of",
+    "cache_on",
+    "fitted_assignment",
+    "options_of",
+    "placement_of",
+    "weighed_of",
+    "whole_assignment",
+]
+
+PINNED: Final = "pinned"
+"""The key of a family whose requests all have the same assignment."""
 
 
 def options_of(opened: LlamacppOpened) -> PlaceOptions:
@@ -60,23 +72,30 @@ def _ends(opened: LlamacppOpened) -> tuple[float, ...]:
 
 
 def assignment_of(opened: LlamacppOpened) -> Assignment:
-    """The device of each layer: as the options say, or as llama.cpp fits them by itself. The requests of a family share the answer."""
-    found: Assignment = opened.shared("assignment", lambda: _assignment(opened))
-    return found
+    """The device of each layer: as the options say, or as llama.cpp fits them by itself."""
+    if PINNED in opened.family:
+        pinned: Assignment = opened.family[PINNED]
+        return pinned
+    return opened.assignment
 
 
-def _assignment(opened: LlamacppOpened) -> Assignment:
-    options, blocks = opened.place_options, opened.hparams.n_layer_all
-    ends = _ends(opened)
+def fitted_assignment(opened: LlamacppOpened) -> Assignment:
+    """The same, worked out for this length and number of sequences."""
+    options = opened.place_options
     weighed = weighed_of(opened)
     if options.n_gpu_layers is None and weighed is not None and opened.request.hardware.kv_memory is None:
         room = room_of(opened, options, "low")
         if room is not None:
-            return fitted(_fitting(opened, weighed, ends, room))
-    layers = options.n_gpu_layers
-    whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, ends)
+            return fitted(_fitting(opened, weighed, _ends(opened), room))
+    return whole_assignment(opened)
+
+
+def whole_assignment(opened: LlamacppOpened) -> Assignment:
+    """As many layers on the GPUs as the options say, or all of them."""
+    options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
+    whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
-    return replace(whole, experts_on_host=_with_experts(range(hosted), weighed, whole))
+    return replace(whole, experts_on_host=_with_experts(range(hosted), weighed_of(opened), whole))
 
 
 def _with_experts(numbers: range, weighed: Weighed | None, assignment: Assignment) -> LayerNumbers:
@@ -111,6 +130,8 @@ def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int
 
 def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs beside weights and cache."""
+    from hwcalc.engines.llamacpp.compute import device_buffers
+
     gpu = opened.request.hardware.gpu
     buffers = device_buffers(opened, assignment, device)
     return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))

@@ -8,9 +8,10 @@ from hwcalc.engines.budget import Section
 from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.llamacpp.assignment import weights_on
 from hwcalc.engines.llamacpp.equation import budget_of, host_room, room_of
 from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.engines.llamacpp.placement import assignment_of, cache_on, weighed_of
+from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, weighed_of, whole_assignment
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
@@ -19,6 +20,7 @@ from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
+    from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.base import Opened
     from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
@@ -40,6 +42,18 @@ class LlamacppPlaces(GeneralEngine):
         assignment = assignment_of(own)
         return max(cache_on(gpu, assignment, own) for gpu in range(own.request.gpus))
 
+    def allocation(self, opened: Opened, stage: int) -> tuple[Allocation, ...]:
+        """The cache of the blocks on a GPU; without one named, the whole cache is on one device."""
+        from hwcalc.engines.rank_allocation import allocations_of
+
+        own = of_llamacpp(opened)
+        if own.place_options.kv_on_host:
+            return ()
+        blocks = assignment_of(own).blocks
+        return allocations_of(
+            own, (number for number, device in enumerate(blocks) if device == stage), extras=bool(blocks) and blocks[-1] == stage
+        )
+
     def placement(self, opened: Opened) -> Placement | None:
         return None if opened.request.hardware.gpu is None else of_llamacpp(opened).placement
 
@@ -51,13 +65,14 @@ class LlamacppPlaces(GeneralEngine):
         return Noted(budget.value, (*budget.notes, *_on_host(own)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
-        """The tensors on the GPU with most of them; without a GPU on the only device there is."""
+        """The tensors on the GPU with most of them, with all layers on GPUs; without a GPU on the only device there is."""
         own = of_llamacpp(opened)
         weighed = weighed_of(own)
         if weighed is None:
             return Noted(None, (_unknown_weights(own),))
-        size = weighed.total if own.placement is None else max(share.weights_bytes for share in own.placement.gpus)
-        size = weighed.total if own.request.hardware.gpu is None and own.request.gpus == 1 else size
+        size = weighed.total
+        if own.request.hardware.gpu is not None or own.request.gpus > 1:
+            size = max(weights_on(gpu, whole_assignment(own), weighed) for gpu in range(own.request.gpus))
         return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
 
     def model_weights(self, opened: Opened) -> ModelWeights | None:
@@ -101,6 +116,14 @@ class LlamacppPlaces(GeneralEngine):
             return opened
         request = self.whole(opened.request)
         return opened if request is opened.request else self.open(opened.model, request)
+
+    def pinned(self, opened: Opened) -> Opened:
+        own = of_llamacpp(opened)
+        if PINNED in own.family or own.request.hardware.gpu is None or own.place_options.n_gpu_layers is not None:
+            return opened
+        other = replace(own)
+        vars(other)["family"] = {**own.family, PINNED: assignment_of(own)}
+        return other
 
     def fitting_length(self, opened: Opened) -> Noted[int | None]:
         """The longest context, in steps of 256 tokens, with which everything surely fits on the GPUs (common/fit.cpp, step 2)."""
