@@ -369,6 +369,8 @@ class _Adviser:
     def _held(self, opened: Opened, *, sure: bool) -> int:
         """How many sequences of the planned length fit, or for a single one how many tokens."""
         end = "low" if sure else "expected"
+        # As the plan of the line counts: with the layers where it puts them.
+        opened = opened.engine.pinned(opened)
         if self.opened.batch > 1:
             return largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings

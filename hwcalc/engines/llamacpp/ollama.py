@@ -116,6 +116,9 @@ class Ollama(Llamacpp):
             message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
             opened.tell(Note(code="context-cut", message=message))
 
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        return super().length_named(model, batch, options) if "num_ctx" not in options else _number("num_ctx", options["num_ctx"])
+
     def names_length(self, gpu: Gpu | None) -> bool:
         return True
 

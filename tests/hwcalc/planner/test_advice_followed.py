@@ -130,7 +130,7 @@ def is_true(one: Try, plan: Plan) -> bool:
     left = re.search(r"; leaves ([^;]+)", one.effect)
     if left is not None:
         assert fit.budget is not None
-        return left[1] == human_bytes((fit.budget.expected if probable else fit.budget.low) - fit.needed_bytes)
+        return left[1] == human_bytes((fit.budget.expected if probable else fit.budget.low) - plan.cache.per_gpu_bytes)
     return True
 
 
