@@ -19,6 +19,7 @@ from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
@@ -27,6 +28,7 @@ from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, Role
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 __all__ = ["Llamacpp"]
@@ -95,6 +97,29 @@ class Llamacpp(LlamacppPlaces):
         width = own.hparams.ple_conv_state
         return (state_tensor(own, "ngram_conv_state", Role.CONV, width, "ple_conv_state"),) if width else ()
 
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        """With ``n_ctx``, what each sequence may have of it."""
+        if "n_ctx" not in options:
+            return None
+        self.check_options(options)
+        named = read_settings(Request(seq=1, batch=max(1, batch), options=options), hparams_of(model))
+        return min(named.n_ctx_asked, named.n_ctx_seq) or None
+
+    def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
+        request, one = opened.request, of_llamacpp(opened).settings
+        limits = [(one.n_seq_max if "n_seq_max" in request.options else MAX_SEQUENCES, "n_seq_max")]
+        if "n_ctx" in request.options:
+            limits.append((max(request.replica_batch, one.n_ctx_asked // request.seq), "n_ctx"))
+        most, name = min(limits)
+        return request.parallel.dp * most, name
+
+    def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
+        """With ``n_ctx``, the length does not depend on the memory."""
+        own = of_llamacpp(opened)
+        if "n_ctx" not in own.request.options:
+            return None
+        return min(bound, own.settings.n_ctx_seq) if own.needed_bytes <= budget_bytes else 0
+
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The context itself: its cells do not follow from the memory, but it must fit."""
         own, needed = of_llamacpp(opened), opened.needed_bytes
@@ -109,7 +134,7 @@ class Llamacpp(LlamacppPlaces):
                 bytes_per_block=None,
                 blocks_per_request=None,
                 max_concurrency=None,
-                max_requests=one.n_seq_max,
+                max_requests=None,
                 max_seq=one.n_ctx_seq,
                 swa_tokens=one.n_stream * one.cells_swa if any(own.hparams.is_swa) else None,
                 state_slots=None,
