@@ -13,7 +13,7 @@ from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]
 
-_MEMORY = ("cache", *Section, "state slots", None)
+_MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
 def plan_fit(opened: Opened, rank_bytes: int, line: CommandLine | None = None) -> tuple[PoolInfo | None, FitInfo | None]:
@@ -120,9 +120,9 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
         return ""
     if most.limiting not in _MEMORY:
         return f"{most.limiting} lets {most.value:,} sequences run at once, not {opened.batch:,}"
-    lacking = opened.engine.lacking(opened, "expected")
-    if lacking is not None and short <= 0:
-        return f"what is not on the GPUs needs more {lacking} than there is"
+    placement = opened.engine.placement(opened)
+    if placement is not None and short <= 0 and opened.engine.lacking(opened, "expected") is not None:
+        return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 
