@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
 from hwcalc.engines.llamacpp.graph import (
+    FLOAT,
     PIPELINE_COPIES,
     Moment,
     Part,
-    fullest,
+    gpu_moments,
     host_bytes,
     input_bytes,
     layer_cache_bytes,
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.profiles.estimate import Estimate
 
 __all__ = ["compute_buffer", "device_buffers", "host_buffer", "output_buffer"]
-
-_COMPUTE: Final = "compute buffer"
 
 
 def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
@@ -83,17 +83,14 @@ def _copies(opened: LlamacppOpened, assignment: Assignment, gpus: list[int]) -> 
 
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:
-    """The compute buffer of a device that runs a part of the model."""
-    moment, size = fullest(read, one, part)
+    """The compute buffer of a device that runs a part of the model. Each end of the range has its own fullest moment."""
+    errors = compute_errors()
+    sized = [(moment, size, errors[moment.name]) for moment, size in gpu_moments(read, one, part)]
+    moment, size, error = max(sized, key=lambda triple: triple[1] * triple[2].expected)
+    low, high = max(size * error.low for _, size, error in sized), max(size * error.high for _, size, error in sized)
     kept = size - moment.bytes(one.n_ubatch, outputs(one))
-    return _estimated(_COMPUTE, size, moment.name, _steps(moment, one, kept))
-
-
-def _steps(moment: Moment, one: Settings, kept: int) -> dict[str, int]:
-    terms = {"kept_inputs": kept, "n_ubatch": one.n_ubatch, "numbers_per_token": moment.per_token}
-    if moment.per_output:
-        terms |= {"n_outputs": outputs(one), "numbers_per_output": moment.per_output}
-    return terms | ({"other_numbers": moment.fixed} if moment.fixed else {})
+    ends = (floor(low), ceil(size * error.expected), ceil(high))
+    return _estimated(moment, kept, one, ends, error)
 
 
 def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False, helped: bool = True) -> BudgetPart:
@@ -101,10 +98,11 @@ def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool =
 
     ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
     """
-    size = host_bytes(read, one, copies)
-    terms = {"kept_inputs": copies * input_bytes(read, one), "n_ubatch": one.n_ubatch, "numbers_per_token": 0}
-    terms["numbers_per_token"] = (size - terms["kept_inputs"]) // (4 * one.n_ubatch)
-    part = _estimated(_COMPUTE, size, "host", terms)
+    size, kept = host_bytes(read, one, copies), copies * input_bytes(read, one)
+    error = compute_errors()["host"]
+    embeddings = Moment(name="host", per_token=(size - kept) // (4 * one.n_ubatch))
+    ends = (floor(size * error.low), ceil(size * error.expected), ceil(size * error.high))
+    part = _estimated(embeddings, kept, one, ends, error)
     if not partly:
         return part
     whole = compute_buffer(read, one, Part(alone=True, output=False))
@@ -120,22 +118,29 @@ def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
     return BudgetPart(name="output buffer", section=Section.ACTIVATIONS, low=low, expected=most, high=high, source=source)
 
 
-def _estimated(name: str, size: int, moment: str, terms: dict[str, int]) -> BudgetPart:
-    error = compute_errors()[moment]
-    low, expected, high = floor(size * error.low), ceil(size * error.expected), ceil(size * error.high)
-    formula = "kept_inputs + 4 x (n_ubatch x numbers_per_token)"
-    if "numbers_per_output" in terms:
-        formula = "kept_inputs + 4 x (n_outputs x numbers_per_output)"
-        terms.pop("numbers_per_token")
-        terms.pop("n_ubatch")
-    elif "other_numbers" in terms:
-        formula = "kept_inputs + 4 x (n_ubatch x numbers_per_token + other_numbers)"
+def _estimated(moment: Moment, kept: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
+    terms: dict[str, float] = {"kept_inputs": kept}
+    products = []
+    if moment.per_token:
+        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": moment.per_token}
+        products.append("n_ubatch x numbers_per_token")
+    if moment.per_output:
+        terms |= {"n_outputs": outputs(one), "numbers_per_output": moment.per_output}
+        products.append("n_outputs x numbers_per_output")
+    if moment.fixed:
+        terms["other_numbers"] = moment.fixed
+        products.append("other_numbers")
+    formula = f"kept_inputs + number_bytes x ({' + '.join(products)})"
+    terms["number_bytes"] = FLOAT
+    if error.expected != 1:
+        formula, terms = f"({formula}) x measured_share", terms | {"measured_share": error.expected}
+    low, expected, high = ends
     return BudgetPart(
-        name=name,
+        name="compute buffer",
         section=Section.ACTIVATIONS,
         low=low,
         expected=expected,
         high=high,
-        source=f"fullest moment: {moment}; {error.source}",
-        steps=(step(name.replace(" ", "_"), formula, (low, expected, high), **terms),),
+        source=f"fullest moment: {moment.name}; {error.source}",
+        steps=(step("compute_buffer", formula, ends, **terms),),
     )

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = [
+    "FLOAT",
     "PIPELINE_COPIES",
     "Moment",
     "Part",
-    "fullest",
     "gpu_moments",
     "host_bytes",
     "input_bytes",
@@ -246,12 +246,8 @@ def _scores(read: Hparams, one: Settings) -> Moment:
     if not read.is_mla:
         return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + _query_width(read)))
     turned = one.n_stream * one.n_ctx_seq * read.kv_lora_rank // 2
-    return Moment(name="attention scores", per_token=scores + _latent(read, one).per_token, fixed=turned)
-
-
-def fullest(read: Hparams, one: Settings, part: Part) -> tuple[Moment, int]:
-    """The moment that needs most, and the bytes of the buffer."""
-    return max(gpu_moments(read, one, part), key=lambda pair: pair[1])
+    name = "indexer" if _has_indexer(read) else "attention scores"
+    return Moment(name=name, per_token=scores + _latent(read, one).per_token, fixed=turned)
 
 
 def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment, int], ...]:
