@@ -10,6 +10,7 @@ from hwcalc.units import GIB, MIB
 
 
 def read(log: str) -> Facts:
+    """The facts of a log."""
     parser = LlamacppParser()
     for number, line in enumerate(log.strip().splitlines(), 1):
         parser.feed(number, line)
@@ -17,6 +18,7 @@ def read(log: str) -> Facts:
 
 
 def sizes(facts: Facts, name: str) -> dict[str | None, float]:
+    """The sizes of a fact in MiB, by device."""
     return {fact.rank: round(float(fact.value) / MIB, 2) for fact in facts.ranks(name) if not isinstance(fact.value, str)}
 
 
@@ -50,6 +52,7 @@ NEWEST = """
 
 
 def test_newest_wording() -> None:
+    """Two caches on one device stay apart, and the table at the end has whole MiB."""
     facts = read(NEWEST)
     assert sizes(facts, "model_bytes") == {"CPU_Mapped": 525.13, "CUDA0": 2368.31}
     assert sizes(facts, "kv_bytes") == {"CUDA0 1": 160.0, "CUDA0 2": 522.0}
@@ -105,11 +108,13 @@ def test_newest_wording() -> None:
     ],
 )
 def test_settings(log: str, expected: dict[str, str]) -> None:
+    """Options are found in the context's lines and in Ollama's command."""
     _, options = plan_inputs(read(log))
     assert expected.items() <= options.items()
 
 
 def test_ik_llama() -> None:
+    """A model's buffers have no word of their own, and a latent has its own sum."""
     # github.com/ikawrakow/ik_llama.cpp/pull/492
     facts = read(
         """
@@ -131,6 +136,7 @@ def test_ik_llama() -> None:
 
 
 def test_ollamas_own_engine() -> None:
+    """Sizes with one decimal leave a wider range."""
     # github.com/ollama/ollama/issues/12027 and pull/11090
     facts = read(
         """
@@ -152,6 +158,7 @@ def test_ollamas_own_engine() -> None:
 
 
 def test_dry_runs_drafts_and_further_contexts_do_not_count() -> None:
+    """Only the first model's first context is the plan's."""
     facts = read(
         """
         print_info: no_alloc              = 1
@@ -172,6 +179,7 @@ def test_dry_runs_drafts_and_further_contexts_do_not_count() -> None:
 
 
 def test_a_fault_of_the_table_is_left_out() -> None:
+    """The last column may be nonsense; the others are read."""
     # github.com/ggml-org/llama.cpp/issues/19437: the last column is below zero and printed without its sign.
     facts = read(
         """
@@ -184,6 +192,7 @@ def test_a_fault_of_the_table_is_left_out() -> None:
 
 
 def test_the_last_start_counts() -> None:
+    """A second start in one log replaces the first."""
     parser = LlamacppParser()
     for number, line in enumerate((NEWEST + NEWEST.replace("160.00 MiB", "170.00 MiB")).strip().splitlines(), 1):
         parser.feed(number, line)
