@@ -210,11 +210,13 @@ class RwkvMatrix(LayerKind):
     hidden_size: int
     num_heads: int
     head_dim: int
+    token_shifts: int | None = None
+    """1 for a model whose feed-forward part shifts nothing; ``None`` is both."""
 
     def tensors(self) -> tuple[CacheTensor, ...]:
+        shifts = ("attention_shift", "feed_forward_shift")[: self.token_shifts]
         return (
-            _token_shift(self.hidden_size, "hidden_size", "attention_shift"),
-            _token_shift(self.hidden_size, "hidden_size", "feed_forward_shift"),
+            *(_token_shift(self.hidden_size, "hidden_size", name) for name in shifts),
             state_tensor((self.num_heads, self.head_dim, self.head_dim), ("num_heads", "head_dim", "head_dim")),
         )
 

@@ -181,8 +181,9 @@ VOCABULARY: Final = "tokenizer.ggml.tokens.count"
 class RawModel:
     """The description of a model as it comes from a source, before a parser reads it.
 
-    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin``, ``python`` or ``options``. ``location`` names the place
-    in words, and ``revision`` the version if there is one. ``weights`` is ``None`` if no header of a weight file was read.
+    ``source`` is ``catalog``, ``hub``, ``hf-cache``, ``local``, ``gguf``, ``stdin``, ``python`` or ``options``; ``gguf`` is a GGUF file
+    wherever it lies. ``location`` names the place in words (of a GGUF file as a command line does), and ``revision`` the version if there
+    is one. ``weights`` is ``None`` if no header of a weight file was read; those of GGUF files count by the names of ggml's types.
     """
 
     id: str
@@ -333,8 +334,8 @@ class ModelSpec:
 
     @property
     def address(self) -> str:
-        """What names the model on a command line of kvplan: the path of a local file, else its id."""
-        return self.location if self.source == "local" and self.location else self.id
+        """What names the model on a command line of kvplan: the path of a local file, where a GGUF file is, else the id."""
+        return self.location if self.source in {"local", "gguf"} and self.location else self.id
 
     @property
     def command_words(self) -> tuple[str, ...]:

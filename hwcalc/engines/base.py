@@ -23,6 +23,7 @@ from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Engine(ABC):
 
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
+
+    weight_choices: ClassVar[tuple[str | None, ...]] = PUBLISHED_MIXES
+    """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published."""
 
     def version(self, requested: str | None) -> str:
         """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
@@ -203,6 +207,10 @@ class Engine(ABC):
     def environment(self, opened: Opened) -> tuple[str, ...]:
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
+
+    def whole(self, request: Request) -> Request:
+        """The same request with all weights on the GPU, for an engine that would else leave some of them in the memory of the host."""
+        return request
 
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from hwcalc.errors import ConfigError, KvplanError, UnknownArchitectureError, UnreadKeysError, UsageError
 from hwcalc.formulas.frozen import frozen
-from hwcalc.model import ModelSpec, RawModel
+from hwcalc.model import GGUF_ARCHITECTURE, ModelSpec, RawModel
 from hwcalc.parsers import parse
 from hwcalc.parsers.limits import MAX_NAME
 from hwcalc.planner.asked import Access, Asked, read_options
@@ -39,7 +39,7 @@ def load_model(
     headers: bool = True,
     assume: str | None = None,
 ) -> ModelSpec:
-    """Read a model: an id, a path, an open ``config.json``, or a config dict.
+    """Read a model: an id, a path, an open ``config.json`` or GGUF file, a config dict, or a dict of GGUF metadata.
 
     If neither the Hugging Face cache nor the catalog knows an id, the Hub is asked, unless ``offline`` or ``HF_HUB_OFFLINE`` forbids it.
     With ``headers``, the headers of weight files beside the config are read too, for exact weight bytes.
@@ -90,7 +90,7 @@ def _in_its_file(error: ConfigError, raw: RawModel) -> ConfigError:
     return error
 
 
-_FILES = ("local", "stdin")
+_FILES = ("local", "gguf", "stdin")
 
 
 def _equation(dimensions: Mapping[str, int]) -> ModelSpec:
@@ -107,7 +107,7 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
         from hwcalc.sources.document import check_document
 
         check_document(model, "the config")
-        name = model.get("_name_or_path")
+        name = model.get("general.name" if GGUF_ARCHITECTURE in model else "_name_or_path")
         model_id = name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config"
         return RawModel(id=model_id, config=model, source="python")
     from hwcalc.sources import resolve, resolve_stream

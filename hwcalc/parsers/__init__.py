@@ -9,7 +9,7 @@ from hwcalc.errors import ConfigError, UnknownArchitectureError, UnreadKeysError
 from hwcalc.formulas import Layer, Stack
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Weights
-from hwcalc.model import Definition, ModelSpec, Note, Parameters, RawModel, qualified
+from hwcalc.model import GGUF_ARCHITECTURE, Definition, ModelSpec, Note, Parameters, RawModel, qualified
 from hwcalc.parsers.attention_words import read_attention_words
 from hwcalc.parsers.config import Config
 from hwcalc.parsers.facts import model_facts
@@ -50,6 +50,10 @@ def parse(raw: RawModel, *, assume: str | None = None) -> ModelSpec:
     :class:`~hwcalc.errors.ConfigError` if a value makes no sense. ``assume`` turns the first two into notes: the type or the kinds
     of layers that such a config is read as.
     """
+    if GGUF_ARCHITECTURE in raw.config:
+        from hwcalc.parsers.gguf.parse import parse_gguf
+
+        return parse_gguf(raw)
     top = Config(raw.config)
     architecture = architecture_of(raw.config)
     for key, name in (("model_type", top.model_type), ("architectures", architecture)):

@@ -14,6 +14,7 @@ from hwcalc.formulas import Role
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked
+from hwcalc.planner.auto_weights import best_weights, is_auto
 from hwcalc.planner.layouts import chosen_sizes, has_experts, node_of
 from hwcalc.planner.result import Layout
 from hwcalc.text import brief
@@ -136,6 +137,9 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         option_draft=option_draft,
         options=dict(asked.engine_options),
     )
+    if is_auto(asked.weights):
+        request, chosen = best_weights(engine, model, replace(request, weights=None))
+        notes += chosen
     return engine.open(model, request, notes)
 
 

@@ -133,7 +133,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "weights",
         "text",
         "W",
-        "Weight format: bf16, fp8, awq, nvfp4, ... Default: as published.",
+        "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
         complete="weight_formats",
         helps={"compare": "Weight formats: bf16,fp8. Default: as published."},
         lists=("compare",),

@@ -14,6 +14,7 @@ from hwcalc.errors import UnknownNameError, UnsupportedError, UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers, Role, Stack
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Definition, ModelSpec, Note, Parameters
+from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.command import CommandLine, command_line
 from hwcalc.planner.context import FIXED_ROLES, open_request
 from hwcalc.planner.effects import without_effect
@@ -55,6 +56,9 @@ def plan_model(model: ModelSpec, *, line: CommandLine | None = None, advise: boo
         if line is not None and not isinstance(error, UnknownNameError):
             error.hint = _with_working(error.hint, model, options, line)
         raise
+    if line is not None and is_auto(line.given.get("weights")):
+        # What is offered as a change keeps the format that was chosen.
+        line = line.changed(weights=opened.request.weights)
     return plan_opened(opened, without_effect(options), line)
 
 

@@ -17,6 +17,7 @@ from hwcalc.errors import KvplanError, UnsupportedError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
+from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.context import open_request
 from hwcalc.planner.layouts import counts, layouts, node_of
 from hwcalc.planner.offers import SORTS, Offer, Recommendation, Wishes
@@ -70,6 +71,7 @@ def recommend_model(
     :class:`~hwcalc.errors.KvplanError` subclass if the request is wrong on any hardware.
     """
     wishes = wishes or Wishes()
+    refuse_auto(options.get("weights"), "recommend")
     opened = open_request(model, **options)
     search = _Search(opened, wishes)
     matches = sorted(search.all(candidates), key=lambda match: match.rank)

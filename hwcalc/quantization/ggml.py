@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
+from hwcalc.formulas.frozen import frozen
 
-__all__ = ["GGML"]
+__all__ = ["GGML", "GGML_TYPES", "GgmlType"]
 
 
 def _type(name: str, bits: int, block: int, block_bytes: int) -> WeightFormat:
@@ -48,3 +49,55 @@ GGML: Final[Mapping[str, WeightFormat]] = {
     },
 }
 """Name -> format. Bits are those of the numbers themselves; what else a block holds counts as its scale."""
+
+
+@frozen
+class GgmlType:
+    """A type as files name it by number. 256 numbers of ``q4_k`` are one block of 144 bytes."""
+
+    name: str
+    block: int
+    block_bytes: int
+
+
+GGML_TYPES: Final[Mapping[int, GgmlType]] = {
+    number: GgmlType(name=name, block=block, block_bytes=block_bytes)
+    for number, name, block, block_bytes in (
+        (0, "f32", 1, 4),
+        (1, "f16", 1, 2),
+        (2, "q4_0", 32, 18),
+        (3, "q4_1", 32, 20),
+        (6, "q5_0", 32, 22),
+        (7, "q5_1", 32, 24),
+        (8, "q8_0", 32, 34),
+        (9, "q8_1", 32, 36),
+        (10, "q2_k", 256, 84),
+        (11, "q3_k", 256, 110),
+        (12, "q4_k", 256, 144),
+        (13, "q5_k", 256, 176),
+        (14, "q6_k", 256, 210),
+        (15, "q8_k", 256, 292),
+        (16, "iq2_xxs", 256, 66),
+        (17, "iq2_xs", 256, 74),
+        (18, "iq3_xxs", 256, 98),
+        (19, "iq1_s", 256, 50),
+        (20, "iq4_nl", 32, 18),
+        (21, "iq3_s", 256, 110),
+        (22, "iq2_s", 256, 82),
+        (23, "iq4_xs", 256, 136),
+        (24, "i8", 1, 1),
+        (25, "i16", 1, 2),
+        (26, "i32", 1, 4),
+        (27, "i64", 1, 8),
+        (28, "f64", 1, 8),
+        (29, "iq1_m", 256, 56),
+        (30, "bf16", 1, 2),
+        (34, "tq1_0", 256, 54),
+        (35, "tq2_0", 256, 66),
+        (39, "mxfp4", 32, 17),
+        (40, "nvfp4", 64, 36),
+        (41, "q1_0", 128, 18),
+        (42, "q2_0", 64, 18),
+    )
+}
+"""Number in a file -> type: ``enum ggml_type`` (ggml.h) and ``type_traits`` (ggml.c) of llama.cpp 0c1e57098. Numbers between were taken back."""

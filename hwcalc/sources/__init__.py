@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import IO
 
-from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
@@ -49,8 +49,7 @@ def resolve(
     the Hub cannot be reached, the cache or the catalog may answer instead, with a note of the code ``hub-unreachable``.
 
     Raises :class:`~hwcalc.errors.ModelNotFoundError` if no source has the model, :class:`~hwcalc.errors.ConfigError` if its
-    description cannot be read, :class:`~hwcalc.errors.UnsupportedError` for GGUF, :class:`~hwcalc.errors.UsageError` for a
-    malformed revision, and :class:`~hwcalc.errors.HubError` if the Hub refuses, or if it cannot be reached and no other source
+    description cannot be read, :class:`~hwcalc.errors.UsageError` for a malformed revision, and :class:`~hwcalc.errors.HubError` if the Hub refuses, or if it cannot be reached and no other source
     has the model.
     """
     text = os.fsdecode(os.fspath(model))
@@ -68,10 +67,7 @@ def resolve(
     if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
         return _without_revision(from_path(path, weights=weights), revision)
     if text.lower().endswith(".gguf"):
-        raise UnsupportedError(
-            f"{shown(text)} names a GGUF file, which kvplan does not read yet.",
-            hint="Give the model's config.json or its Hub id.",
-        )
+        return _without_revision(from_path(path, weights=weights), revision)
     if not looks_like_id:
         raise no_such_path(text) if has_path_syntax(text) and not _HUB_ADDRESS.fullmatch(text) else _not_a_model(text)
     model_id, asked = split_revision(text, revision)

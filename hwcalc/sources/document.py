@@ -10,14 +10,16 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError
+from hwcalc.errors import ConfigError, ModelNotFoundError
 from hwcalc.text import printable
 
 __all__ = [
+    "GGUF_MAGIC",
     "LARGEST_DOCUMENT",
     "MAX_DEPTH",
     "MAX_DIGITS",
@@ -25,8 +27,12 @@ __all__ = [
     "check_document",
     "parse_document",
     "read_document",
+    "read_start",
     "read_stream",
 ]
+
+GGUF_MAGIC: Final = b"GGUF"
+"""How a GGUF file begins."""
 
 LARGEST_DOCUMENT: Final = 16 * 1024**2
 """Most bytes of a document. The largest published config is under one MiB (quantised models that list every module)."""
@@ -50,8 +56,8 @@ _WRONG_KIND = "Give the model's config.json or the folder that holds it."
 def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
     """The object in a regular file of at most :data:`LARGEST_DOCUMENT` bytes. Messages call the file ``name``.
 
-    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such file, :class:`~hwcalc.errors.UnsupportedError` for GGUF
-    and :class:`~hwcalc.errors.ConfigError` for everything else.
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such file, and :class:`~hwcalc.errors.ConfigError` for everything
+    else.
     """
     name = name or printable(str(path))
     data = b""
@@ -77,18 +83,37 @@ def read_document(path: Path, name: str | None = None) -> dict[str, Any]:
     return parse_document(data, name)
 
 
-def read_stream(stream: IO[str] | IO[bytes], name: str) -> dict[str, Any]:
-    """The object in an open text or binary file or pipe. At most :data:`LARGEST_DOCUMENT` + 1 bytes are read."""
-    whole = bytearray()
-    try:
+def read_start(stream: IO[str] | IO[bytes], name: str) -> bytes:
+    """The first bytes of an open file, enough to know a GGUF file by. The text of a text file is one letter or more."""
+    start = b""
+    with _reading(name):
+        while len(start) < len(GGUF_MAGIC) and (part := _part(stream, len(GGUF_MAGIC) - len(start))):
+            start += part
+    return start
+
+
+def read_stream(stream: IO[str] | IO[bytes], name: str, start: bytes = b"") -> dict[str, Any]:
+    """The object in an open text or binary file or pipe, of which ``start`` is read already.
+
+    At most :data:`LARGEST_DOCUMENT` + 1 bytes are read.
+    """
+    whole = bytearray(start)
+    with _reading(name):
         while len(whole) <= LARGEST_DOCUMENT and (part := _part(stream, LARGEST_DOCUMENT + 1 - len(whole))):
             whole += part
+    return parse_document(bytes(whole), name)
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn what an open file raises into an error of the program."""
+    try:
+        yield
     except UnicodeError as error:
         raise ConfigError(f"{name} is not UTF-8 text.", hint=_WRONG_KIND) from error
     except Exception as error:
         # The caller's object may raise anything in its read(). All of it means that the file cannot be read.
         raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
-    return parse_document(bytes(whole), name)
 
 
 def _part(stream: IO[str] | IO[bytes], size: int) -> bytes:
@@ -157,8 +182,8 @@ def _values(container: Any) -> Iterable[Any]:
 
 
 def _decode(data: bytes, name: str) -> str:
-    if data[:4] == b"GGUF":
-        raise UnsupportedError(f"{name} is a GGUF file, which kvplan does not read yet.", hint=_WRONG_KIND)
+    if data[:4] == GGUF_MAGIC:
+        raise ConfigError(f"{name} is a GGUF file, and here a JSON document belongs.", hint="Give it a name that ends in .gguf.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

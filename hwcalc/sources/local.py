@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from hwcalc.errors import ConfigError, ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.errors import ConfigError, ModelNotFoundError, UsageError
 from hwcalc.model import Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
-from hwcalc.sources.document import read_stream
+from hwcalc.sources.document import GGUF_MAGIC, read_start, read_stream
 from hwcalc.text import printable, shown
 
 __all__ = ["MODEL_FILES", "OPEN_FILE", "from_path", "from_standard_input", "from_stream", "has_path_syntax", "no_such_path"]
@@ -42,18 +42,25 @@ def from_path(path: Path, *, weights: bool = False) -> RawModel:
 
     With ``weights``, the headers of the weight files beside it are read too.
 
-    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is none, :class:`~hwcalc.errors.ConfigError` if it cannot be
-    read and :class:`~hwcalc.errors.UnsupportedError` for a GGUF file.
+    A GGUF file, or a folder whose only description of a model is one, is read too.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is none, and :class:`~hwcalc.errors.ConfigError` if it cannot be read.
     """
     name = printable(str(path))
-    if path.suffix.lower() == ".gguf":
-        raise UnsupportedError(
-            f"{name} is a GGUF file, which kvplan does not read yet.", hint="Give the model's config.json or its Hub id."
-        )
     file = path / "config.json" if os.path.isdir(path) else path
+    if file is path and path.suffix.lower() != ".json":
+        from hwcalc.sources.gguf.local import begins_as_gguf, from_file
+
+        if path.suffix.lower() == ".gguf" or begins_as_gguf(path):
+            return from_file(path)
     if file is not path and not os.path.lexists(file) and os.access(path, os.X_OK):
         if not os.path.isfile(path / "params.json"):
-            raise ModelNotFoundError(f"the folder {name} has no config.json.", hint=_what_else(path))
+            from hwcalc.sources.gguf.local import from_folder
+
+            found = from_folder(path)
+            if found is None:
+                raise ModelNotFoundError(f"the folder {name} has no config.json and no GGUF file.", hint=_what_else(path))
+            return found
         file = path / "params.json"
     from hwcalc.sources.folder import read_config, weights_beside
 
@@ -79,9 +86,7 @@ def _what_else(folder: Path) -> str:
     inner = sorted(name for name in names if os.path.isfile(folder / name / "config.json"))
     if inner:
         return f"A folder in it has one: {printable(str(folder / inner[0]))}"
-    if any(name.endswith(".gguf") for name in names):
-        return "It holds a GGUF file, which kvplan does not read yet: give the model's config.json or its Hub id."
-    return "Give the folder that holds the model's config.json, or the file itself."
+    return "Give the folder that holds the model's config.json or its GGUF file, or the file itself."
 
 
 def _identity(file: Path) -> tuple[str, str | None]:
@@ -94,27 +99,39 @@ def _identity(file: Path) -> tuple[str, str | None]:
 
 
 def from_standard_input() -> RawModel:
-    """The config on standard input."""
+    """The config or the GGUF file on standard input."""
     stream = sys.stdin
     if stream is None or stream.closed:
         raise UsageError("there is no standard input to read a config from.", hint="Pipe one in: kvplan - < config.json")
     if stream.isatty():
         raise UsageError("standard input is a terminal.", hint="Pipe a config in: kvplan - < config.json")
-    config = read_stream(getattr(stream, "buffer", stream), "standard input")
+    binary = getattr(stream, "buffer", stream)
+    start = read_start(binary, "standard input")
+    if start == GGUF_MAGIC:
+        from hwcalc.sources.gguf.local import from_open_file
+
+        return from_open_file(binary, start, "standard input", source="stdin", location="standard input")
+    config = read_stream(binary, "standard input", start)
     return RawModel(id=_own_name(config), config=config, source="stdin", location="standard input")
 
 
 def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
-    """The config in an open file."""
+    """The config or the GGUF file in an open file."""
     if not callable(getattr(stream, "read", None)):
         raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(stream).__name__}).")
     if stream is sys.stdin or stream is getattr(sys.stdin, "buffer", None):
         return from_standard_input()
     name = getattr(stream, "name", None)
-    if not isinstance(name, str) or name.startswith("<"):
-        config = read_stream(stream, "the open file")
+    named = isinstance(name, str) and not name.startswith("<")
+    shown_name = printable(name) if named else "the open file"
+    start = read_start(stream, shown_name)
+    if start == GGUF_MAGIC:
+        from hwcalc.sources.gguf.local import from_open_file
+
+        return from_open_file(stream, start, shown_name, source="gguf", location=printable(name) if named else OPEN_FILE)
+    config = read_stream(stream, shown_name, start)
+    if not named:
         return RawModel(id=_own_name(config), config=config, source="local", location=OPEN_FILE)
-    config = read_stream(stream, printable(name))
     model_id, revision = _identity(Path(name))
     return RawModel(id=printable(model_id), config=config, source="local", location=printable(name), revision=revision)
 

@@ -17,6 +17,7 @@ from hwcalc.library.load import ModelLike, load, load_each
 from hwcalc.library.plan import option_draft
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner.asked import Asked, take_options
+from hwcalc.planner.auto_weights import refuse_auto
 from hwcalc.planner.effects import no_encoder, without_effect
 from hwcalc.planner.values import read_flag
 from hwcalc.sweep.blocks import COLUMNS, Column, RowBlock
@@ -98,6 +99,7 @@ def sweep(
     from hwcalc.hardware.named import gpu_ids
 
     one_for_all, asked = take_options("sweep", options)
+    refuse_auto(asked.weights, "sweep")
     said: list[Note] = []
     gpus = gpu_ids(words(gpu, "gpu"), said)
     axes: dict[str, tuple[Any, ...]] = {

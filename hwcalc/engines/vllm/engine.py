@@ -59,6 +59,7 @@ class Vllm(Engine):
     pooled: ClassVar[bool] = True
     counts_copies: ClassVar[bool] = True
     assumed_gpu: ClassVar[str | None] = "h100-sxm5-80gb"
+    weight_choices: ClassVar[tuple[str | None, ...]] = (None, "fp8", "awq")
     versions: ClassVar[tuple[str, ...]] = versions.VERSIONS
     source: ClassVar[str] = "vLLM 0.33.0, v1/core/kv_cache_planning.py"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(

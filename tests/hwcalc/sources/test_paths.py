@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hwcalc.errors import ModelNotFoundError, UnsupportedError, UsageError
+from hwcalc.errors import ModelNotFoundError, UsageError
 from hwcalc.sources import resolve
 from tests.hwcalc.sources.given import CONFIG, TEXT, refused
 
@@ -65,7 +65,6 @@ def test_a_folder_without_config_does_not_hide_an_id() -> None:
     ("name", "hint"),
     [
         ("inner/config.json", "inner"),
-        ("weights.gguf", "GGUF"),
         ("x.txt", "the folder that holds"),
     ],
 )
@@ -80,17 +79,13 @@ def test_a_folder_without_config_says_what_it_has(name: str, hint: str) -> None:
     assert hint in error.hint
 
 
-@pytest.mark.parametrize("given", ["x.gguf", "./x.GGUF", "org/name/x-q4_k_m.gguf", "/x.gguf"])
-@pytest.mark.parametrize("there", [False, True])
-def test_gguf_is_not_read_yet(given: str, there: bool) -> None:
+@pytest.mark.parametrize("given", ["x.gguf", "./x.GGUF", "/x.gguf"])
+def test_a_gguf_file_that_is_not_there(given: str) -> None:
     """A clear word, exit 3."""
-    if there and not given.startswith("/"):
-        Path(given).parent.mkdir(parents=True, exist_ok=True)
-        Path(given).write_bytes(b"GGUF")
     error = refused(given)
 
-    assert (type(error), error.exit_code) == (UnsupportedError, 3)
-    assert "GGUF" in error.message
+    assert (type(error), error.exit_code) == (ModelNotFoundError, 3)
+    assert "there is no file" in error.message
 
 
 def test_a_revision_of_a_file_is_an_error() -> None:

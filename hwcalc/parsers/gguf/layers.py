@@ -1,0 +1,324 @@
+"""The layers of a GGUF file in the kinds of :mod:`hwcalc.formulas`, in two readings.
+
+:func:`published_layers` is what the model is, whatever runs it. :func:`cached_layers` is what llama.cpp keeps for each block of the file: a
+window that it ignores is no window, and layers for multi-token prediction keep nothing in the main context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from hwcalc.formulas import (
+    ChunkedAttention,
+    CompressedAttention,
+    CrossAttention,
+    FullAttention,
+    GatedDeltaNet,
+    KimiDeltaAttention,
+    LatentAttention,
+    Layer,
+    LayerKind,
+    LightningAttention,
+    Mamba1,
+    Mamba2,
+    NoCache,
+    RwkvMatrix,
+    SharedCache,
+    ShortConvolution,
+    SlidingAttention,
+    SparseIndexer,
+)
+from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.tensor import CacheTensor
+from hwcalc.parsers.gguf.architectures import Latents, Memory, Recurrence, States
+from hwcalc.parsers.gguf.hparams import Hparams
+
+__all__ = ["NoHeads", "cached_layers", "has_indexer", "published_layers"]
+
+NOTHING: Final[Layer] = (NoCache(),)
+
+CSA_RATIO: Final = 4
+"""The ratio whose compressor overlaps (``DSV4_CSA_RATIO``, src/llama-kv-cache-dsv4.cpp)."""
+
+
+@frozen
+class NoHeads(LayerKind):
+    """A layer that llama.cpp counts among those with a cache although it has no key/value heads."""
+
+    name: ClassVar[str] = "no_heads"
+    title: ClassVar[str] = "attention without key/value heads"
+    keeps: ClassVar[str] = "Nothing; without flash attention, values as wide as those of the widest layer."
+    source: ClassVar[str] = "llama.cpp, src/llama-kv-cache.cpp"
+
+    def tensors(self) -> tuple[CacheTensor, ...]:
+        return ()
+
+
+def published_layers(read: Hparams) -> tuple[Layer, ...]:
+    """The layers of the model, without those for multi-token prediction."""
+    count = read.dec_n_layer if read.architecture.encoder_decoder else read.n_layer
+    return tuple(_published(read, layer) for layer in range(count))
+
+
+def _published(read: Hparams, layer: int) -> Layer:
+    row = read.architecture
+    if row.memory is Memory.NONE:
+        return NOTHING
+    if row.encoder_decoder:
+        own = _attention(read, min(layer, read.n_layer_all - 1), None)
+        return (own, CrossAttention(**_heads(read, 0))) if isinstance(own, FullAttention) else (own,)
+    if read.kv_from_start is not None and layer >= read.kv_from_start:
+        return (SharedCache(),)
+    if row.memory is Memory.SHARED:
+        return (SharedCache(),)
+    kinds: list[LayerKind] = []
+    if read.is_recurrent[layer]:
+        kinds.append(_state(read))
+        if row.recurrence is not Recurrence.BESIDE:
+            return tuple(kinds)
+    if row.recurrence is Recurrence.NO_KEYS_NO_FFN and read.n_ff[layer]:
+        return NOTHING
+    kinds.insert(0, _attention(read, layer, _published_window(read, layer)))
+    return (*kinds, *_indexer(read, layer))
+
+
+def _published_window(read: Hparams, layer: int) -> int | None:
+    """The window of a layer as the file says it; 0 tokens are none."""
+    if read.architecture.ignores_window:
+        return read.sliding_window or None
+    return (read.sliding_window or read.n_swa or None) if read.is_swa[layer] else None
+
+
+def _heads(read: Hparams, layer: int) -> dict[str, int]:
+    """The dimensions of the attention of a layer. Query heads are not cached, so that a file may leave them out."""
+    return {
+        "num_attention_heads": max(1, read.n_head[layer], read.n_head_kv[layer]),
+        "num_key_value_heads": read.n_head_kv[layer],
+        "head_dim": read.head_width_k(layer),
+        "v_head_dim": read.head_width_v(layer),
+    }
+
+
+def _attention(read: Hparams, layer: int, window: int | None) -> LayerKind:
+    """Keys and values of one layer, or its latent."""
+    row = read.architecture
+    if row.memory is Memory.COMPRESSED:
+        return _compressed(read, layer)
+    if row.latents is not Latents.NONE:
+        return _latent(read, layer, window)
+    heads = _heads(read, layer)
+    if not all(heads.values()):
+        return NoCache()
+    if window is None:
+        return FullAttention(**heads)
+    return ChunkedAttention(**heads, chunk=window) if read.chunked else SlidingAttention(**heads, window=window)
+
+
+def _latent(read: Hparams, layer: int, window: int | None) -> LayerKind:
+    """A latent and a rotary key. In older files the width of a key is that of one head, and the rotary part is named apart."""
+    swa = read.is_swa[layer] and read.kv_lora_rank_swa > 0
+    rank = read.kv_lora_rank_swa if swa else read.kv_lora_rank
+    rope = read.head_width_k(layer) - rank if read.is_mla else read.n_rot
+    key = read.key_length_mla_swa if swa else read.key_length_mla or read.head_k
+    value = read.value_length_mla_swa if swa else read.value_length_mla or read.head_v
+    return LatentAttention(
+        num_attention_heads=max(1, read.n_head[layer]),
+        kv_lora_rank=rank,
+        qk_rope_head_dim=max(0, rope),
+        qk_nope_head_dim=max(0, key - rope),
+        v_head_dim=value,
+        window=window,
+    )
+
+
+def _compressed(read: Hparams, layer: int) -> LayerKind:
+    ratio = read.compress_ratios[layer]
+    indexed = ratio == CSA_RATIO
+    return CompressedAttention(
+        num_attention_heads=max(1, read.n_head[layer]),
+        head_dim=read.head_width_k(layer),
+        window=read.n_swa,
+        compress_ratio=ratio or None,
+        overlap=indexed,
+        index_n_heads=read.indexer_n_head if indexed else None,
+        index_head_dim=read.indexer_head_size if indexed else None,
+        index_topk=read.indexer_top_k or None if indexed else None,
+    )
+
+
+def has_indexer(read: Hparams, layer: int) -> bool:
+    """Whether a layer keeps keys of an indexer of its own."""
+    row = read.architecture
+    if not row.indexer or row.memory is Memory.COMPRESSED or not read.indexer_head_size:
+        return False
+    if row.memory is Memory.MSA:
+        return layer >= read.n_layer_dense_lead
+    return layer < read.n_layer and read.indexer_full[layer] and not read.is_recurrent[layer] and bool(read.indexer_top_k)
+
+
+def _indexer(read: Hparams, layer: int) -> Layer:
+    if not has_indexer(read, layer):
+        return ()
+    return (
+        SparseIndexer(
+            index_n_heads=max(1, read.indexer_n_head),
+            index_head_dim=read.indexer_head_size,
+            index_extra_elements=2 * read.indexer_head_size if read.indexer_kpool else 0,
+            index_topk=read.indexer_top_k or None,
+            index_quantized=read.architecture.memory is not Memory.MSA,
+        ),
+    )
+
+
+def _mamba1(read: Hparams) -> LayerKind:
+    return Mamba1(d_inner=read.ssm_d_inner, d_state=read.ssm_d_state, d_conv=read.ssm_d_conv)
+
+
+def _mamba2(read: Hparams) -> LayerKind:
+    heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
+    return Mamba2(
+        num_heads=heads,
+        head_dim=read.ssm_d_inner // heads,
+        d_state=read.ssm_d_state,
+        n_groups=read.ssm_n_group,
+        d_conv=read.ssm_d_conv,
+    )
+
+
+def _delta(read: Hparams) -> LayerKind:
+    heads = _divisor(read.ssm_d_inner, read.ssm_dt_rank)
+    return GatedDeltaNet(
+        num_key_heads=read.ssm_n_group,
+        num_value_heads=heads,
+        key_head_dim=read.ssm_d_state,
+        value_head_dim=read.ssm_d_inner // heads,
+        d_conv=read.ssm_d_conv,
+    )
+
+
+def _divisor(whole: int, heads: int) -> int:
+    """The number of heads, where it divides the width; else one head of the whole width, which keeps as much."""
+    return heads if heads and whole % heads == 0 else 1
+
+
+def _rwkv(read: Hparams) -> LayerKind:
+    return RwkvMatrix(
+        hidden_size=read.n_embd,
+        num_heads=max(1, read.n_embd // read.wkv_head_size),
+        head_dim=read.wkv_head_size,
+        token_shifts=1 if read.token_shift_count == 1 else None,
+    )
+
+
+_STATES: Final[dict[States, Callable[[Hparams], LayerKind]]] = {
+    States.MAMBA1: _mamba1,
+    States.MAMBA2: _mamba2,
+    States.DELTA: _delta,
+    States.KDA: lambda read: KimiDeltaAttention(
+        num_heads=read.n_head[0], head_dim=read.kda_head_dim, d_conv=read.ssm_d_conv or 4
+    ),
+    States.WKV: _rwkv,
+    States.SHORT_CONV: lambda read: ShortConvolution(channels=read.n_embd, d_conv=read.shortconv_l_cache),
+    States.LIGHTNING: lambda read: LightningAttention(num_heads=read.n_head[0], head_dim=read.head_la),
+}
+
+
+def _state(read: Hparams) -> LayerKind:
+    return _STATES[read.architecture.states](read)
+
+
+def cached_layers(read: Hparams, *, drafts: bool = False) -> tuple[Layer, ...]:
+    """What llama.cpp keeps for each block of the file: ``create_memory`` (src/llama-model.cpp).
+
+    ``drafts`` asks for the context of multi-token prediction (``ctx_type=mtp``) in place of the main one.
+    """
+    return tuple(_cached(read, layer, drafts=drafts) or NOTHING for layer in range(read.n_layer_all))
+
+
+def _cached(read: Hparams, layer: int, *, drafts: bool) -> Layer:
+    if read.architecture.memory is Memory.SHARED:
+        return (SharedCache(),)
+    kinds: list[LayerKind] = []
+    if _has_attention(read, layer, drafts=drafts):
+        kinds.append(_cached_attention(read, layer, drafts=drafts))
+    if _has_state(read, layer, drafts=drafts):
+        kinds.append(_state(read))
+    if _has_cached_indexer(read, layer, drafts=drafts):
+        kinds += _cached_indexer(read)
+    return tuple(kinds)
+
+
+def _has_attention(read: Hparams, layer: int, *, drafts: bool) -> bool:
+    """Whether the filter of the attention cache lets a layer through."""
+    row, is_draft = read.architecture, layer >= read.n_layer
+    memory = row.memory
+    if memory in (Memory.NONE, Memory.RECURRENT):
+        return False
+    if memory in (Memory.MSA, Memory.DSA_OR_ATTENTION):
+        return True
+    if memory is Memory.COMPRESSED:
+        return is_draft or not drafts
+    hybrid = memory in (Memory.HYBRID, Memory.HYBRID_INDEXER) and not (drafts and row.dense_mtp)
+    if not hybrid:
+        # A file of nothing but draft layers, or one whose last block is a router, has no main part to leave out.
+        split = read.n_layer_nextn and read.n_layer and read.router_layer is None
+        return is_draft == drafts if split else True
+    if row.recurrence is Recurrence.BESIDE:
+        return True
+    if read.is_recurrent[layer] or (row.trunk_only and is_draft):
+        return False
+    return row.recurrence is not Recurrence.NO_KEYS_NO_FFN or not read.n_ff[layer]
+
+
+def _has_state(read: Hparams, layer: int, *, drafts: bool) -> bool:
+    row = read.architecture
+    if row.memory not in (Memory.RECURRENT, Memory.HYBRID, Memory.HYBRID_INDEXER) or (drafts and row.dense_mtp):
+        return False
+    return layer < read.n_layer and read.is_recurrent[layer]
+
+
+def _has_cached_indexer(read: Hparams, layer: int, *, drafts: bool) -> bool:
+    if drafts and read.architecture.dense_mtp:
+        # The draft head of GLM-5-Next is a sparse layer; others are dense.
+        return read.architecture.memory is Memory.HYBRID_INDEXER and layer >= read.n_layer
+    return has_indexer(read, layer)
+
+
+def _cached_indexer(read: Hparams) -> Layer:
+    return (
+        SparseIndexer(
+            index_n_heads=max(1, read.indexer_n_head),
+            index_head_dim=read.indexer_head_size,
+            index_extra_elements=2 * read.indexer_head_size if read.indexer_kpool else 0,
+            index_topk=read.indexer_top_k or None,
+            index_quantized=False,
+        ),
+    )
+
+
+def _cached_attention(read: Hparams, layer: int, *, drafts: bool) -> LayerKind:
+    row = read.architecture
+    if read.kv_from_start is not None and layer >= read.kv_from_start:
+        return SharedCache()
+    if row.memory is Memory.COMPRESSED and not drafts:
+        return _compressed(read, layer)
+    window = max(1, read.n_swa) if read.is_swa[layer] else None
+    width = read.n_embd_k_gqa(layer)
+    if not width and not read.n_embd_v_gqa(layer):
+        return NoHeads()
+    heads = _heads(read, layer)
+    if read.is_mla:
+        # One vector for all heads; more heads than one make it so many times as wide.
+        rope = min(read.n_rot, width - 1)
+        return LatentAttention(
+            num_attention_heads=heads["num_attention_heads"],
+            kv_lora_rank=width - rope,
+            qk_rope_head_dim=rope,
+            qk_nope_head_dim=max(0, read.key_length_mla - rope),
+            v_head_dim=read.value_length_mla,
+            window=window,
+        )
+    if window is None:
+        return FullAttention(**heads)
+    return ChunkedAttention(**heads, chunk=window) if read.chunked else SlidingAttention(**heads, window=window)

@@ -1,0 +1,355 @@
+"""Read the header of a GGUF file: metadata and the list of tensors. The numbers of the tensors themselves are never read.
+
+The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What llama.cpp refuses is refused here too (``gguf_init_from_reader``
+in ggml/src/gguf.cpp of 0c1e57098), but for the order of the bytes. Of tokens, scores and merges only the number of tokens is kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NoReturn
+
+from hwcalc.errors import ConfigError, UnsupportedError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY, GgufTensor
+from hwcalc.quantization.ggml import GGML_TYPES
+from hwcalc.sources.gguf.strings import skip_strings
+from hwcalc.sources.gguf.window import LARGEST_HEADER, EndsError, Window
+from hwcalc.text import shown
+
+__all__ = ["MAGIC", "MOST_ITEMS", "MOST_KEPT", "MOST_KEYS", "MOST_STRINGS", "MOST_TENSORS", "Header", "read_header"]
+
+MAGIC: Final = b"GGUF"
+
+MOST_KEYS: Final = 65_536
+"""Most keys of a header. Published files have up to 100."""
+MOST_TENSORS: Final = 65_536
+"""Most tensors of a file. Published files have up to 2,000."""
+MOST_STRINGS: Final = 4_000_000
+"""Most strings in the arrays of a header. Those of models with 260,000 tokens have 800,000."""
+MOST_ITEMS: Final = 10_000
+"""Most values of an array that is kept, such as the heads of each layer."""
+
+MOST_KEPT: Final = 16 * 1024**2
+"""Most bytes of memory for all metadata that are kept."""
+
+_LONGEST_KEY: Final = 65_535
+_LONGEST_TEXT: Final = 4_096
+"""Bytes of a text that is kept. Templates of chats are longer."""
+_LONGEST_TENSOR_NAME: Final = 63
+_MOST_DIMS: Final = 4
+_MOST_ELEMENTS: Final = 2**63 - 1
+_MOST_OFFSET: Final = 2**64
+_DEFAULT_ALIGNMENT: Final = 32
+_OF_A_KEY: Final = 200
+"""Bytes that Python takes for a short text and its place."""
+_OF_A_VALUE: Final = 40
+_UNKEPT: Final = "tokenizer."
+"""Keys whose arrays and long texts nobody needs here."""
+_TOKENS: Final = "tokenizer.ggml.tokens"
+
+_NUMBERS: Final = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""Type of a value -> letter of :mod:`struct`."""
+_STRING: Final = 8
+_ARRAY: Final = 9
+_UINT32: Final = 4
+
+_AGAIN: Final = "The file is damaged, or not one: download it again."
+_CUT: Final = "The download is not complete, or the file is damaged: download it again."
+
+
+@frozen
+class Header:
+    """What stands before the tensors. ``data_offset`` is where these begin, ``file_bytes`` the least size of the file with them."""
+
+    keys: dict[str, Any]
+    tensors: tuple[GgufTensor, ...]
+    version: int
+    big_endian: bool
+    data_offset: int
+    file_bytes: int
+
+
+def read_header(window: Window, name: str) -> Header:
+    """The header of the file that messages call ``name``.
+
+    Raises :class:`~hwcalc.errors.ConfigError` for a file that llama.cpp would not load.
+    """
+    reader = _Reader(window, name)
+    try:
+        return reader.header()
+    except EndsError as error:
+        raise reader.ended(error) from None
+
+
+class _Reader:
+    """One reading. ``where`` says what is being read, for messages."""
+
+    def __init__(self, window: Window, name: str) -> None:
+        self.window = window
+        self.name = name
+        self.where = "its first bytes"
+        self.order = "<"
+        self.strings = 0
+        self.tokens: int | None = None
+        self.kept = 0
+
+    def header(self) -> Header:
+        """All of it, in the order of the file."""
+        version = self._version()
+        tensor_count, key_count = self._unpack("QQ")
+        for count, most, least, what in (
+            (key_count, MOST_KEYS, 13, "keys"),
+            (tensor_count, MOST_TENSORS, 24, "tensors"),
+        ):
+            if count > most:
+                self.fail(f"it says that it has {count:,} {what}, and the most are {most:,}")
+            self.where = f"the {count:,} {what} that it names"
+            self.window.must_have(least * count)
+        keys, types = self._keys(key_count)
+        alignment = self._alignment(keys, types)
+        rows = self._tensors(tensor_count)
+        data_offset = -(-self.window.offset // alignment) * alignment if rows else self.window.offset
+        end = self._placed(rows, alignment)
+        file_bytes = data_offset + end
+        size = self.window.size
+        if size is not None and size < file_bytes:
+            raise ConfigError(
+                f"{self.name} has {size:,} bytes, and its tensors end at byte {file_bytes:,}: a part of it is missing.",
+                hint="Download it again. To plan it from its header all the same, give it as standard input: kvplan - < FILE",
+            )
+        return Header(
+            keys=keys,
+            tensors=tuple(tensor for tensor, _ in rows),
+            version=version,
+            big_endian=self.order == ">",
+            data_offset=data_offset,
+            file_bytes=file_bytes,
+        )
+
+    def fail(self, reason: str, hint: str = _AGAIN) -> NoReturn:
+        """Raise the error for what makes no sense."""
+        raise ConfigError(f"{self.name} is no sound GGUF file: {reason}.", hint=hint)
+
+    def ended(self, error: EndsError) -> ConfigError:
+        """The error for a header that the file, or the limit, cuts off."""
+        offset, size = self.window.offset, self.window.size
+        if offset + error.wanted > LARGEST_HEADER and (size is None or offset + error.wanted <= size):
+            most = f"{LARGEST_HEADER // 1024**2} MiB"
+            return ConfigError(f"the header of {self.name} takes more than {most}, with {self.where}.", hint=_AGAIN)
+        left = "" if error.left is None else f" {max(0, error.left):,} bytes are left for"
+        return ConfigError(
+            f"{self.name} ends within its header: at byte {offset:,}{left or ' it has too few for'} {self.where}.", hint=_CUT
+        )
+
+    def _version(self) -> int:
+        magic = self.window.take(4)
+        if magic != MAGIC:
+            raise ConfigError(
+                f"{self.name} is no GGUF file: it begins with {shown(magic.decode('latin-1'))}, not with 'GGUF'.",
+                hint=_hint(magic),
+            )
+        (version,) = self._unpack("I")
+        if version and not version & 0xFFFF:  # as llama.cpp and gguf-py tell the order of the bytes
+            self.order = ">"
+            version = int.from_bytes(version.to_bytes(4, "little"), "big")
+        if version == 1:
+            raise UnsupportedError(
+                f"{self.name} is a GGUF file of version 1, which llama.cpp reads no more.",
+                hint="Download a newer file of the model, or convert it again.",
+            )
+        if version not in {2, 3}:
+            self.fail(f"its version is {version:,}, and the known ones are 2 and 3", "It may need a newer release of kvplan.")
+        return int(version)
+
+    def _unpack(self, letters: str) -> tuple[Any, ...]:
+        form = f"{self.order}{letters}"
+        return struct.unpack(form, self.window.take(struct.calcsize(form)))
+
+    def _text(self, longest: int, what: str) -> str:
+        (length,) = self._unpack("Q")
+        if length > longest:
+            self.window.must_have(length)
+            self.fail(f"{what} has {length:,} bytes, and the most are {longest:,}")
+        return self.window.take(length).decode("utf-8", "replace")
+
+    def _keys(self, count: int) -> tuple[dict[str, Any], dict[str, int]]:
+        """The metadata, and the types of their values."""
+        keys: dict[str, Any] = {}
+        types: dict[str, int] = {}
+        long: list[str] = []
+        for number in range(count):
+            self.where = f"key {number + 1:,} of {count:,}"
+            key = self._text(_LONGEST_KEY, f"the name of {self.where}")
+            self.where = f"the value of {shown(key)}"
+            if not key:
+                self.fail(f"key {number + 1:,} has no name")
+            if key in types:
+                self.fail(f"it has the key {shown(key)} twice")
+            (types[key],) = self._unpack("I")
+            value, whole = self._value(key, types[key])
+            self._keep(_OF_A_KEY + len(key))
+            if value is not None:
+                keys[key] = value
+            elif not whole:
+                long.append(key)
+        architecture = keys.get(GGUF_ARCHITECTURE)
+        cut = next((key for key in long if key.startswith(f"{architecture}.")), None)
+        if cut is not None:
+            self.fail(f"{shown(cut)} has more than {MOST_ITEMS:,} values, which no model has layers for")
+        keys.pop(VOCABULARY, None)
+        if self.tokens is not None:
+            keys[VOCABULARY] = self.tokens
+        return keys, types
+
+    def _keep(self, size: int) -> None:
+        """Take memory for metadata."""
+        self.kept += size
+        if self.kept > MOST_KEPT:
+            self.fail(f"its metadata take more than {MOST_KEPT // 1024**2} MiB of memory, with {self.where}")
+
+    def _value(self, key: str, kind: int) -> tuple[Any, bool]:
+        """A value, or ``None`` for one that is not kept; and whether that is so because nobody needs it."""
+        if kind == _ARRAY:
+            return self._array(key)
+        if kind == _STRING:
+            (length,) = self._unpack("Q")
+            if length > _LONGEST_TEXT:
+                self.window.skip(length)
+                return None, True
+            self._keep(length)
+            return self.window.take(length).decode("utf-8", "replace"), True
+        letter = _NUMBERS.get(kind)
+        if letter is None:
+            self.fail(f"the value of {shown(key)} is of type {kind:,}, which there is not")
+        return self._unpack(letter)[0], True
+
+    def _array(self, key: str) -> tuple[Any, bool]:
+        kind, count = self._unpack("IQ")
+        self.where = f"the {count:,} values of {shown(key)}"
+        if kind == _ARRAY:
+            self.fail(f"{shown(key)} is an array of arrays, which llama.cpp does not read")
+        kept = count <= MOST_ITEMS and not key.startswith(_UNKEPT)
+        if kind == _STRING:
+            self.strings += count
+            if self.strings > MOST_STRINGS:
+                self.window.must_have(8 * count)
+                self.fail(f"its arrays have more than {MOST_STRINGS:,} strings")
+            if kept and count <= _LONGEST_TEXT:
+                return self._short_texts(count), True
+            skip_strings(self.window, count, self.order)
+            if key == _TOKENS:
+                self.tokens = count
+            return None, kept or key.startswith(_UNKEPT)
+        letter = _NUMBERS.get(kind)
+        if letter is None:
+            self.fail(f"{shown(key)} is an array of type {kind:,}, which there is not")
+        size = count * struct.calcsize(f"<{letter}")
+        if not kept:
+            self.window.skip(size)
+            return None, key.startswith(_UNKEPT)
+        self.window.must_have(size)
+        self._keep(_OF_A_VALUE * count)
+        return list(self._unpack(f"{count}{letter}")), True
+
+    def _short_texts(self, count: int) -> list[str] | None:
+        """The strings of an array, unless one of them is long."""
+        texts: list[str] | None = []
+        for _ in range(count):
+            (length,) = self._unpack("Q")
+            if length > _LONGEST_TEXT or texts is None:
+                self.window.skip(length)
+                texts = None
+            else:
+                self._keep(_OF_A_KEY + length)
+                texts.append(self.window.take(length).decode("utf-8", "replace"))
+        return texts
+
+    def _alignment(self, keys: dict[str, Any], types: dict[str, int]) -> int:
+        key = "general.alignment"
+        if key not in types:
+            return _DEFAULT_ALIGNMENT
+        alignment = keys.get(key)
+        if types[key] != _UINT32 or not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+            self.fail(f"{shown(key)} is {shown(str(alignment))}, and it must be a power of two in 32 bits without a sign")
+        return alignment
+
+    def _tensors(self, count: int) -> list[tuple[GgufTensor, int]]:
+        """The tensors and their offsets."""
+        window, order = self.window, self.order
+        length_at, dims_at = struct.Struct(f"{order}Q").unpack_from, struct.Struct(f"{order}I").unpack_from
+        rest_at = [struct.Struct(f"{order}{dims}QIQ") for dims in range(_MOST_DIMS + 1)]
+        seen: set[bytes] = set()
+        rows: list[tuple[GgufTensor, int]] = []
+        for number in range(count):
+            self.where = f"tensor {number + 1:,} of {count:,}"
+            window.need(8)
+            (length,) = length_at(window.data, window.position)
+            if length > _LONGEST_TENSOR_NAME:
+                window.must_have(length)
+                self.fail(f"the name of {self.where} has {length:,} bytes, and the most are {_LONGEST_TENSOR_NAME}")
+            window.need(12 + length)
+            data, start = window.data, window.position + 8
+            name = data[start : start + length]
+            if name in seen:
+                self.fail(f"it has the tensor {_shown(name)} twice")
+            seen.add(name)
+            (dims,) = dims_at(data, start + length)
+            if dims > _MOST_DIMS:
+                self.fail(f"the tensor {_shown(name)} has {dims:,} dimensions, and the most are {_MOST_DIMS}")
+            window.position = start + length + 4
+            form = rest_at[dims]
+            window.need(form.size)
+            *shape, type_number, offset = form.unpack_from(window.data, window.position)
+            window.position += form.size
+            rows.append((self._tensor(name, tuple(shape) or (1,), type_number), offset))
+        return rows
+
+    def _tensor(self, name: bytes, shape: tuple[int, ...], type_number: int) -> GgufTensor:
+        elements = 1
+        for size in shape:
+            elements *= size
+        if not 0 < elements <= _MOST_ELEMENTS:
+            self.fail(f"the tensor {_shown(name)} has the shape {' x '.join(f'{size:,}' for size in shape)}")
+        form = GGML_TYPES.get(type_number)
+        if form is None:
+            known = f"the known ones are up to {max(GGML_TYPES)}"
+            self.fail(
+                f"the tensor {_shown(name)} is of type {type_number:,}, which llama.cpp does not have ({known})",
+                "A file of this type needs a program of its own, or a newer release of kvplan; most models have files of other types.",
+            )
+        if shape[0] % form.block:
+            self.fail(
+                f"the rows of the tensor {_shown(name)} have {shape[0]:,} numbers, and {form.name} packs {form.block} at a time"
+            )
+        size = elements // form.block * form.block_bytes
+        return GgufTensor(name=name.decode("utf-8", "replace"), type=form.name, shape=shape, bytes=size)
+
+    def _placed(self, rows: list[tuple[GgufTensor, int]], alignment: int) -> int:
+        """The end of the last tensor, counted from the first one. Each begins where the one before ends, rounded up."""
+        expected = end = 0
+        for tensor, offset in rows:
+            if offset != expected:
+                reason = "overlaps another" if offset < expected else "leaves a gap"
+                if offset % alignment:
+                    reason = f"is not a multiple of {alignment:,}"
+                self.fail(f"the tensor {shown(tensor.name)} has the offset {offset:,}, which {reason}; expected is {expected:,}")
+            end = expected + tensor.bytes
+            expected = -(-end // alignment) * alignment
+            if expected >= _MOST_OFFSET:
+                self.fail(f"the tensor {shown(tensor.name)} ends beyond 64 bits")
+        return end
+
+
+def _shown(name: bytes) -> str:
+    return shown(name.decode("utf-8", "replace"))
+
+
+def _hint(magic: bytes) -> str:
+    if magic in {b"ggml", b"ggjt", b"ggla", b"ggmf", b"lmgg", b"tjgg"}:
+        return "It is of the time before GGUF: download a newer file of the model, or convert it again."
+    if magic == b"vers":
+        return "It is a Git LFS pointer, not the file itself: run git lfs pull."
+    if magic.lstrip()[:1] == b"<":
+        return "It looks like a web page: on the Hub the address of a file has /resolve/, not /blob/."
+    return "Give a GGUF file, a config.json, or a folder with one."

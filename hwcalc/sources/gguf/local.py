@@ -1,0 +1,187 @@
+"""GGUF files on this machine: a file, all parts of a model in several, a folder, an open file."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Final
+
+from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError
+from hwcalc.model import Note, RawModel
+from hwcalc.sources.gguf.header import MAGIC, Header, read_header
+from hwcalc.sources.gguf.model import check_whole, given_name, joined, raw_model
+from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
+from hwcalc.sources.gguf.window import Window
+from hwcalc.text import printable, shown
+
+__all__ = ["begins_as_gguf", "from_file", "from_folder", "from_open_file", "gguf_files", "read_file"]
+
+_LISTED: Final = 8
+_NO_NAME: Final = re.compile(r"(ggml-)?model\b.*|sha256-.*|[0-9a-f]{32,}", re.IGNORECASE)
+"""Stems that say nothing about the model."""
+_SNAPSHOT: Final = re.compile(r"models--(?:([\w.-]+?)--)?([\w.-]+)", re.ASCII)
+_PIECE: Final = 1024**2
+
+
+def begins_as_gguf(path: Path) -> bool:
+    """Whether a regular file begins as GGUF files do."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+def gguf_files(folder: Path) -> tuple[str, ...]:
+    """The names of the GGUF files in a folder, in alphabetical order; none if it cannot be listed."""
+    try:
+        return tuple(sorted(name for name in os.listdir(folder) if is_gguf(name)))
+    except OSError:
+        return ()
+
+
+def from_file(path: Path, *, id: str | None = None, location: str | None = None, notes: tuple[Note, ...] = ()) -> RawModel:  # noqa: A002
+    """The model in a file. One part of a model stands for all of them, which lie in the same folder.
+
+    ``id`` and ``location`` replace those that follow from the path. Raises :class:`~hwcalc.errors.ModelNotFoundError` if there is no such
+    file, and :class:`~hwcalc.errors.ConfigError` if it is damaged, or if a part is missing.
+    """
+    name = printable(str(path))
+    part = part_of(path.name)
+    if part is None:
+        headers: tuple[Header, ...] = (read_file(path),)
+        check_whole(headers[0], part, name)
+    else:
+        names = part.names
+        missing = [name for name in names if not os.path.isfile(path.with_name(name))]
+        if len(missing) == len(names):
+            raise _no_file(path)
+        if missing:
+            listed = ", ".join(map(shown, missing[:_LISTED])) + (", ..." if len(missing) > _LISTED else "")
+            raise ConfigError(
+                f"{name} is one of {len(names):,} files of a model, and {len(missing):,} of them are not in its folder: {listed}.",
+                hint="Download them into the same folder.",
+            )
+        headers = joined({printable(name): read_file(path.with_name(name)) for name in names})
+    stem = path.stem if part is None else part.stem
+    own_id, revision = _identity(path, stem, given_name(headers[0].keys))
+    return raw_model(headers, id=id or own_id, location=location or name, name=name, revision=revision, notes=notes)
+
+
+def from_folder(folder: Path) -> RawModel | None:
+    """The only model among the GGUF files of a folder; ``None`` if it has no such file.
+
+    Raises :class:`~hwcalc.errors.ModelNotFoundError` if there are several.
+    """
+    files = gguf_files(folder)
+    if not files:
+        return None
+    models = models_of(files)
+    if len(models) == 1:
+        return from_file(folder / models[0])
+    if not models:
+        return from_file(folder / files[0])
+    listed = ", ".join(map(shown, models[:_LISTED])) + (", ..." if len(models) > _LISTED else "")
+    raise ModelNotFoundError(
+        f"the folder {printable(str(folder))} has {len(models):,} GGUF models: {listed}.",
+        hint=f"Name one of them: {printable(str(folder / models[0]))}",
+    )
+
+
+def read_file(path: Path) -> Header:
+    """The header of a regular file."""
+    name = printable(str(path))
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # to open a pipe or a device may block for ever
+            raise ConfigError(f"{name} is not a regular file.", hint="Read from a pipe as standard input: kvplan -")
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+
+            def read(first: int, end: int) -> bytes:
+                file.seek(first)
+                return _filled(file.read, end - first)
+
+            return read_header(Window(read, size), name)
+    except FileNotFoundError:
+        raise _no_file(path) from None
+    except KvplanError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = printable(getattr(error, "strerror", None) or str(error))
+        raise ConfigError(f"{name} cannot be read: {reason}.", hint="Check who may read the file.") from error
+
+
+def from_open_file(stream: IO[bytes], start: bytes, name: str, *, source: str, location: str) -> RawModel:
+    """The model in an open file or a pipe, of which ``start`` is already read. It is read no further than its header."""
+    position = 0
+    kept = start
+
+    def more(count: int) -> bytes:
+        nonlocal kept
+        if kept:
+            piece, kept = kept[:count], kept[count:]
+            return piece
+        piece = stream.read(count)
+        if not isinstance(piece, bytes):
+            raise TypeError(f"it gives {type(piece).__name__}, not bytes (open it with mode 'rb')")
+        return piece
+
+    def read(first: int, end: int) -> bytes:
+        nonlocal position
+        while position < first:
+            skipped = len(more(min(first - position, _PIECE)))
+            if not skipped:
+                return b""
+            position += skipped
+        data = _filled(more, end - first)
+        position += len(data)
+        return data
+
+    try:
+        header = read_header(Window(read, None), name)
+    except KvplanError:
+        raise
+    except Exception as error:
+        # The caller's object may raise anything in its read(). All of it means that the file cannot be read.
+        raise ConfigError(f"{name} cannot be read: {printable(str(error))}.", hint="Give an open, readable file.") from error
+    check_whole(header, None, name)
+    return raw_model((header,), id=given_name(header.keys) or "model", location=location, name=name, source=source)
+
+
+def _filled(read: Callable[[int], bytes | None], count: int) -> bytes:
+    """So many bytes, from a file or pipe that may give fewer at once; fewer only at its end."""
+    data = read(count) or b""
+    if len(data) == count or not data:
+        return data
+    whole = bytearray(data)
+    while len(whole) < count and (data := read(count - len(whole)) or b""):
+        whole += data
+    return bytes(whole)
+
+
+def _identity(path: Path, stem: str, name: str | None) -> tuple[str, str | None]:
+    """The id and the commit: from the folders of the Hugging Face cache, the name of the file, or the name that the file gives itself."""
+    where = Path(os.path.abspath(path))
+    for folder in where.parents:
+        match = _SNAPSHOT.fullmatch(folder.parent.parent.name) if folder.parent.name == "snapshots" else None
+        if match is not None:
+            repository = f"{match[1]}/{match[2]}" if match[1] else match[2]
+            return f"{repository}:{where.relative_to(folder).as_posix()}", folder.name
+    return (name if name is not None and _NO_NAME.fullmatch(stem) else stem), None
+
+
+def _no_file(path: Path) -> ModelNotFoundError:
+    name = printable(str(path))
+    broken = " (a link to a file that is gone)" if os.path.islink(path) else ""
+    there = models_of(gguf_files(path.parent))
+    hint = (
+        f"The folder has {', '.join(map(shown, there[:_LISTED]))}."
+        if there
+        else "Give a GGUF file, or an id with a file: org/name:Q4_K_M."
+    )
+    return ModelNotFoundError(f"there is no file {name}{broken}.", hint=hint)

@@ -1,0 +1,94 @@
+"""``--weights auto``: the best format that fits, and what is said about it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from hwcalc import load_model, plan, recommend, sweep
+from hwcalc.errors import UsageError
+from hwcalc.planner.result import Plan, Verdict
+from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
+from tests.hwcalc.command import Capture, run
+
+QWEN = "Qwen/Qwen3-8B"
+CARDS = ("rtx-3050-6gb", "rtx-4060", "rtx-3060-12gb", "rtx-4060-ti-16gb", "rtx-4090")
+
+
+def chosen(model: str, gpu: str, seq: int | str, **options: str) -> Plan:
+    """The plan in the format that was chosen."""
+    return plan(model, gpu=gpu, seq=seq, weights="auto", **options)
+
+
+@pytest.mark.parametrize("gpu", CARDS)
+def test_the_largest_that_surely_fits(gpu: str) -> None:
+    """By every plan of a format that is named: the chosen one fits, and none that takes more surely does."""
+    auto = chosen(QWEN, gpu, "16k")
+    named = {name: plan(QWEN, gpu=gpu, seq="16k", weights=name) for name in PUBLISHED_MIXES}
+    sizes = {name: one.memory.weights.bytes or 0 for name, one in named.items()}
+    sure = [name for name, one in named.items() if one.fit is not None and one.fit.verdict is Verdict.FITS]
+
+    assert auto.request.weights == max(sure or [min(sizes, key=lambda name: sizes[name])], key=lambda name: sizes[name])
+    assert auto.memory == named[auto.request.weights].memory
+
+
+def test_more_context_never_takes_a_larger_format() -> None:
+    """Nor does a smaller card."""
+    for gpu in CARDS:
+        sizes = [chosen(QWEN, gpu, seq).memory.weights.bytes or 0 for seq in ("1k", "4k", "16k", "40960")]
+        assert all(longer <= shorter for shorter, longer in pairwise(sizes))
+    by_card = [chosen(QWEN, gpu, "16k").memory.weights.bytes or 0 for gpu in CARDS]
+    assert all(smaller <= larger for smaller, larger in pairwise(by_card))
+
+
+def test_it_says_what_it_took() -> None:
+    """The format and what the next larger one lacks; changes that are offered keep the format."""
+    auto = chosen("Qwen/Qwen3-32B", "m4-24gb", "16k")
+    note = next(note.message for note in auto.notes if note.code == "auto-weights")
+    assert auto.fit is not None
+
+    assert "iq3_xxs" in note
+    assert "GiB too much" in note
+    assert auto.fit.suggestions
+    assert all("--weights auto" not in one.command for one in auto.fit.suggestions)
+
+    fits = chosen(QWEN, "rtx-3060-12gb", "16k")
+    note = next(note.message for note in fits.notes if note.code == "auto-weights")
+    assert "q6_k" in note
+    assert "q8_0 lacks" in note
+
+
+def test_formats_that_vllm_reads() -> None:
+    """As published, then eight bits, then four."""
+    assert chosen(QWEN, "l4", "4k", engine="vllm").request.weights is None
+    assert chosen(QWEN, "rtx-4060-ti", "16k", engine="vllm").request.weights == "fp8"
+    assert chosen(QWEN, "rtx-4060", "2k", engine="vllm").request.weights == "awq"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "none is named"),
+        ({"kv_memory": "4GiB"}, "--kv-memory"),
+        ({"kv_memory": "4GiB", "gpu": "l4"}, "--kv-memory"),
+    ],
+)
+def test_it_needs_a_gpu(options: dict[str, str], says: str) -> None:
+    """The error says what to type."""
+    with pytest.raises(UsageError, match=says) as caught:
+        plan(QWEN, weights="auto", seq=1024, **options)  # type: ignore[arg-type]
+
+    assert "--weights q4_k_m" in caught.value.hint
+
+
+def test_commands_that_plan_many_gpus_refuse_it(capsys: Capture) -> None:
+    """A recommendation and a sweep need one format."""
+    with pytest.raises(UsageError, match="more than one GPU"):
+        recommend(load_model(QWEN), weights="auto", seq=1024)
+    with pytest.raises(UsageError, match="more than one GPU"):
+        sweep(QWEN, weights="auto", seq=1024)
+
+    status, _, error = run(capsys, "recommend", QWEN, "--weights", "auto")
+    assert status == 2
+    assert "--weights q4_k_m" in error
