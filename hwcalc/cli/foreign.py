@@ -77,7 +77,7 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same("--gpu", "--device", "--devices", "--card", "--accelerator", "--hardware", "--chip", "--vram"),
     **_same("--gpus", "--num-gpus", "--n-gpus", "--ngpu", "--gpu-count", "--gpus-per-node", "--nnodes"),
     **_same("--instance", "--machine", "--vm", "--instance-type"),
-    **_same("--tp", "--tp-size", "--tensor-parallel", "--num-shard", "--world-size", "--tensor-split", "-ts"),
+    **_same("--tp", "--tp-size", "--tensor-parallel", "--num-shard", "--world-size"),
     **_same("--pp", "--pp-size", "--pipeline-parallel"),
     **_same("--dp", "--dp-size", "--data-parallel", "--replicas"),
     **_same("--dcp", "--dcp-size", "--context-parallel-size", "--cp", "--cp-size"),
@@ -91,9 +91,18 @@ FOREIGN: Final[Mapping[str, str]] = {
     **_same(
         "--lora rank=R,count=N", "--enable-lora", "--max-loras", "--max-lora-rank", "--lora-modules", "--lora-paths", "--adapter"
     ),
-    **_same("--engine-option max_num_batched_tokens=N", "--chunked-prefill-size", "--max-num-tokens", "--ubatch-size", "-ub"),
+    **_same("--engine-option max_num_batched_tokens=N", "--chunked-prefill-size", "--max-num-tokens"),
     **_same("--engine-option block_size=N", "--page-size", "--kv-block-size", "--tokens-per-block", "--cache-block-seq-len"),
-    **_same("--engine-option cpu_offload_gb=N", "--cpu-offload", "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu"),
+    **_same("--engine-option cpu_offload_gb=N", "--cpu-offload"),
+    **_same("--engine llamacpp -ngl N", "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu", "--n-gpu"),
+    **_same("--engine llamacpp -ub N", "--ubatch-size", "-ub", "--num-batch", "--n-ubatch"),
+    **_same("--engine llamacpp -fa on", "-fa", "--flash-attn", "--flash-attention"),
+    **_same("--engine llamacpp -ncmoe N", "-ncmoe", "--n-cpu-moe"),
+    **_same("--engine llamacpp -cmoe", "-cmoe", "--cpu-moe"),
+    **_same("--engine llamacpp -ts N,N", "-ts", "--tensor-split"),
+    **_same("--engine llamacpp -ot PATTERN=CPU", "-ot", "--override-tensor"),
+    **_same("--engine llamacpp --swa-full", "--swa-full"),
+    **_same("--engine llamacpp -kvu", "-kvu", "--kv-unified"),
     **_same("--engine-option", "--option", "--options", "--set", "--extra-args"),
     **_same("--token", "--hf-token", "--api-key", "-hft"),
     **_same("--endpoint", "--hf-endpoint", "--hub", "--mirror"),
@@ -206,7 +215,10 @@ _NOTES: Final = {
     ),
     **_same(
         "Weights in host memory are planned for vLLM, in GB:",
-        "-ngl", "--gpu-layers", "--n-gpu-layers", "--num-gpu", "--cpu-offload",
+        "--cpu-offload",
+    ),
+    **dict.fromkeys(
+        (flag for flag, answer in FOREIGN.items() if answer.startswith("--engine llamacpp")), "It is an option of llama.cpp:"
     ),
     "--nnodes": "kvplan takes the GPUs of all machines together:",
 }  # fmt: skip

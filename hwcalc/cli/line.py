@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.cli.foreign import NO_EFFECT, Alias, aliases, meant
 from hwcalc.cli.options import COMMANDS, DEFAULT, PLANNING, Option, command_meant, refuse_command
 from hwcalc.errors import UsageError
 from hwcalc.text import brief, shown
 
+if TYPE_CHECKING:
+    from hwcalc.cli.llamacpp import LlamacppWords
+
 __all__ = ["translated", "with_command"]
 
+_NAMES_LLAMACPP: Final = re.compile(r"llama[._-]?(?:cpp|server|cli)|ollama|gguf|(?:^| )(?:-hf|-hfr|--hf-repo)[ =]", re.IGNORECASE)
 _HELP: Final = frozenset({"--help", "-h"})
 _OF_ROOT: Final = frozenset({"--version", "-V", "--install-completion", "--show-completion", *_HELP})
 _NUMBER: Final = re.compile(r"(\d{1,19}(?:\.\d{1,9})?)([kKmMgGtT])", re.ASCII)
@@ -43,6 +47,8 @@ def with_command(words: Sequence[str]) -> list[str]:
     takes_value = {flag for option in PLANNING if option.kind != "flag" for flag in option.flags}
     takes_value |= {flag for flag, alias in aliases(PLANNING).items() if not alias.value}
     takes_value |= {flag for flag, values in NO_EFFECT.items() if values}
+    reader = _llamacpp_words(words)
+    takes_value |= set() if reader is None else reader.with_value()
     skip = False
     for index, word in enumerate(words):
         if skip:
@@ -56,6 +62,15 @@ def with_command(words: Sequence[str]) -> list[str]:
         else:
             break
     return [DEFAULT, *words]
+
+
+def _llamacpp_words(words: Sequence[str]) -> LlamacppWords | None:
+    """A reader of llama-server's flags, if the line is about llama.cpp. Few lines are, and only those import what reads it."""
+    if not _NAMES_LLAMACPP.search(" ".join(words)):
+        return None
+    from hwcalc.cli.llamacpp import LlamacppWords, runs_llamacpp
+
+    return LlamacppWords() if runs_llamacpp(words) else None
 
 
 def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -90,6 +105,7 @@ class _Line:
         self.dropped: list[str] = []
         """Flags of servers that change no bytes."""
         self.takes_flags = any(option.name == "engine_options" for option in self.options)
+        self.llamacpp = _llamacpp_words(self.words) if self.takes_flags else None
         before = self.words[: self.words.index("--")] if "--" in self.words else self.words
         self.asks_help = bool(_HELP & set(before))
 
@@ -110,7 +126,9 @@ class _Line:
             flag, equals, value = word.partition("=")
             spelled = flag.replace("_", "-")
             alias = self.aliases.get(spelled) if flag not in self.own else None
-            if self.takes_flags and flag not in self.own and spelled in NO_EFFECT:
+            if self.llamacpp is not None and flag not in self.own and self.llamacpp.takes(flag):
+                self.llamacpp.read(flag, value if equals else None, self.words)
+            elif self.takes_flags and flag not in self.own and spelled in NO_EFFECT:
                 self.drop(spelled, has_value=bool(equals))
             elif alias is None:
                 out += self.own_words(word, flag, value if equals else None)
@@ -118,12 +136,26 @@ class _Line:
                 experts = self.switch(flag, equals, alias)
             else:
                 out += self.foreign_words(flag, value if equals else None, alias)
+        if self.llamacpp is not None:
+            out = [*self.llamacpp_words(self.llamacpp), *out]
         if self.dropped:
             names = ", ".join(dict.fromkeys(self.dropped))
             self.remarks.append(f"Left out, because no byte that is planned depends on it: {names}.")
         if not self.asks_help:
             self.check_words()
         return [*self.expert_words(experts), *out]
+
+    def llamacpp_words(self, read: LlamacppWords) -> list[str]:
+        """The flags of llama-server in kvplan's words, with the model that they name."""
+        self.dropped += read.dropped
+        self.remarks += read.remarks()
+        model = read.named()
+        if model and self.free:
+            raise UsageError(
+                f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model.", hint="Leave one of them out."
+            )
+        self.free += [model] if model else []
+        return [*([model] if model else []), *read.words(self.values)]
 
     def drop(self, flag: str, *, has_value: bool) -> None:
         """Leave a flag out, with its values. Of several values, all up to the next flag, where the model stands before them."""
@@ -262,6 +294,11 @@ class _Line:
         """
         if self.knob and self.command != "reconcile" and "vllm" not in self.values.get("engine", "").lower():
             raise UsageError(f"{self.knob} is an option of vLLM.", hint="Add: --engine vllm")
+        if self.free[:1] and self.free[0].rpartition("/")[2] in ("llama-server", "llama-cli"):
+            raise UsageError(
+                f"kvplan plans what {self.free[0]} would start.",
+                hint="Write: kvplan MODEL --engine llamacpp, and llama.cpp's flags behind it",
+            )
         if self.free[:2] == ["vllm", "serve"]:
             raise UsageError(
                 "kvplan plans what vllm serve would start.", hint="Write: kvplan MODEL --engine vllm, and vLLM's flags behind it"

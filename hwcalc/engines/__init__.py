@@ -11,21 +11,45 @@ from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
 from hwcalc.text import brief, shown
 
-__all__ = ["ENGINES", "find_engine"]
+__all__ = ["ENGINES", "find_engine", "spelled"]
 
 ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
+    "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
+    "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
 
-_OF_GGUF: Final = frozenset(
-    {"llamacpp", "llama", "llamacpppython", "llamaserver", "ollama", "lmstudio", "koboldcpp", "ggml", "gguf"}
+_SPELLINGS: Final = {
+    **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
+}
+"""Other spellings, by their letters: ``llama.cpp``, ``llama-cpp``, ``llama-server``."""
+_RUNS_LLAMACPP: Final = frozenset(
+    {
+        *("llama", "ggml", "gguf", "lmstudio", "lms", "koboldcpp", "kobold", "gptall", "jan", "llamafile", "localai", "lemonade"),
+        *("oobabooga", "textgenerationwebui", "ikllamacpp", "ikllama", "msty", "ramalama", "llamaswap", "nodellamacpp"),
+    }
 )
-"""Programs that run GGUF files, by the letters of their names."""
-_GGUF: Final = "There is no engine of that name yet. Its formats have the bytes that they have everywhere: --weights q4_k_m with the reference engine."
+"""Programs that run llama.cpp, by the letters of their names."""
+_GGUF: Final = (
+    "It runs GGUF files with llama.cpp: --engine llamacpp, with the program's own settings by --seq, --batch and --engine-option."
+)
+
+
+def spelled(name: str) -> str:
+    """The name of an engine that a spelling stands for; the spelling itself if it is none.
+
+    >>> spelled("llama.cpp"), spelled("vllm")
+    ('llamacpp', 'vllm')
+    """
+    return name if name in ENGINES else _SPELLINGS.get(_letters(name), name)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
 
 
 @lru_cache(maxsize=16)
@@ -37,13 +61,14 @@ def _load(name: str) -> Engine:
 
 def find_engine(spelling: str) -> tuple[Engine, str | None]:
     """The engine that ``transformers`` or ``transformers@5.14`` names, and the requested version."""
-    name, at, version = spelling.strip().lower().partition("@")
+    given, at, version = spelling.strip().lower().partition("@")
+    name = spelled(given)
     if name not in ENGINES:
         known = f"Known: {', '.join(ENGINES)}. See: kvplan engines"
         raise UnknownNameError(
-            f"--engine {shown(name, 40)} is not known.",
+            f"--engine {shown(given, 40)} is not known.",
             option="engine",
-            hint=f"{_GGUF} {known}" if re.sub(r"[^a-z]", "", name) in _OF_GGUF else known,
+            hint=f"{_GGUF} {known}" if _letters(given) in _RUNS_LLAMACPP else known,
         )
     if at and not version:
         raise UnknownNameError(

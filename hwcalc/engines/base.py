@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption
@@ -28,7 +29,7 @@ from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.command import CommandInput
+    from hwcalc.engines.command import CommandInput, EmittedFile
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
@@ -40,7 +41,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(ABC):
+class Engine(Places, ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
@@ -98,6 +99,10 @@ class Engine(ABC):
                 raise UsageError(f"engine option {shown(name, 40)} is not known to {self.name}.", hint=f"Known: {known}.")
             parsed[name] = option.check(name, value)
         return parsed
+
+    def started_by(self, options: Mapping[str, str]) -> Engine:
+        """The engine whose rules hold with these options; almost always this one."""
+        return self
 
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
@@ -208,10 +213,6 @@ class Engine(ABC):
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
 
-    def whole(self, request: Request) -> Request:
-        """The same request with all weights on the GPU, for an engine that would else leave some of them in the memory of the host."""
-        return request
-
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
         return False
@@ -219,6 +220,10 @@ class Engine(ABC):
     def command(self, planned: CommandInput) -> list[str]:
         """The words of the engine's command line for a plan. Raises an error unless :attr:`has_command`."""
         raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
+
+    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        """The file that starts a plan, for an engine that has one in place of a command line."""
+        return None
 
     def flag(self, name: str, value: object) -> str:
         """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""

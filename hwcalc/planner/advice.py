@@ -216,7 +216,7 @@ class _Adviser:
         if "gpu" not in change.settings or change.settings.keys() & set(PARALLEL):
             return {}
         given = Parallel(**{name: settings.get(name) or 1 for name in PARALLEL})
-        return vars(sizes_for(self.opened.model, settings["gpu"], settings.get("gpus"), given))
+        return vars(sizes_for(self.opened.engine, self.opened.model, settings["gpu"], settings.get("gpus"), given))
 
     def _numbers(self, change: Change, opened: Opened) -> None:
         """Fewer sequences, and shorter ones, beside a change."""

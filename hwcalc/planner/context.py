@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines import find_engine
-from hwcalc.engines.base import Opened
+from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request
 from hwcalc.errors import UsageError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
+_USUAL_SEQ: Final = 16_384
+"""The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
 
 
 def parallel_sizes(
@@ -51,10 +53,16 @@ def parallel_sizes(
     )
 
 
-def sizes_for(model: ModelSpec, gpu: Gpu | None, gpus: int | None, sizes: Parallel, *, instance: bool = False) -> Parallel:
+def sizes_for(
+    engine: Engine, model: ModelSpec, gpu: Gpu | None, gpus: int | None, sizes: Parallel, *, instance: bool = False
+) -> Parallel:
     """The parallel sizes of so many GPUs of this kind, or of an instance that has them, from those that the user gave."""
+    if engine.splits_layers:
+        _check_stages(engine, sizes)
 
     def choose(number: int, given: Parallel) -> Parallel:
+        if engine.splits_layers:
+            return replace(given, pp=number)
         if not 1 <= number <= MOST_RANKS or gpu is None:
             return replace(given, tp=number)
         return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
@@ -62,12 +70,27 @@ def sizes_for(model: ModelSpec, gpu: Gpu | None, gpus: int | None, sizes: Parall
     return parallel_sizes(gpus, sizes, default=instance, choose=choose)
 
 
-def _parallel(model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
+def _check_stages(engine: Engine, sizes: Parallel) -> None:
+    """Check that nothing but layers is divided. Raises :class:`~hwcalc.errors.UsageError`."""
+    for name, size in vars(sizes).items():
+        if size > 1 and name != "pp":
+            raise UsageError(
+                f"--{name} {size:,}: {engine.label} gives each GPU a run of layers, and divides nothing else.",
+                hint=f"Give the number of GPUs: --gpus {sizes.tp * sizes.pp * sizes.dp:,}",
+            )
+
+
+def _parallel(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
     """The parallel sizes, with a note that says them if they follow from the number of GPUs alone."""
     sizes = Parallel(tp=asked.tp, pp=asked.pp, dp=asked.dp, dcp=asked.dcp, ep=asked.ep)
-    parallel = sizes_for(model, gpu, gpus, sizes, instance=asked.instance is not None)
+    parallel = sizes_for(engine, model, gpu, gpus, sizes, instance=asked.instance is not None)
     if parallel == sizes or gpu is None:
         return Noted(parallel)
+    if engine.splits_layers:
+        message = (
+            f"Each of the {parallel.gpus:,} GPUs holds a run of layers (pp {parallel.pp:,}), as {engine.label} splits a model."
+        )
+        return Noted(parallel, (Note(code="layout", message=message),))
     layout = Layout(tp=parallel.tp, pp=parallel.pp, dp=parallel.dp, ep=parallel.ep).text
     message = f"{parallel.gpus:,} GPUs are planned as {layout}. Another layout: --tp, --pp, --dp, --ep."
     return Noted(parallel, (Note(code="layout", message=message),))
@@ -110,15 +133,15 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     """
     asked = Asked(**options)
     engine, version = find_engine(asked.engine)
+    starter = engine.started_by(asked.engine_options)
+    engine, version = (engine, version) if starter is engine else (starter, None)
     _check_shares(asked)
     (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
-    parallel, layout_notes = _parallel(model, asked, gpu, gpus)
+    parallel, layout_notes = _parallel(engine, model, asked, gpu, gpus)
     notes += layout_notes
     _check_divides(model, parallel)
-    seq = asked.seq
-    if seq is None:
-        seq, seq_notes = _default_seq(model)
-        notes += seq_notes
+    seq, seq_notes = (asked.seq, ()) if asked.seq is not None else _default_seq(model)
+    notes += seq_notes
     if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
         raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
     resolved = engine.version(version)
@@ -131,15 +154,22 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         engine_version=resolved or None,
         parallel=parallel,
         hardware=Hardware(gpu=gpu, memory_utilization=asked.memory_utilization, kv_memory=asked.kv_memory, margin=asked.margin),
-        weights=asked.weights,
+        weights=asked.weights or model.weights_format,
         lora=asked.lora,
         draft=asked.draft,
         option_draft=option_draft,
         options=dict(asked.engine_options),
     )
+    shortens = asked.seq is None and engine.names_length(gpu)
     if is_auto(asked.weights):
-        request, chosen = best_weights(engine, model, replace(request, weights=None))
-        notes += chosen
+        roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
+        request, chosen = best_weights(engine, model, roomy)
+        request, notes = replace(request, seq=seq), notes + chosen
+    if shortens:
+        fitting = engine.fitting_length(engine.open(model, request))
+        if fitting.value is not None:
+            request = replace(request, seq=fitting.value)
+            notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
 
 

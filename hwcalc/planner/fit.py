@@ -37,14 +37,18 @@ def _fit(
     usable = size if budget is None else budget.requested_bytes
     low, high = (size, size) if budget is None else (budget.low, budget.high)
     fits = solve.holds_in(opened, size, pool)
-    ends = () if budget is None else (budget.low, budget.high)
-    verdict = Verdict.of(fits, *(solve.holds_in(opened, end) for end in ends))
+    ends = {} if budget is None else {"low": budget.low, "high": budget.high}
+    verdict = Verdict.of(fits, *(solve.holds_in(opened, left, end=end) for end, left in ends.items()))
     most, longest = solve.most(opened, size, pool), solve.longest(opened, size)
     sure_most, sure_longest = most, longest
     if low != size:
         sure_most = solve.most(opened, low, end="low", at_most=most.value)
         sure_longest = solve.longest(opened, low, "low", longest.value)
-    fewest, sure_fewest = _fewest(opened, verdict)
+    placement = None if budget is None else opened.engine.placement(opened)
+    # What fits in part can still fit as a whole: more GPUs and advice are for that.
+    entire = opened if budget is None else opened.engine.entire(opened)
+    wanted = verdict if entire is opened else _verdict_of(entire)
+    fewest, sure_fewest = _fewest(entire, wanted)
     return FitInfo(
         gpu=None if request.hardware.gpu is None else request.hardware.gpu.id,
         gpus=request.gpus,
@@ -66,10 +70,19 @@ def _fit(
         limiting_seq=sure_longest.limiting,
         expected_limiting=most.limiting,
         expected_limiting_seq=longest.limiting,
+        gpu_layers=None if placement is None else placement.gpu_layers,
+        all_layers=None if placement is None else placement.all_layers,
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
-        suggestions=() if line is None else _suggestions(opened, pool, line, fewest, fits=fits, sure=verdict is Verdict.FITS),
+        suggestions=()
+        if line is None
+        else _suggestions(entire, pool, line, fewest, fits=wanted.fits, sure=wanted is Verdict.FITS),
         budget=None if budget is None else _budget_info(opened, budget),
     )
+
+
+def _verdict_of(opened: Opened) -> Verdict:
+    """Whether another request fits, and how sure that is."""
+    return Verdict.of(*(solve.holds(opened, end) for end in ("expected", "low", "high")))
 
 
 def _fewest(opened: Opened, verdict: Verdict) -> tuple[Layout | None, Layout | None]:
@@ -107,6 +120,9 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
         return ""
     if most.limiting not in _MEMORY:
         return f"{most.limiting} lets {most.value:,} sequences run at once, not {opened.batch:,}"
+    lacking = opened.engine.lacking(opened, "expected")
+    if lacking is not None and short <= 0:
+        return f"what is not on the GPUs needs more {lacking} than there is"
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 

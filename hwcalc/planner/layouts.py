@@ -67,7 +67,7 @@ def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: b
     latent attention too; what lies between these two is last. Equal layouts go by more tensor parallelism.
 
     Stages inside a node are for what tensor parallelism cannot cut evenly: 14 heads on 4 GPUs are tp 2 x pp 2. With ``any_layout``
-    there is every tp x pp x dp instead, such as pp 7.
+    there is every tp x pp x dp instead, such as pp 7. An engine that splits layers has one layout: a stage on each GPU.
 
     >>> from hwcalc import load_model
     >>> from hwcalc.planner.context import open_request
@@ -77,6 +77,8 @@ def layouts(opened: Opened, gpus: int, node: int | None = None, *, any_layout: b
     >>> [layout.text for layout in layouts(opened, 16)]
     ['tp 8, dp 2', 'tp 8, pp 2', 'tp 4, dp 4', 'tp 2, dp 8', 'dp 16']
     """
+    if opened.engine.splits_layers:
+        return (Layout(pp=gpus),) if gpus <= max(1, len(opened.model.stack)) else ()
     node = node_of(opened.request.hardware.gpu) if node is None else node
     deals = opened.engine.deals_experts(opened) and has_experts(opened.model)
     every = tuple(_every(opened, gpus, node) if any_layout else _sensible(opened, gpus, node, deals=deals))

@@ -18,6 +18,7 @@ from hwcalc.planner.result import (
     BudgetInfo,
     BudgetPartInfo,
     CacheShare,
+    DeviceInfo,
     MemoryInfo,
     OverheadInfo,
     PerGpu,
@@ -29,6 +30,7 @@ from hwcalc.planner.stored_weights import StoredWeights
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
+    from hwcalc.engines.devices import DeviceShare, Placement
     from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["plan_memory"]
@@ -48,9 +50,10 @@ def plan_memory(
     Raises :class:`~hwcalc.errors.UsageError` if ``--weights`` names no weight format.
     """
     request = opened.request
-    model, weight_format, weight_dtype = opened.model, format_name(request.weights), opened.engine.weight_dtype(opened)
-    key = ("weights", weight_format, weight_dtype)
-    weights = opened.told(model.once(key, lambda: _weights(model, weight_format, weight_dtype)))
+    weights = opened.told(_weights_of(opened))
+    placement = None if budget is None else opened.engine.placement(opened)
+    if placement is not None and budget is not None:
+        return _placed(placement, weights, CacheShare(bytes=cache_bytes, definition=definition), budget)
     activations, overhead = (
         (None, None) if budget is None else (_activations(budget, request.gpus), _overhead(budget, request.gpus))
     )
@@ -64,6 +67,81 @@ def plan_memory(
         overhead=overhead,
         total_bytes=total,
         per_gpu=_per_gpu(opened, weights, rank_bytes, budget),
+    )
+
+
+def _weights_of(opened: Opened) -> Noted[WeightsInfo]:
+    """The weights as the engine's own files hold them, or else as published or in the requested format."""
+    model, weight_format = opened.model, format_name(opened.request.weights)
+    found = opened.engine.model_weights(opened)
+    if found is not None:
+        return Noted(
+            WeightsInfo(
+                bytes=found.bytes,
+                low=found.bytes,
+                high=found.bytes,
+                definition=found.definition,
+                source=found.source,
+                format=weight_format or "as published",
+                parts=(),
+            )
+        )
+    weight_dtype = opened.engine.weight_dtype(opened)
+    key = ("weights", weight_format, weight_dtype)
+    return model.once(key, lambda: _weights(model, weight_format, weight_dtype))
+
+
+def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budget: BudgetInfo) -> MemoryInfo:
+    """The memory of each device, and the sums over them."""
+    devices = tuple(_device(share) for share in placement.devices)
+    fullest = devices[placement.fullest]
+    sums = {
+        section: [
+            sum(getattr(part, end) for share in placement.devices for part in share.parts if part.section is section)
+            for end in ("expected", "low", "high")
+        ]
+        for section in (Section.ACTIVATIONS, Section.OVERHEAD)
+    }
+    (used, used_low, used_high), (beside, beside_low, beside_high) = sums.values()
+    return MemoryInfo(
+        weights=weights,
+        cache=cache,
+        activations=Share(bytes=used, low=used_low, high=used_high, definition=Definition.ESTIMATE),
+        overhead=OverheadInfo(
+            bytes=beside,
+            low=beside_low,
+            high=beside_high,
+            definition=Definition.ESTIMATE,
+            parts=_of(budget, Section.OVERHEAD),
+        ),
+        total_bytes=sum(device.total for device in devices),
+        per_gpu=PerGpu(
+            weights=fullest.weights,
+            cache=fullest.cache,
+            activations=fullest.activations,
+            overhead=fullest.overhead,
+            total=fullest.total,
+        ),
+        devices=devices,
+    )
+
+
+def _device(share: DeviceShare) -> DeviceInfo:
+    activations, overhead = (
+        sum(part.expected for part in share.parts if part.section is section)
+        for section in (Section.ACTIVATIONS, Section.OVERHEAD)
+    )
+    return DeviceInfo(
+        device=share.device,
+        layers=share.layers,
+        output=share.output,
+        weights=share.weights_bytes,
+        cache=share.cache_bytes,
+        activations=activations,
+        overhead=overhead,
+        total=share.needed(),
+        total_low=share.needed("low"),
+        total_high=share.needed("high"),
     )
 
 
@@ -186,10 +264,10 @@ def _part(block: Block, scheme: Scheme | None, unquantized: WeightFormat) -> Wei
         stored[unquantized] = [block.elements, block.count * sum(unquantized.bytes(weight) for weight in block.weights)]
     else:
         for weight in block.weights:
-            for count, form in scheme.formats(block, weight, unquantized):
-                sums = stored.setdefault(form, [0, 0])
-                sums[0] += count * weight.elements
-                sums[1] += count * form.bytes(weight)
+            for portion in scheme.portions(block, weight, unquantized):
+                sums = stored.setdefault(portion.format, [0, 0])
+                sums[0] += portion.elements
+                sums[1] += portion.bytes
     formats = tuple(
         StoredWeights(
             format=form.name,

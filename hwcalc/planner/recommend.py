@@ -73,7 +73,7 @@ def recommend_model(
     wishes = wishes or Wishes()
     refuse_auto(options.get("weights"), "recommend")
     opened = open_request(model, **options)
-    search = _Search(opened, wishes)
+    search = _Search(opened.engine.entire(opened), wishes)
     matches = sorted(search.all(candidates), key=lambda match: match.rank)
     _check_known(model, search, len(candidates))
     sure = [match for match in matches if match.certain or not wishes.strict]
@@ -191,7 +191,7 @@ class _Search:
         if candidate.count is not None:
             return (candidate.count,) if candidate.count <= self.most else ()
         most = min(self.most, gpu.node) if gpu.whole_machine else self.most
-        return counts(most, gpu.node, any_layout=self.any_layout)
+        return counts(most, gpu.node, any_layout=self.any_layout or self.opened.engine.splits_layers)
 
     def _limited(self, candidate: Candidate) -> bool:
         """Whether the candidate could have more GPUs than are wished."""

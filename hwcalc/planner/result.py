@@ -26,6 +26,7 @@ __all__ = [
     "BudgetPartInfo",
     "CacheInfo",
     "CacheShare",
+    "DeviceInfo",
     "FitInfo",
     "LayerInfo",
     "Layout",
@@ -250,7 +251,8 @@ class FitInfo:
     the planned length surely fit at once: both hold at the high end of the estimates. ``expected_max_seq`` and ``expected_max_batch``
     are the same by the expected value. ``min_gpus`` is the fewest GPUs of this kind that would do, laid out as ``min_layout``, by the expected value; ``sure_min_layout`` does for certain. ``limiting`` names what binds: what
     stands in the way where it does not fit, else what keeps ``max_batch`` from being larger; ``limiting_seq`` is the same of ``max_seq``,
-    and ``expected_limiting`` and ``expected_limiting_seq`` of the expected values.
+    and ``expected_limiting`` and ``expected_limiting_seq`` of the expected values. ``gpu_layers`` of ``all_layers`` lie on the GPUs, for
+    engines that can leave some in the memory of the host; what else they need of it is in ``memory.devices``.
     """
 
     gpu: str | None
@@ -276,13 +278,35 @@ class FitInfo:
     budget: BudgetInfo | None
     expected_limiting: str | None = None
     expected_limiting_seq: str | None = None
+    gpu_layers: int | None = None
+    all_layers: int | None = None
+
+
+@frozen
+class DeviceInfo:
+    """What one device holds: ``gpu0``, ``gpu1``, and ``host`` for the memory of the host.
+
+    ``layers`` are the blocks whose cache, and most of whose weights, lie there. ``output`` says whether it has the output layer too.
+    """
+
+    device: str
+    layers: LayerNumbers
+    output: bool
+    weights: int
+    cache: int
+    activations: int
+    overhead: int
+    total: int
+    total_low: int
+    total_high: int
 
 
 @frozen
 class MemoryInfo:
     """The sum for one copy of the model; null where a part is unknown. Activations and overhead need hardware.
 
-    Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU.
+    Both are those of one GPU times the GPUs of a copy. ``per_gpu`` is the fullest GPU. For engines that place layers on devices, they
+    are the sums over ``devices``, of which one is the host, and ``total_bytes`` is the sum of all of these.
     """
 
     weights: WeightsInfo
@@ -291,6 +315,7 @@ class MemoryInfo:
     overhead: OverheadInfo | None
     total_bytes: int | None
     per_gpu: PerGpu
+    devices: tuple[DeviceInfo, ...] = ()
 
 
 @frozen

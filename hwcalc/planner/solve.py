@@ -67,13 +67,18 @@ def budget_bytes(opened: Opened, end: str = "expected") -> int | None:
 def holds(opened: Opened, end: str = "expected") -> bool:
     """Whether the planned sequences fit at this end of the budget, at every length up to the planned one."""
     size = budget_bytes(opened, end)
-    return size is not None and holds_in(opened, size)
+    return size is not None and holds_in(opened, size, end=end)
 
 
-def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None) -> bool:
-    """Whether the planned sequences fit into ``size`` bytes of cache. ``pool`` is the engine's pool of that size, if already known."""
+def holds_in(opened: Opened, size: int, pool: PoolInfo | None = None, *, end: str = "expected") -> bool:
+    """Whether the planned sequences fit into ``size`` bytes of cache, which is this ``end`` of the budget.
+
+    ``pool`` is the engine's pool of that size, if already known.
+    """
     limit = opened.engine.most_sequences(opened)
     if limit is not None and opened.batch > limit[0]:
+        return False
+    if opened.engine.lacking(opened, end) is not None:
         return False
     for period in opened.engine.periods(opened):
         # The longest shorter length with a full buffer: with groups of 4 and 32 tokens, that is 31 tokens.
@@ -174,7 +179,13 @@ def most(
 
 
 def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
-    """What limits the result: the cache, or the largest part of the memory beside it if all parts leave nothing for any cache."""
+    """What limits the result: the cache, or the largest part of the memory beside it if all parts leave nothing for any cache.
+
+    With layers in the memory of the host, it may be that memory.
+    """
+    (name,) = least
+    if opened.engine.splits_layers and (lacking := _lacking(opened, end, **{name: largest + 1})) is not None:
+        return lacking
     if largest or opened.request.hardware.kv_memory is not None:
         return "cache"
     try:
@@ -190,6 +201,15 @@ def _binding(opened: Opened, largest: int, end: str, **least: int) -> str:
         # The low end of the budget is what the high ends of its parts leave.
         sizes[part.section] += part.high if end == "low" else part.expected
     return max(sizes, key=sizes.__getitem__).value
+
+
+def _lacking(opened: Opened, end: str, **change: int) -> str | None:
+    """What the request lacks outside the fullest GPU with this change; ``None`` too if the engine refuses it."""
+    try:
+        changed = opened.changed(**change)
+        return changed.engine.lacking(changed, end)
+    except KvplanError:
+        return None
 
 
 def _length_guess(opened: Opened, end: str, bound: int) -> int:
@@ -260,7 +280,9 @@ def fewest_gpus(opened: Opened, most_gpus: int = MOST_GPUS) -> tuple[Layout | No
     ``None`` if ``most_gpus`` do not.
     """
     least, likely = _at_least(opened), None
-    for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu)):
+    # Cards are added one by one where none of them needs an equal share.
+    any_layout = opened.engine.splits_layers
+    for gpus in counts(most_gpus, node_of(opened.request.hardware.gpu), any_layout=any_layout):
         found = best_layout(opened, gpus) if gpus >= least else None
         if found is not None:
             likely = likely or found.layout

@@ -30,6 +30,11 @@ class Verdict(enum.StrEnum):
         return cls.FITS if fits else cls.NO
 
     @property
+    def fits(self) -> bool:
+        """Whether it fits by the expected value."""
+        return self in {Verdict.FITS, Verdict.PROBABLY}
+
+    @property
     def certain(self) -> bool:
         """Whether both ends of the estimate agree."""
         return self in {Verdict.FITS, Verdict.NO}

@@ -12,6 +12,7 @@ from hwcalc.model import ModelSpec
 
 if TYPE_CHECKING:
     from hwcalc.formulas.formats import WeightFormat
+    from hwcalc.quantization.scheme import Portion
 
 __all__ = ["Use", "WeightShare", "expected_share", "weight_shares"]
 
@@ -88,17 +89,27 @@ def weight_shares(model: ModelSpec, weights: str | None = None, dtype: str | Non
     unquantized = _unquantized(requested, dtype or model.dtype)
     totals: dict[tuple[str, Use, int, int], list[int]] = {}
     for block, weight, use in _used_weights(model, model.counted.blocks):
-        formats = ((block.count, unquantized),) if scheme is None else scheme.formats(block, weight, unquantized)
+        portions = (
+            scheme.portions(block, weight, unquantized)
+            if scheme is not None
+            else (_unquantized_portion(block, weight, unquantized),)
+        )
         copies, active = _copies(weight, use)
-        for count, form in formats:
-            if count:
-                sums = totals.setdefault((form.name, use, copies, active), [0, 0])
-                sums[0] += count * weight.elements
-                sums[1] += count * form.bytes(weight)
+        for portion in portions:
+            if portion.elements:
+                sums = totals.setdefault((portion.format.name, use, copies, active), [0, 0])
+                sums[0] += portion.elements
+                sums[1] += portion.bytes
     return tuple(
         WeightShare(format=name, use=use, copies=copies, active=active, parameters=parameters, bytes=size)
         for (name, use, copies, active), (parameters, size) in totals.items()
     )
+
+
+def _unquantized_portion(block: Block, weight: Weight, form: WeightFormat) -> Portion:
+    from hwcalc.quantization.scheme import Portion
+
+    return Portion(format=form, elements=block.count * weight.elements, bytes=block.count * form.bytes(weight))
 
 
 def _unquantized(requested: str | None, dtype: str | None) -> WeightFormat:

@@ -1,4 +1,4 @@
-"""The types in which a GGUF file keeps numbers: so many to a block, and the bytes of a block (ggml's ``ggml-common.h``)."""
+"""The types in which a GGUF file keeps numbers: so many to a block, and the bytes of a block (ggml's ``ggml-common.h``, 0c1e57098)."""
 
 from __future__ import annotations
 
@@ -8,47 +8,46 @@ from typing import Final
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["GGML", "GGML_TYPES", "GgmlType"]
+__all__ = ["BLOCKS", "GGML", "GGML_TYPES", "GgmlType"]
 
-
-def _type(name: str, bits: int, block: int, block_bytes: int) -> WeightFormat:
-    """``block`` numbers of ``bits``; the rest of the block's bytes is scales."""
-    return WeightFormat(name=name, bits=bits, group=block, scale_bytes=block_bytes - block * bits // 8)
-
-
-GGML: Final[Mapping[str, WeightFormat]] = {
-    "f32": FP32,
-    "f16": FP16,
-    "bf16": BF16,
-    **{
-        form.name: form
-        for form in (
-            _type("q4_0", 4, 32, 18),
-            _type("q4_1", 4, 32, 20),
-            _type("q5_0", 5, 32, 22),
-            _type("q5_1", 5, 32, 24),
-            _type("q8_0", 8, 32, 34),
-            _type("q2_k", 2, 256, 84),
-            _type("q3_k", 3, 256, 110),
-            _type("q4_k", 4, 256, 144),
-            _type("q5_k", 5, 256, 176),
-            _type("q6_k", 6, 256, 210),
-            _type("iq1_s", 1, 256, 50),
-            _type("iq1_m", 1, 256, 56),
-            _type("iq2_xxs", 2, 256, 66),
-            _type("iq2_xs", 2, 256, 74),
-            _type("iq2_s", 2, 256, 82),
-            _type("iq3_xxs", 3, 256, 98),
-            _type("iq3_s", 3, 256, 110),
-            _type("iq4_nl", 4, 32, 18),
-            _type("iq4_xs", 4, 256, 136),
-            _type("tq1_0", 1, 256, 54),
-            _type("tq2_0", 2, 256, 66),
-            _type("mxfp4", 4, 32, 17),
-        )
-    },
-}
-"""Name -> format. Bits are those of the numbers themselves; what else a block holds counts as its scale."""
+_TABLE: Final = (
+    (0, "f32", 32, 1, 4),
+    (1, "f16", 16, 1, 2),
+    (2, "q4_0", 4, 32, 18),
+    (3, "q4_1", 4, 32, 20),
+    (6, "q5_0", 5, 32, 22),
+    (7, "q5_1", 5, 32, 24),
+    (8, "q8_0", 8, 32, 34),
+    (9, "q8_1", 8, 32, 36),
+    (10, "q2_k", 2, 256, 84),
+    (11, "q3_k", 3, 256, 110),
+    (12, "q4_k", 4, 256, 144),
+    (13, "q5_k", 5, 256, 176),
+    (14, "q6_k", 6, 256, 210),
+    (15, "q8_k", 8, 256, 292),
+    (16, "iq2_xxs", 2, 256, 66),
+    (17, "iq2_xs", 2, 256, 74),
+    (18, "iq3_xxs", 3, 256, 98),
+    (19, "iq1_s", 1, 256, 50),
+    (20, "iq4_nl", 4, 32, 18),
+    (21, "iq3_s", 3, 256, 110),
+    (22, "iq2_s", 2, 256, 82),
+    (23, "iq4_xs", 4, 256, 136),
+    (24, "i8", 8, 1, 1),
+    (25, "i16", 16, 1, 2),
+    (26, "i32", 32, 1, 4),
+    (27, "i64", 64, 1, 8),
+    (28, "f64", 64, 1, 8),
+    (29, "iq1_m", 1, 256, 56),
+    (30, "bf16", 16, 1, 2),
+    (34, "tq1_0", 1, 256, 54),
+    (35, "tq2_0", 2, 256, 66),
+    (39, "mxfp4", 4, 32, 17),
+    (40, "nvfp4", 4, 64, 36),
+    (41, "q1_0", 1, 128, 18),
+    (42, "q2_0", 2, 64, 18),
+)
+"""(number in a file, name, bits of a number itself, numbers in a block, bytes of a block): ``enum ggml_type``."""
 
 
 @frozen
@@ -61,43 +60,22 @@ class GgmlType:
 
 
 GGML_TYPES: Final[Mapping[int, GgmlType]] = {
-    number: GgmlType(name=name, block=block, block_bytes=block_bytes)
-    for number, name, block, block_bytes in (
-        (0, "f32", 1, 4),
-        (1, "f16", 1, 2),
-        (2, "q4_0", 32, 18),
-        (3, "q4_1", 32, 20),
-        (6, "q5_0", 32, 22),
-        (7, "q5_1", 32, 24),
-        (8, "q8_0", 32, 34),
-        (9, "q8_1", 32, 36),
-        (10, "q2_k", 256, 84),
-        (11, "q3_k", 256, 110),
-        (12, "q4_k", 256, 144),
-        (13, "q5_k", 256, 176),
-        (14, "q6_k", 256, 210),
-        (15, "q8_k", 256, 292),
-        (16, "iq2_xxs", 256, 66),
-        (17, "iq2_xs", 256, 74),
-        (18, "iq3_xxs", 256, 98),
-        (19, "iq1_s", 256, 50),
-        (20, "iq4_nl", 32, 18),
-        (21, "iq3_s", 256, 110),
-        (22, "iq2_s", 256, 82),
-        (23, "iq4_xs", 256, 136),
-        (24, "i8", 1, 1),
-        (25, "i16", 1, 2),
-        (26, "i32", 1, 4),
-        (27, "i64", 1, 8),
-        (28, "f64", 1, 8),
-        (29, "iq1_m", 256, 56),
-        (30, "bf16", 1, 2),
-        (34, "tq1_0", 256, 54),
-        (35, "tq2_0", 256, 66),
-        (39, "mxfp4", 32, 17),
-        (40, "nvfp4", 64, 36),
-        (41, "q1_0", 128, 18),
-        (42, "q2_0", 64, 18),
-    )
+    number: GgmlType(name=name, block=block, block_bytes=size) for number, name, _, block, size in _TABLE
 }
-"""Number in a file -> type: ``enum ggml_type`` (ggml.h) and ``type_traits`` (ggml.c) of llama.cpp 0c1e57098. Numbers between were taken back."""
+"""Number in a file -> type."""
+
+BLOCKS: Final[Mapping[str, tuple[int, int]]] = {name: (block, size) for _, name, _, block, size in _TABLE}
+"""Name -> (numbers in a block, bytes of a block)."""
+
+GGML: Final[Mapping[str, WeightFormat]] = {
+    **{
+        name: WeightFormat(name=name, bits=bits)
+        if block == 1
+        else WeightFormat(name=name, bits=bits, group=block, scale_bytes=size - block * bits // 8)
+        for _, name, bits, block, size in _TABLE
+    },
+    "f32": FP32,
+    "f16": FP16,
+    "bf16": BF16,
+}
+"""Name -> format. Bits are those of the numbers themselves; what else a block holds counts as its scale."""

@@ -6,7 +6,7 @@ part of the config is not understood, the whole scheme is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -33,7 +33,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.quantization.names import MOST_COMPARED, MOST_NAMES, Names, read_names
 
-__all__ = ["FORMATS", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
+__all__ = ["FORMATS", "Portion", "Rule", "Scheme", "read_scheme", "uniform_scheme"]
 
 FORMATS: Final[Mapping[str, WeightFormat]] = {
     item.name: item for item in (FP8, FP8_BLOCK, FP8_CHANNEL, MXFP8, MXFP4, NVFP4, INT8, INT4, GPTQ, AWQ, BNB4, BNB4_DOUBLE, BNB8)
@@ -76,6 +76,15 @@ class Rule:
 
 
 @frozen
+class Portion:
+    """Parameters that are stored in one format, and their bytes."""
+
+    format: WeightFormat
+    elements: int
+    bytes: int
+
+
+@frozen
 class Scheme:
     """Rules in order. The first rule that takes a weight decides its format; all other weights stay unquantised."""
 
@@ -88,7 +97,12 @@ class Scheme:
 
     def bytes(self, block: Block, weight: Weight, unquantised: WeightFormat) -> int:
         """Bytes of one tensor in all layers of its block."""
-        return sum(count * form.bytes(weight) for count, form in self.formats(block, weight, unquantised))
+        return sum(portion.bytes for portion in self.portions(block, weight, unquantised))
+
+    def portions(self, block: Block, weight: Weight, unquantised: WeightFormat) -> Iterator[Portion]:
+        """The formats of a tensor in all layers of its block, each with its parameters and bytes."""
+        for count, form in self.formats(block, weight, unquantised):
+            yield Portion(format=form, elements=count * weight.elements, bytes=count * form.bytes(weight))
 
     def formats(self, block: Block, weight: Weight, unquantised: WeightFormat) -> list[tuple[int, WeightFormat]]:
         """The formats of a tensor, each with its number of layers. If the block has no layer numbers, they count from 0."""

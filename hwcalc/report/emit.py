@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
-from hwcalc.engines import ENGINES, find_engine
+from hwcalc.engines import ENGINES, find_engine, spelled
+from hwcalc.engines.base import Engine
 from hwcalc.engines.command import CommandInput
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
@@ -25,21 +27,33 @@ def emitters() -> tuple[str, ...]:
 
 
 def emitted(plan: Plan, engine: str) -> str:
-    """The full command, every word quoted for a shell. Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine."""
-    return _quoted((*plan.request.environment, *_words(plan, engine)))
+    """The full command, every word quoted for a shell, or the engine's file, with what to type as comments.
+
+    Raises :class:`~hwcalc.errors.UsageError` if the plan is for another engine.
+    """
+    planned = _planned(plan, engine)
+    file = planned.engine.command_file(planned.input)
+    if file is None:
+        return _quoted((*plan.request.environment, *planned.engine.command(planned.input)))
+    serving = [f"# For the server: {_quoted(file.environment)}"] if file.environment else []
+    return "\n".join((*serving, f"# {_quoted(file.command)}", file.text.rstrip("\n")))
 
 
 def emitted_document(plan: Plan, engine: str) -> EmittedDocument:
     """The same as a document: the command, and its words without the quotes of a shell."""
-    words = _words(plan, engine)
+    planned = _planned(plan, engine)
+    file = planned.engine.command_file(planned.input)
+    words = tuple(planned.engine.command(planned.input)) if file is None else file.command
+    environment = plan.request.environment if file is None else file.environment
     return EmittedDocument(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
         engine=plan.request.engine,
         engine_version=plan.request.engine_version,
-        command=_quoted((*plan.request.environment, *words)),
+        command=_quoted((*(environment if file is None else ()), *words)),
         arguments=words,
-        environment=plan.request.environment,
+        environment=environment,
+        file=None if file is None else file.text,
     )
 
 
@@ -47,12 +61,18 @@ def _quoted(words: Iterable[str]) -> str:
     return " ".join(map(shell_word, words))
 
 
-def _words(plan: Plan, engine: str) -> tuple[str, ...]:
-    if engine not in emitters():
+class _Planned(NamedTuple):
+    engine: Engine
+    input: CommandInput
+
+
+def _planned(plan: Plan, engine: str) -> _Planned:
+    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
+    if found is None:
         raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
-    if plan.request.engine != engine:
-        raise UsageError(f"the plan is of engine {plan.request.engine}, not {engine}.", hint=f"Add: --engine {engine}")
-    return tuple(find_engine(engine)[0].command(_command_input(plan)))
+    if plan.request.engine != found.name:
+        raise UsageError(f"the plan is of engine {plan.request.engine}, not {found.name}.", hint=f"Add: --engine {found.name}")
+    return _Planned(found, _command_input(plan))
 
 
 def _named(model: ModelInfo) -> tuple[str, str | None]:
@@ -75,6 +95,7 @@ def _command_input(plan: Plan) -> CommandInput:
         model=model,
         revision=revision,
         seq=request.seq,
+        batch=request.batch,
         kv_dtype=request.kv_dtype,
         kv_dtype_named=all(note.code != "default-dtype" for note in plan.notes),
         parallel=Parallel(tp=request.tp, pp=request.pp, dp=request.dp, dcp=request.dcp, ep=request.ep),

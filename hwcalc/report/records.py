@@ -34,7 +34,8 @@ class ErrorInfo:
 class EmittedDocument:
     """What ``kvplan MODEL --emit E --json`` prints: the command as a shell takes it, and its words.
 
-    ``environment`` are the variables that stand before them.
+    ``environment`` are the variables that stand before them, or that the server needs; ``file`` is the text of the file that the command
+    reads, such as a Modelfile.
     """
 
     schema_version: str
@@ -44,6 +45,7 @@ class EmittedDocument:
     command: str
     arguments: tuple[str, ...]
     environment: tuple[str, ...] = ()
+    file: str | None = None
 
 
 @frozen

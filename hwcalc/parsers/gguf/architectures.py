@@ -170,7 +170,7 @@ _ORDINARY: Final = (
     "gemma", "glm4", "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "graniteswitch", "grovemoe", "hrm_text",
     "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais", "jais2", "maincoder", "minicpm", "minimax-m2",
     "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
-    "phimoe", "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts", "qwen3vl",
+    "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts", "qwen3vl",
     "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
 )  # fmt: skip
 """Architectures whose every block has keys and values for every token."""
@@ -180,7 +180,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         **{name: Architecture() for name in _ORDINARY},
         # A window in these files is one of the model, but llama.cpp keeps all tokens.
         "llama": Architecture(rotates_whole_heads=True, ignores_window=True),
-        "phi3": Architecture(ignores_window=True),
+        **dict.fromkeys(("phi3", "phimoe"), Architecture(ignores_window=True)),
         **dict.fromkeys(("deci", "falcon", "llama-embed"), _WHOLE),
         "grok": Architecture(keeps_flash_attention_off=True),
         # Windows, with the period of the architecture.

@@ -46,7 +46,7 @@ CSA_RATIO: Final = 4
 class NoHeads(LayerKind):
     """A layer that llama.cpp counts among those with a cache although it has no key/value heads."""
 
-    name: ClassVar[str] = "no_heads"
+    name: ClassVar[str] = NoCache.name
     title: ClassVar[str] = "attention without key/value heads"
     keeps: ClassVar[str] = "Nothing; without flash attention, values as wide as those of the widest layer."
     source: ClassVar[str] = "llama.cpp, src/llama-kv-cache.cpp"

@@ -48,7 +48,7 @@ def test_every_format(name: str) -> None:
     """No format takes more than fp32, none less than its bits a number, and the parameters stay what they are."""
     result = plan(CONFIG, seq=10, weights=name)
     size, low, high = result.memory.weights.bytes, result.memory.weights.low, result.memory.weights.high
-    bits = int(name.lstrip("itq")[0]) if name in MIXES else 4
+    bits = int(name.lstrip("itqmxfp")[0]) if name in MIXES else 4
 
     assert size is not None
     assert low is not None

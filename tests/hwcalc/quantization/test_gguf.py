@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import load_model, plan
-from hwcalc.errors import UnknownNameError
+from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.formats import BF16
 from hwcalc.model import ModelSpec
 from hwcalc.profiles.dtypes import find_dtype
@@ -131,7 +131,7 @@ def test_rows_that_a_block_does_not_divide() -> None:
     scheme = mix("q4_k_m", odd)
     assert odd.counted is not None
     named = {
-        weight.path: [form.name for _, form in scheme.formats(block, weight, BF16)]
+        weight.path: [portion.format.name for portion in scheme.portions(block, weight, BF16)]
         for block in odd.counted.blocks
         for weight in block.weights
     }
@@ -198,11 +198,15 @@ def test_any_model_in_any_format(model: str, name: str) -> None:
     """Experts, latents, fused projections and encoders: less than 16 bits, more than the numbers themselves."""
     whole = plan(model, seq=1, weights="bf16").memory.weights
     assert whole.bytes is not None
+    if name == "q1_0" and model in ("tiiuae/falcon-7b", "openai/gpt-oss-20b"):
+        with pytest.raises(UnsupportedError, match="no whole blocks of 128"):
+            plan(model, seq=1, weights=name)
+        return
     weights = plan(model, seq=1, weights=name).memory.weights
     assert weights.bytes is not None
     assert weights.low is not None
     assert weights.high is not None
-    assert whole.bytes // 11 < weights.low <= weights.bytes <= weights.high
+    assert whole.bytes // 15 < weights.low <= weights.bytes <= weights.high
     assert weights.bytes < 0.8 * whole.bytes
 
 

@@ -1,0 +1,105 @@
+"""Where the layers lie, for engines that put some on a GPU and others in the memory of the host.
+
+An engine that divides each layer over all GPUs, or that has a run of layers on each stage by the general rule, places nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from hwcalc.engines.noted import Noted
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import field, frozen
+from hwcalc.model import Definition
+
+if TYPE_CHECKING:
+    from hwcalc.engines.base import Opened
+    from hwcalc.engines.budget import BudgetPart
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["HOST", "DeviceShare", "ModelWeights", "Placement", "Places"]
+
+HOST: Final = "host"
+"""The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
+
+
+@frozen
+class DeviceShare:
+    """What one device holds. ``parts`` are what it needs beside weights and cache: buffers of a pass, the process itself."""
+
+    device: str
+    layers: LayerNumbers
+    output: bool
+    """Whether the output layer lies here, which makes the logits."""
+    weights_bytes: int
+    cache_bytes: int
+    parts: tuple[BudgetPart, ...] = ()
+
+    def needed(self, end: str = "expected") -> int:
+        """Bytes of it all, with the parts at this end of their range: low, expected or high."""
+        return self.weights_bytes + self.cache_bytes + sum(getattr(part, end) for part in self.parts)
+
+
+@frozen
+class Placement:
+    """The share of each device: the GPUs in order, and the host last. ``fullest`` is the GPU that has the least left.
+
+    ``gpu_layers`` of ``all_layers`` lie on the GPUs, as the engine counts them: 25 of 33 are 24 of 32 blocks and the output.
+    ``experts_on_host`` are the layers on a GPU whose experts lie in the memory of the host.
+    """
+
+    devices: tuple[DeviceShare, ...]
+    fullest: int
+    gpu_layers: int
+    all_layers: int
+    experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+
+    @property
+    def gpus(self) -> tuple[DeviceShare, ...]:
+        """The shares of the GPUs."""
+        return tuple(one for one in self.devices if one.device != HOST)
+
+    @property
+    def host(self) -> DeviceShare:
+        """The share of the host."""
+        return self.devices[-1]
+
+
+@frozen
+class ModelWeights:
+    """The tensors of a model as the engine reads them from its files, each counted once."""
+
+    bytes: int
+    definition: Definition
+    source: str
+
+
+class Places:
+    """What the planner asks an engine about places. The defaults are those of an engine that holds everything on its GPUs."""
+
+    splits_layers: ClassVar[bool] = False
+    """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
+
+    def placement(self, opened: Opened) -> Placement | None:
+        """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""
+        return None
+
+    def model_weights(self, opened: Opened) -> ModelWeights | None:
+        """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
+        return None
+
+    def lacking(self, opened: Opened, end: str) -> str | None:
+        """What the planned sequences lack outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
+        return None
+
+    def entire(self, opened: Opened) -> Opened:
+        """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
+        return opened
+
+    def names_length(self, gpu: Gpu | None) -> bool:
+        """Whether the engine has a length of its own where the user names none: :meth:`fitting_length`."""
+        return self.splits_layers and gpu is not None
+
+    def fitting_length(self, opened: Opened) -> Noted[int | None]:
+        """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
+        return Noted(None)

@@ -1,0 +1,182 @@
+"""Which layer lies on which device: ``llama_model_base::load_tensors`` (src/llama-model.cpp of llama.cpp 0c1e57098)."""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import field, frozen
+
+__all__ = ["ON_HOST", "Assignment", "Named", "Weighed", "assign", "splits", "weigh", "weights_on"]
+
+ON_HOST: Final = -1
+"""The number of the host among the devices; GPUs are counted from 0."""
+
+_BLOCK: Final = re.compile(r"(?:^|\.)blk\.([0-9]{1,6})\.")
+_EXPERTS: Final = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
+"""common/common.h ``LLM_FFN_EXPS_REGEX``."""
+_INPUT: Final = frozenset({"token_embd", "position_embd", "token_types", "per_layer_token_embd"})
+"""src/llama-arch.cpp ``LLM_TENSOR_LAYER_INPUT``: always on the host."""
+_FIRST: Final = frozenset({"token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm"})
+"""Tensors of no block that are loaded with the first one."""
+_COPIED: Final = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short"})
+"""Tensors of which every device with a block has a copy."""
+_NO_OUTPUT: Final = frozenset(
+    {
+        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe",
+        "wavtokenizer-dec",
+    }
+)  # fmt: skip
+"""Architectures without an output layer, whose token embedding is not its copy."""
+
+
+class Named(Protocol):
+    """A tensor of a file."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+
+@frozen
+class Assignment:
+    """The device of each block and of the output layer; ``experts_on_host`` are blocks whose experts lie on the host.
+
+    ``gpu_layers`` counts as llama.cpp does, the output with the blocks.
+    """
+
+    blocks: tuple[int, ...]
+    output: int
+    experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+
+    @property
+    def gpu_layers(self) -> int:
+        """How many layers lie on GPUs, the output counted as one."""
+        return sum(device != ON_HOST for device in (*self.blocks, self.output))
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing that could lie on a GPU lies on the host."""
+        return self.gpu_layers == len(self.blocks) + 1 and not self.experts_on_host
+
+    def layers(self, device: int) -> LayerNumbers:
+        """The blocks on a device."""
+        return LayerNumbers(number for number, one in enumerate(self.blocks) if one == device)
+
+
+def _single(number: float) -> float:
+    """The number in 32 bits, in which llama.cpp computes here."""
+    rounded: float = struct.unpack("f", struct.pack("f", min(number, 3e38)))[0]
+    return rounded
+
+
+def splits(shares: Sequence[float], gpus: int) -> tuple[float, ...]:
+    """Where the part of each GPU ends, from shares of any size. GPUs without a share count as 0; without any, all have the same.
+
+    >>> splits((3, 1), 2), splits((), 4)
+    ((0.75, 1.0), (0.25, 0.5, 0.75, 1.0))
+    """
+    given = [*shares[:gpus], *([0.0] * (gpus - len(shares)))]
+    given = given if any(given) else [1.0] * gpus
+    ends, total = [], 0.0
+    for share in given:
+        total = _single(total + _single(share))
+        ends.append(total)
+    return tuple(_single(end / total) for end in ends)
+
+
+def assign(blocks: int, gpu_layers: int, ends: Sequence[float]) -> Assignment:
+    """The last ``gpu_layers`` layers, of which the output is the very last, lie on the GPUs; ``ends`` divide them.
+
+    >>> assign(32, 10, (1.0,)).layers(0).text, assign(32, 1, (1.0,)).output
+    ('23-31', 0)
+    >>> both = assign(32, 33, (0.5, 1.0))
+    >>> both.layers(0).text, both.layers(1).text, both.output
+    ('0-16', '17-31', 1)
+    """
+    start, active = max(blocks + 1 - gpu_layers, 0), min(gpu_layers, blocks + 1) if ends else 0
+
+    def device(number: int) -> int:
+        if number < start or number - start >= active:
+            return ON_HOST
+        return min(bisect_right(ends, _single((number - start) / active)), len(ends) - 1)
+
+    return Assignment(blocks=tuple(device(number) for number in range(blocks)), output=device(blocks))
+
+
+@frozen
+class Weighed:
+    """Bytes of tensors by where they lie. ``blocks`` are pairs: experts, and all else of a block.
+
+    ``tied`` is the token embedding where it is the output as well: a GPU that has the output has a copy of it. ``overridden`` has what
+    the user has put on a device, which no longer counts elsewhere.
+    """
+
+    input: int
+    output: int
+    tied: int
+    copied: int
+    blocks: tuple[tuple[int, int], ...]
+    overridden: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """All tensors, each once."""
+        return (
+            self.input
+            + self.output
+            + self.copied
+            + sum(experts + rest for experts, rest in self.blocks)
+            + sum(self.overridden.values())
+        )
+
+
+def weigh(
+    tensors: Iterable[Named], *, blocks: int, loaded: int, arch: str, overrides: Sequence[tuple[re.Pattern[str], int]] = ()
+) -> Weighed:
+    """Sort the tensors by where llama.cpp loads them. Blocks from ``loaded`` on, for multi-token prediction, are not loaded."""
+    sizes, overridden = {"input": 0, "output": 0, "tied": 0, "copied": 0}, dict[int, int]()
+    each, embedding, head, tied_to = [[0, 0] for _ in range(blocks)], 0, False, False
+    for tensor in tensors:
+        name, size = tensor.name, tensor.bytes
+        block = _BLOCK.search(name)
+        number = -1 if block is None else int(block[1])
+        if number >= loaded:
+            continue
+        stem = name.rpartition(".")[0]
+        if stem == "token_embd":
+            embedding = size
+        head = head or name == "output.weight"
+        device = next((device for pattern, device in overrides if pattern.search(name)), None)
+        if device is not None:
+            overridden[device] = overridden.get(device, 0) + size
+            tied_to = tied_to or stem == "token_embd"
+        elif number >= 0:
+            each[number][0 if _EXPERTS.search(name) else 1] += size
+        elif stem in _FIRST and blocks:
+            each[0][1] += size
+        else:
+            sizes["input" if stem in _INPUT else "copied" if stem in _COPIED else "output"] += size
+    if not head and arch not in _NO_OUTPUT and not tied_to:
+        sizes["tied"] = embedding
+    return Weighed(**sizes, blocks=tuple((experts, rest) for experts, rest in each), overridden=overridden)
+
+
+def weights_on(device: int, assignment: Assignment, weighed: Weighed) -> int:
+    """Bytes of tensors that lie on a device."""
+    hosted = frozenset(assignment.experts_on_host)
+    size = weighed.overridden.get(device, 0)
+    for number, (one, (experts, rest)) in enumerate(zip(assignment.blocks, weighed.blocks, strict=True)):
+        size += rest if one == device else 0
+        size += experts if (ON_HOST if number in hosted else one) == device else 0
+    size += weighed.input if device == ON_HOST else 0
+    size += weighed.output if assignment.output == device else 0
+    # On the host the output is the embedding itself.
+    size += weighed.tied if assignment.output == device != ON_HOST else 0
+    return size + (weighed.copied if device in assignment.blocks else 0)

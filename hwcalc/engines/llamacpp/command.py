@@ -1,0 +1,191 @@
+"""The command line of llama-server, and the Modelfile of Ollama, for a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Final
+
+from hwcalc.engines.command import CommandInput, EmittedFile
+from hwcalc.engines.llamacpp.flags import FLAGS, cache_type
+from hwcalc.engines.options import is_on
+from hwcalc.errors import UsageError
+
+__all__ = ["flag_text", "modelfile", "ollama_flag", "serve"]
+
+_DEFAULT_TYPE: Final = "f16"
+_WRITTEN: Final = (
+    "n_batch", "n_ubatch", "n_gpu_layers", "n_cpu_moe", "split_mode", "tensor_split", "main_gpu", "override_tensor", "fit", "fit_target",
+    "fit_ctx",
+)  # fmt: skip
+"""Engine options that are flags with the same value."""
+_ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo"}
+"""Engine options that are switches of llama-server."""
+
+
+def serve(planned: CommandInput) -> list[str]:
+    """The words of ``llama-server`` for a plan. Raises :class:`~hwcalc.errors.UsageError` for what the server cannot be told."""
+    options = planned.options
+    if "MTP" in options.get("ctx_type", "").upper():
+        raise UsageError(
+            "llama-server opens the context of drafting layers by itself.", hint="Leave out the engine option ctx_type."
+        )
+    if planned.lora is not None or planned.draft is not None:
+        name = "lora" if planned.lora is not None else "draft"
+        raise UsageError(f"--{name} names no GGUF file that llama-server could load.", hint=f"Leave out --{name}.")
+    slots = int(options.get("n_seq_max", planned.batch))
+    context = int(options.get("n_ctx", planned.seq * planned.batch))
+    words = ["llama-server", *_model(planned), "-c", str(context), "-np", str(slots)]
+    words += ["-kvu"] if is_on(options.get("kv_unified")) else []
+    words += _cache_types(planned)
+    words += _flash_attention(options.get("flash_attn"))
+    words += ["--swa-full"] if is_on(options.get("swa_full", str(options.get("defaults") == "api"))) else []
+    for name in _WRITTEN:
+        if name in options and options[name] != "auto":
+            words += [FLAGS[name][0], options[name]]
+    words += [flag for name, flag in _ON.items() if is_on(options.get(name))]
+    return [*words, *_drafting(options)]
+
+
+def _model(planned: CommandInput) -> list[str]:
+    """The file on this machine, the file on the Hub, or the one that llama.cpp's own tools make of a checkpoint."""
+    if planned.path is not None:
+        return ["-m", planned.path]
+    repository, colon, name = planned.model.partition(":")
+    if not colon:
+        return ["-m", _made(planned)]
+    if name.lower().endswith(".gguf"):
+        return ["-hf", repository, "-hff", name]
+    return ["-hf", planned.model]
+
+
+def _made(planned: CommandInput) -> str:
+    """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
+    return f"./{PurePath(planned.model).name}-{(planned.weights or 'BF16').upper()}.gguf"
+
+
+def _types(planned: CommandInput) -> tuple[str, str]:
+    """The formats of keys and values, in llama.cpp's names."""
+    key, _, value = planned.kv_dtype.partition(":")
+    keys, values = planned.options.get("type_k", key), planned.options.get("type_v", value or key)
+    return cache_type(keys), cache_type(values)
+
+
+def _cache_types(planned: CommandInput) -> list[str]:
+    types = zip(("type_k", "type_v"), _types(planned), strict=True)
+    return [word for name, kind in types if kind != _DEFAULT_TYPE for word in (FLAGS[name][0], kind)]
+
+
+def _flash_attention(value: str | None) -> list[str]:
+    if value is None or value in ("auto", "-1"):
+        return []
+    return ["-fa", "on" if is_on(value) else "off"]
+
+
+def _drafting(options: Mapping[str, str]) -> list[str]:
+    """Rollback snapshots come with drafting by the model's own layers, as many as it drafts at most."""
+    snapshots = int(options.get("n_rs_seq", "0"))
+    if not snapshots and not is_on(options.get("load_mtp")):
+        return []
+    return ["--spec-type", "draft-mtp", *(["--spec-draft-n-max", str(snapshots)] if snapshots else [])]
+
+
+def flag_text(name: str, value: object) -> str:
+    """How llama-server spells an option of kvplan or an engine option; empty where it has no flag, as for other weights."""
+    text = str(value)
+    if name == "dtype":
+        key, _, kept = text.partition(":")
+        return f"-ctk {cache_type(key)} -ctv {cache_type(kept or key)}"
+    switches = {"swa_full": "--swa-full", "kv_unified": "-kvu", **_ON}
+    if name in switches:
+        return switches[name] if is_on(text) else {"kv_unified": "-no-kvu"}.get(name, "")
+    if name == "flash_attn":
+        return " ".join(_flash_attention(text))
+    if name in ("type_k", "type_v"):
+        text = cache_type(text)
+    return f"{FLAGS[name][0]} {text}" if name in FLAGS else ""
+
+
+# --- Ollama -----------------------------------------------------------------------------------------------------------
+
+_VARIABLES: Final[Mapping[str, str]] = {
+    "batch": "OLLAMA_NUM_PARALLEL={}",
+    "n_seq_max": "OLLAMA_NUM_PARALLEL={}",
+    "dtype": "OLLAMA_KV_CACHE_TYPE={}",
+    "type_k": "OLLAMA_KV_CACHE_TYPE={}",
+    "seq": "num_ctx {}",
+    "n_ctx": "num_ctx {}",
+    "n_gpu_layers": "num_gpu {}",
+    "n_batch": "num_batch {}",
+    "n_ubatch": "num_batch {}",
+}
+_ALL_LAYERS: Final = "999"
+
+
+def modelfile(planned: CommandInput) -> EmittedFile:
+    """The Modelfile of a plan, with the variables of ``ollama serve`` that it needs beside it."""
+    options = planned.options
+    slots = int(options.get("n_seq_max", planned.batch))
+    context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
+    name = f"{_created(planned)}-{context // 1024}k" if context % 1024 == 0 else f"{_created(planned)}-{context}"
+    lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *_parameters(options)]
+    return EmittedFile(
+        name="Modelfile",
+        text="".join(f"{line}\n" for line in lines),
+        environment=tuple(_variables(planned, slots)),
+        command=("ollama", "create", name, "-f", "Modelfile"),
+    )
+
+
+def _parameters(options: Mapping[str, str]) -> Iterator[str]:
+    layers, batch = options.get("n_gpu_layers", "auto"), options.get("n_ubatch", options.get("n_batch"))
+    if layers not in ("auto", "-1"):
+        yield f"PARAMETER num_gpu {_ALL_LAYERS if layers in ('all', '-2') else layers}"
+    if batch is not None:
+        yield f"PARAMETER num_batch {batch}"
+
+
+def _variables(planned: CommandInput, slots: int) -> Iterator[str]:
+    keys, values = _types(planned)
+    if keys != values:
+        raise UsageError(
+            f"Ollama keeps keys and values in one format, not {keys} and {values}.",
+            hint=f"Use: --dtype {values}, or --engine llamacpp",
+        )
+    if keys != _DEFAULT_TYPE:
+        yield f"OLLAMA_KV_CACHE_TYPE={keys}"
+    flash = _flash_attention(planned.options.get("flash_attn"))
+    if flash:
+        yield f"OLLAMA_FLASH_ATTENTION={int(flash[-1] == 'on')}"
+    if slots > 1:
+        yield f"OLLAMA_NUM_PARALLEL={slots}"
+
+
+def _from(planned: CommandInput) -> str:
+    """What ``FROM`` names: a model of Ollama's own, a file here, or a repository of GGUF files on the Hub."""
+    if planned.library is not None:
+        return planned.library
+    if planned.path is not None:
+        return planned.path
+    repository, colon, name = planned.model.partition(":")
+    if not colon:
+        return _made(planned)
+    return f"hf.co/{repository}:{name}"
+
+
+def _created(planned: CommandInput) -> str:
+    """A name for the model that ``ollama create`` makes."""
+    import re
+
+    name = planned.library or PurePath(planned.path or planned.model.partition(":")[0]).name
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
+
+
+def ollama_flag(name: str, value: object) -> str:
+    """How Ollama spells an option of kvplan: a variable of ``ollama serve`` or a parameter of the model; empty where it has neither."""
+    text = str(value)
+    if name == "dtype":
+        text = cache_type(text.partition(":")[0])
+    if name == "n_gpu_layers" and text == "all":
+        text = _ALL_LAYERS
+    return _VARIABLES[name].format(text) if name in _VARIABLES else ""

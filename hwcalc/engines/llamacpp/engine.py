@@ -1,0 +1,133 @@
+"""llama.cpp v0.5.0 (commit 0c1e57098): what ``llama_init_from_model`` allocates for a context.
+
+A context allocates all of its cells when it is made. Their number follows from ``n_ctx``, which is shared by all sequences, and from the
+number of sequences; a longer conversation takes no more memory, and one that fills its cells ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.command import CommandInput
+from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.llamacpp.command import flag_text, serve
+from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
+from hwcalc.engines.llamacpp.options import OPTIONS
+from hwcalc.engines.llamacpp.refusals import check_context
+from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import EngineOption, is_auto, is_on
+from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.request import Request
+from hwcalc.engines.stored import Dtypes, StoredTensor
+from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas import LayerKind, Role
+from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.text import brief
+
+__all__ = ["Llamacpp"]
+
+
+class Llamacpp(GeneralEngine):
+    """The contexts of llama.cpp."""
+
+    name: ClassVar[str] = "llamacpp"
+    title: ClassVar[str] = "llama.cpp: llama-server, Ollama and bindings"
+    label: ClassVar[str] = "llama.cpp"
+    definition: ClassVar[Definition] = Definition.ENGINE
+    versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
+    source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
+    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    has_command: ClassVar[bool] = True
+
+    def resolve_version(self, requested: str) -> str:
+        """``0.5``, ``v0.5.0`` and ``0.5.0`` are the release whose rules are known."""
+        if requested.removeprefix("v") in ("0.5", "0.5.0"):
+            return self.versions[0]
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}. Builds shortly before and after it have the same rules: --engine {self.name}",
+        )
+
+    def unchecked(self, model: ModelSpec, request: Request) -> Opened:
+        return LlamacppOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
+
+    def dtypes(self, opened: Opened) -> Noted[Dtypes]:
+        one = of_llamacpp(opened).settings
+        key, value = one.type_k, one.type_v
+        roles = {
+            Role.KEY: key,
+            Role.VALUE: value,
+            Role.LATENT: key,
+            Role.ROPE: key,
+            Role.INDEX: key,
+            Role.STATE: STATE_DTYPE,
+            Role.CONV: STATE_DTYPE,
+        }
+        spelled = key.name if key == value else f"{key.name}:{value.name}"
+        named = not is_auto(opened.request.dtype) or {"type_k", "type_v"} & opened.request.options.keys()
+        notes = (
+            ()
+            if named
+            else (Note(code="default-dtype", message=f"KV dtype {spelled}: llama.cpp's default. Set it with --dtype."),)
+        )
+        return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
+
+    def check(self, opened: Opened) -> None:
+        check_context(of_llamacpp(opened))
+
+    def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
+        rule = RULES.get(type(kind))
+        if rule is None:
+            raise UnsupportedError(f"llama.cpp has no rule for {kind.title}.", hint="Use: --engine reference")
+        return rule(kind, of_llamacpp(opened))
+
+    def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
+        """The state of the layer that looks n-grams up (Qwen4-exp), which the other recurrent layers lack."""
+        own = of_llamacpp(opened)
+        width = own.hparams.ple_conv_state
+        return (state_tensor(own, "ngram_conv_state", Role.CONV, width, "ple_conv_state"),) if width else ()
+
+    def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
+        """The context itself: its cells do not follow from the memory, but it must fit."""
+        own, needed = of_llamacpp(opened), opened.needed_bytes
+        one = own.settings
+        return Noted(
+            PoolInfo(
+                budget_bytes=budget_bytes,
+                tokens=one.n_ctx,
+                bytes_per_token=None,
+                blocks=None,
+                block_size=None,
+                bytes_per_block=None,
+                blocks_per_request=None,
+                max_concurrency=None,
+                max_requests=one.n_seq_max,
+                max_seq=one.n_ctx_seq,
+                swa_tokens=one.n_stream * one.cells_swa if any(own.hparams.is_swa) else None,
+                state_slots=None,
+                needed_bytes=needed,
+                fits=needed <= budget_bytes,
+                message=None,
+                requires=(),
+                definition=Definition.ENGINE,
+            )
+        )
+
+    def started_by(self, options: Mapping[str, str]) -> Engine:
+        """Ollama, if the options say so: it is this engine with other defaults."""
+        if self.name == "llamacpp" and is_on(options.get("ollama")):
+            from hwcalc.engines import find_engine
+
+            return find_engine("ollama")[0]
+        return self
+
+    def flag(self, name: str, value: object) -> str:
+        return flag_text(name, value)
+
+    def command(self, planned: CommandInput) -> list[str]:
+        return serve(planned)

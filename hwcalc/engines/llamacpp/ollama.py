@@ -1,0 +1,204 @@
+"""Ollama as an engine: llama.cpp as Ollama starts it, under Ollama's names for what can be set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.engines.command import CommandInput, EmittedFile
+from hwcalc.engines.llamacpp import ollama_rules as rules
+from hwcalc.engines.llamacpp.command import modelfile, ollama_flag
+from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
+from hwcalc.engines.llamacpp.options import OPTIONS
+from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
+from hwcalc.engines.request import Request
+from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas.frozen import replace
+from hwcalc.model import ModelSpec, Note
+from hwcalc.text import brief
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["Ollama"]
+
+
+def _layers(name: str, value: str) -> object:
+    return -1 if value.strip() == "-1" else integer_option(0, 100_000)(name, value)
+
+
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "num_ctx": ("n_ctx",),
+    "num_batch": ("n_batch", "n_ubatch"),
+    "num_gpu": ("n_gpu_layers",),
+    "num_parallel": ("n_seq_max",),
+    "flash_attention": ("flash_attn",),
+    "kv_cache_type": ("type_k", "type_v"),
+}
+"""Ollama's name -> llama.cpp's."""
+_OWN: Final = tuple(
+    EngineOption(name=name, help=text, default=default, check=check)
+    for name, text, default, check in (
+        ("num_ctx", "tokens of one slot, as --seq", "by memory: 4096, 32768 or 262144", integer_option(1, 2**31 - 1)),
+        ("num_batch", "tokens of a batch, -b and -ub", "by context and memory: 512 to 2048", integer_option(1, 2**31 - 1)),
+        ("num_gpu", "layers on the GPU; -1 is what fits", "-1", _layers),
+        ("num_parallel", "slots, OLLAMA_NUM_PARALLEL, as --batch", "1", integer_option(1, 256)),
+        ("flash_attention", "OLLAMA_FLASH_ATTENTION", "auto", choice_option("auto", "1", "0", "true", "false", "on", "off")),
+        ("kv_cache_type", "OLLAMA_KV_CACHE_TYPE, as --dtype", "f16", OPTIONS["type_k"].check),
+    )
+)
+_WITHOUT: Final = frozenset({"defaults", "kv_unified", "swa_full"})
+"""Options of llama.cpp that Ollama sets for nobody."""
+
+
+class OllamaOpened(LlamacppOpened):
+    """A request with Ollama's defaults in place of llama.cpp's."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        return read_settings(_started(self), self.hparams)
+
+
+class Ollama(Llamacpp):
+    """The llama-server that Ollama starts."""
+
+    name: ClassVar[str] = "ollama"
+    title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
+    label: ClassVar[str] = "Ollama"
+    versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
+    source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
+        {option.name: option for option in _OWN} | {name: option for name, option in OPTIONS.items() if name not in _WITHOUT}
+    )
+
+    def resolve_version(self, requested: str) -> str:
+        """``0.32.15`` has the rules of 0.32."""
+        minor = ".".join(requested.removeprefix("v").split(".")[:2])
+        if minor in self.versions:
+            return minor
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
+        )
+
+    def unchecked(self, model: ModelSpec, request: Request) -> Opened:
+        return OllamaOpened(engine=self, model=model, request=_translated(request), version=self.version(request.engine_version))
+
+    def check(self, opened: Opened) -> None:
+        own = of_llamacpp(opened)
+        arch, one = own.hparams.arch, own.settings
+        if one.n_seq_max > 1 and (arch in rules.ONE_AT_A_TIME or not own.hparams.causal):
+            raise UnsupportedError(
+                f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
+                hint="Leave out --batch, or use --engine llamacpp",
+            )
+        if one.type_k != one.type_v:
+            raise UnsupportedError(
+                f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}.",
+                hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp",
+            )
+        super().check(opened)
+        if own.hparams.n_ctx_train and opened.tokens > own.hparams.n_ctx_train:
+            message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
+            opened.tell(Note(code="context-cut", message=message))
+
+    def names_length(self, gpu: Gpu | None) -> bool:
+        return True
+
+    def fitting_length(self, opened: Opened) -> Noted[int | None]:
+        """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
+        own = of_llamacpp(opened)
+        vram, most = vram_bytes(opened), own.hparams.n_ctx_train
+        tokens = rules.default_context(vram, most)
+        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(rules.TIERS))
+        why = (
+            "the model was trained for no more"
+            if tokens == most
+            else f"{rules.DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
+        )
+        message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
+        return Noted(tokens, (Note(code="ollama-context", message=message),))
+
+    def flag(self, name: str, value: object) -> str:
+        return ollama_flag(name, value)
+
+    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        return modelfile(planned)
+
+
+def vram_bytes(opened: Opened) -> int:
+    """The memory of all GPUs together, as programs see it; 0 without a GPU."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None:
+        return 0
+    from hwcalc.profiles.gpus import visible_memory
+
+    visible = visible_memory(gpu)
+    return 0 if visible is None else visible.expected_bytes * opened.request.gpus
+
+
+def _translated(request: Request) -> Request:
+    """The request with llama.cpp's names in place of Ollama's. The context of a slot, and how many there are, are seq and batch."""
+    given = dict(request.options)
+    seq, batch = given.pop("num_ctx", None), given.pop("num_parallel", None)
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        text = {"num_gpu": {"-1": "auto"}}.get(name, {}).get(value, value)
+        options |= dict.fromkeys(_NAMES.get(name, (name,)), text)
+    if seq is None and batch is None and options == given:
+        return request
+    return replace(
+        request,
+        options=options,
+        seq=request.seq if seq is None else _number("num_ctx", seq),
+        batch=request.batch if batch is None else _number("num_parallel", batch),
+    )
+
+
+def _number(name: str, value: str) -> int:
+    return integer_option(1)(name, value)
+
+
+def _started(opened: OllamaOpened) -> Request:
+    """The request with what Ollama tells llama-server where the user says nothing."""
+    request, read = opened.request, opened.hparams
+    options, gpu = dict(request.options), request.hardware.gpu
+    seq = min(request.seq, read.n_ctx_train or request.seq)
+    if "flash_attn" not in options and not rules.has_flash_attention(gpu):
+        options["flash_attn"] = "off"
+    if not {"n_batch", "n_ubatch"} & options.keys():
+        batch = _batch(opened, seq, flash=options.get("flash_attn", "auto") == "auto" or is_on(options["flash_attn"]))
+        options |= {"n_batch": str(batch), "n_ubatch": str(batch)}
+    else:
+        # Ollama has one number for both.
+        same = options.get("n_ubatch", options.get("n_batch", ""))
+        options |= {"n_batch": same, "n_ubatch": same}
+    return replace(request, seq=seq, options=options)
+
+
+def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
+    tokens, read, gpu = seq * opened.request.batch, opened.hparams, opened.request.hardware.gpu
+    if not read.causal:
+        return rules.embedding_batch(seq, opened.request.batch)
+    cuda = gpu is not None and gpu.vendor.lower() == "nvidia"
+    available = vram_bytes(opened)
+    return rules.auto_batch(
+        tokens,
+        rules.predicted_bytes(_file_bytes(opened), read, tokens),
+        available,
+        cuda_without_flash=cuda and not flash,
+        card_bytes=available // opened.request.gpus,
+    )
+
+
+def _file_bytes(opened: OllamaOpened) -> int:
+    """The size of the file; 0 if it is not known."""
+    found = opened.engine.model_weights(opened)
+    return 0 if found is None else found.bytes

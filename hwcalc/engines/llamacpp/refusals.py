@@ -1,0 +1,82 @@
+"""The requests that llama.cpp refuses: ``llama_init_from_model`` and the constructors of its contexts and caches (src/*.cpp)."""
+
+from __future__ import annotations
+
+from hwcalc.engines.llamacpp.opened import LlamacppOpened
+from hwcalc.errors import ConfigError, UnsupportedError, UsageError
+from hwcalc.formulas import DType
+from hwcalc.parsers.gguf.architectures import Memory, Pattern, SwaType
+
+__all__ = ["check_context"]
+
+
+def check_context(opened: LlamacppOpened) -> None:
+    """Raise an error if llama.cpp refuses the model or the request."""
+    _check_parallel(opened)
+    _check_model(opened)
+    _check_sizes(opened)
+    _check_cache_types(opened)
+
+
+def _check_parallel(opened: LlamacppOpened) -> None:
+    parallel = opened.request.parallel
+    for name, value in (("tp", parallel.tp), ("dcp", parallel.dcp), ("ep", parallel.ep)):
+        if value > 1:
+            raise UsageError(
+                f"llama.cpp gives each GPU whole layers: it has no --{name} {value}.",
+                hint=f"Use: --gpus {value}, or --pp {value}",
+            )
+
+
+def _check_model(opened: LlamacppOpened) -> None:
+    read = opened.hparams
+    row = read.architecture
+    if row.rotates_whole_heads and read.n_head[0] and read.n_rot != read.head_k:
+        raise ConfigError(
+            f"llama.cpp refuses this {read.arch} file: rope.dimension_count is {read.n_rot}, but a key has {read.head_k}."
+        )
+    window = row.window
+    empty = window is not None and window.pattern is not Pattern.ATTENTION and not any(read.is_swa)
+    if empty and read.swa_type is not SwaType.NONE and row.memory in (Memory.ATTENTION, Memory.SHARED):
+        raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
+    if opened.settings.drafts and (not read.n_layer_nextn or read.router_layer is not None):
+        raise UnsupportedError(
+            "ctx_type=mtp: this model has no layers for multi-token prediction.", hint="Leave out --engine-option ctx_type=mtp"
+        )
+
+
+def _check_sizes(opened: LlamacppOpened) -> None:
+    one = opened.settings
+    if not one.n_ctx_asked:
+        raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
+    if not one.n_batch and not one.n_ubatch:
+        raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
+
+
+def _check_cache_types(opened: LlamacppOpened) -> None:
+    one, read = opened.settings, opened.hparams
+    key, value = one.type_k, one.type_v
+    if (read.is_mla or read.architecture.memory is Memory.COMPRESSED) and key != value:
+        raise UnsupportedError(
+            f"llama.cpp keeps one latent for keys and values of this model: type_k {key.name} and type_v {value.name} must be the same.",
+            hint=f"Use: --dtype {key.name}",
+        )
+    if value.block_elements > 1 and not one.flash_attn:
+        raise UnsupportedError(
+            f"quantized V cache ({value.name}) requires flash attention, which is off.",
+            hint="Use: --engine-option flash_attn=auto, or --engine-option type_v=f16",
+        )
+    if not one.flash_attn:
+        return
+    for name, dtype, width in (("K", key, read.head_width_k), ("V", value, read.head_width_v)):
+        _check_blocks(name, dtype, [width(layer) for layer in range(read.n_layer)])
+
+
+def _check_blocks(name: str, dtype: DType, widths: list[int]) -> None:
+    block = dtype.block_elements
+    wrong = next((width for width in widths if width % block), None)
+    if wrong is not None:
+        raise UnsupportedError(
+            f"{name} cache type {dtype.name} with blocks of {block} does not divide heads of {wrong}.",
+            hint="Use: --dtype f16, or a model with wider heads",
+        )

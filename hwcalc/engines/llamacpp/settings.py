@@ -1,0 +1,136 @@
+"""The settings of a context with every default filled in, and the cells that follow from them (src/llama-context.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hwcalc.engines.llamacpp.options import OPTIONS, cache_type
+from hwcalc.engines.options import is_auto
+from hwcalc.engines.request import Request
+from hwcalc.errors import UsageError
+from hwcalc.formulas import DType
+from hwcalc.formulas.frozen import frozen
+from hwcalc.parsers.gguf.architectures import Memory
+from hwcalc.parsers.gguf.hparams import Hparams
+
+__all__ = ["CELLS", "MAX_SEQUENCES", "Settings", "read_settings", "rounded_up"]
+
+CELLS: Final = 256
+"""``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""
+MAX_SEQUENCES: Final = 256
+"""``LLAMA_MAX_SEQ`` (src/llama-cparams.h)."""
+
+
+def rounded_up(count: int, multiple: int = CELLS) -> int:
+    """The next multiple: 300 cells are 512."""
+    return -(-count // multiple) * multiple
+
+
+@frozen
+class Settings:
+    """Everything that the sizes of a context depend on beside the model, with the names of llama.cpp."""
+
+    n_ctx_asked: int
+    """``n_ctx`` before it is rounded."""
+    n_ctx: int
+    """Cells of all streams together, as ``llama_n_ctx`` says."""
+    n_ctx_seq: int
+    """Cells of one stream, of which one sequence has at most so many."""
+    n_seq_max: int
+    kv_unified: bool
+    n_stream: int
+    """Buffers of cells: one for all sequences, or one for each."""
+    n_batch: int
+    n_ubatch: int
+    n_outputs: int
+    """Most tokens of a batch whose logits are computed."""
+    type_k: DType
+    type_v: DType
+    flash_attn: bool
+    """Whether values lie as flash attention wants them. ``auto`` counts as on: the cache is made before it is tried."""
+    flash_attn_asked: bool | None
+    """What was asked; ``None`` is auto."""
+    swa_full: bool
+    n_rs_seq: int
+    """Older recurrent states kept for each sequence; 0 where the architecture has no such thing."""
+    load_mtp: bool
+    drafts: bool
+    """Whether this is the context of multi-token prediction."""
+    cells_swa: int
+    """Cells of a stream in layers with a window."""
+    server: bool
+    """Whether the defaults are those of llama-server."""
+    ollama: bool
+
+    @property
+    def state_rows(self) -> int:
+        """Recurrent states in each layer: one for each sequence, and those kept for going back."""
+        return self.n_seq_max * (1 + self.n_rs_seq)
+
+
+def read_settings(request: Request, read: Hparams) -> Settings:
+    """The settings of a request about a model."""
+    options = _parsed(request)
+    row = read.architecture
+    server = options.get("defaults", "server") == "server"
+    sequences = max(1, options.get("n_seq_max", request.replica_batch))
+    if sequences > MAX_SEQUENCES:
+        raise UsageError(
+            f"llama.cpp runs at most {MAX_SEQUENCES} sequences at once (asked: {sequences:,}).",
+            hint=f"Use: --batch {MAX_SEQUENCES}, or start several servers: --dp {-(-sequences // MAX_SEQUENCES)}",
+        )
+    asked = options.get("n_ctx", request.seq * request.replica_batch) or read.n_ctx_train
+    batch, unified = options.get("n_batch", 2048), options.get("kv_unified", False)
+    n_batch = min(asked, batch) if read.causal else batch
+    n_ubatch = min(n_batch, options.get("n_ubatch", 512) or batch)
+    per_stream = rounded_up(asked) if unified else rounded_up(rounded_up(asked) // sequences)
+    swa_full, drafts = options.get("swa_full", not server), options.get("ctx_type") == "mtp"
+    # The caches of DeepSeek-V4 are apart for each sequence, whatever was asked (src/llama-kv-cache-dsv4.cpp).
+    shared = unified and (row.memory is not Memory.COMPRESSED or drafts)
+    reach = read.n_swa * (sequences if shared else 1) + n_ubatch
+    type_k, type_v = _cache_types(request, options)
+    asked_attention = options.get("flash_attn")
+    if row.keeps_flash_attention_off:
+        asked_attention = False
+    return Settings(
+        n_ctx_asked=asked,
+        n_ctx=per_stream if unified else per_stream * sequences,
+        n_ctx_seq=per_stream,
+        n_seq_max=sequences,
+        kv_unified=unified,
+        n_stream=1 if shared else sequences,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_outputs=_outputs(options, n_batch, sequences, server=server),
+        type_k=type_k,
+        type_v=type_v,
+        flash_attn=asked_attention is not False,
+        flash_attn_asked=asked_attention,
+        swa_full=swa_full,
+        n_rs_seq=options.get("n_rs_seq", 0) if row.rollback else 0,
+        load_mtp=options.get("load_mtp", False),
+        drafts=drafts,
+        cells_swa=per_stream if swa_full else rounded_up(min(per_stream, reach)),
+        server=server,
+        ollama=options.get("ollama", False),
+    )
+
+
+def _parsed(request: Request) -> dict[str, Any]:
+    return {name: OPTIONS[name].check(name, value) for name, value in request.options.items() if name in OPTIONS}
+
+
+def _cache_types(request: Request, options: Mapping[str, Any]) -> tuple[DType, DType]:
+    """The formats of keys and values: each by its own option, else by ``--dtype``, else 16-bit floats."""
+    spelled = "f16" if is_auto(request.dtype) else (request.dtype or "").strip().lower()
+    key, _, value = spelled.partition(":")
+    return (
+        options.get("type_k") or cache_type("--dtype", key),
+        options.get("type_v") or cache_type("--dtype", value or key),
+    )
+
+
+def _outputs(options: Mapping[str, Any], n_batch: int, sequences: int, *, server: bool) -> int:
+    """llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch."""
+    return min(n_batch, sequences * (1 + options.get("n_rs_seq", 0))) if server else n_batch

@@ -1,0 +1,187 @@
+"""The weights as llama.cpp loads them: every tensor with its bytes, its layer, and where it may lie (llama.cpp 0c1e57098).
+
+Tensors of the input stay on the host (``LLM_TENSOR_LAYER_INPUT``, src/llama-arch.cpp), those of the output follow the last layer, all
+others their block. A table that is both embedding and output is on the host as the one and a second time as the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from hwcalc.engines.base import Opened
+from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.model import ModelSpec
+from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file
+from hwcalc.quantization.patterns import compiled
+from hwcalc.quantization.planned import format_name
+from hwcalc.text import shown
+
+__all__ = [
+    "EXPERTS",
+    "HOST_BUFFER",
+    "Override",
+    "WeightTensor",
+    "cuda_padding",
+    "loaded",
+    "model_tensors",
+    "overrides",
+    "weight_tensors",
+    "with_overrides",
+]
+
+EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+"""common/common.h ``LLM_FFN_EXPS_REGEX``: what ``--cpu-moe`` and ``--n-cpu-moe`` put on the host."""
+HOST_BUFFER: Final = "CPU"
+"""The name of the host's buffer type in ``-ot``."""
+
+_INPUT: Final = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight"})
+_FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", "rope_freqs.", "rope_factors_")
+"""Tensors outside the blocks that are loaded with the first."""
+_NO_OUTPUT: Final = frozenset(
+    {
+        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe",
+        "wavtokenizer-dec",
+    }
+)  # fmt: skip
+"""Architectures that give embeddings: without an output table, the token table is not used a second time."""
+_NEVER_LOADED: Final = frozenset({"exaone4", "glm4", "bailingmoe2", "exaone-moe", "dots3note"})
+"""Architectures whose prediction layers are skipped even with ``load_mtp`` (``TENSOR_SKIP`` in src/models/*.cpp)."""
+_LAZY_BYTES: Final = 4 << 30
+"""``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
+_LAZY: Final = frozenset({"per_layer_token_embd.weight"})
+_ROW_PADDING: Final = 512
+"""``MATRIX_ROW_PADDING`` of ggml-cuda."""
+_MOST_PATTERNS: Final = 256
+
+
+@frozen
+class WeightTensor:
+    """One tensor. ``role`` is ``input``, ``output`` or ``layer``; ``layer`` is -1 for the first two."""
+
+    name: str
+    layer: int
+    type: str
+    bytes: int
+    elements: int
+    role: str
+    expert: bool = False
+    columns: int = 0
+    """Numbers in a row."""
+    tower: bool = False
+    """Whether it belongs to a tower, which lies in a file of its own (``--mmproj``)."""
+    mtp: bool = False
+    """Whether it is for multi-token prediction: loaded only for that."""
+    lazy: bool = False
+    """Whether its rows are read from the file as they are needed, so that it takes no memory."""
+    copy: bool = False
+    """Whether it is the second copy of a table, which a tied output needs."""
+    buffer: str | None = None
+    """The buffer type that an override names; ``None`` without one."""
+
+
+def weight_tensors(opened: Opened) -> tuple[WeightTensor, ...] | None:
+    """The tensors of the planned request; ``None`` if they are not known."""
+    return model_tensors(opened.model, format_name(opened.request.weights))
+
+
+def model_tensors(model: ModelSpec, name: str | None = None) -> tuple[WeightTensor, ...] | None:
+    """The tensors of a model in the format ``name``; ``None`` is the file as it is, or as the converter makes it.
+
+    The copy of a tied table is listed as the output. ``None`` if the tensors are not known.
+    """
+    return model.once(("llama.cpp tensors", name), lambda: _model_tensors(model, name))
+
+
+def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ...] | None:
+    file, tensors = gguf_file(model), file_tensors(model, name)
+    if file is None or tensors is None:
+        return None
+    found = [_weight(one, file.mtp_from) for one in tensors]
+    has_output = any(one.name == "output.weight" for one in found)
+    table = next((one for one in found if one.name == "token_embd.weight"), None)
+    if table is not None and not has_output and file.facts.arch not in _NO_OUTPUT:
+        found.append(replace(table, role="output", copy=True))
+    if file.facts.arch in _NEVER_LOADED:
+        found = [one for one in found if not one.mtp]
+    return tuple(found)
+
+
+def _weight(one: FileTensor, mtp_from: int) -> WeightTensor:
+    role, layer = "layer", one.layer
+    if layer < 0:
+        role = "input" if one.name in _INPUT else "output"
+        if one.name.startswith(_FIRST):
+            role, layer = "layer", 0
+    return WeightTensor(
+        name=one.name,
+        layer=layer,
+        type=one.type,
+        bytes=one.bytes,
+        elements=one.elements,
+        role=role,
+        expert=re.search(EXPERTS, one.name) is not None,
+        columns=one.shape[0],
+        mtp=layer >= mtp_from,
+        lazy=one.name in _LAZY and one.bytes > _LAZY_BYTES,
+    )
+
+
+def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
+    """What takes memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
+    return tuple(one for one in tensors if (mtp or not one.mtp) and not one.lazy)
+
+
+def cuda_padding(one: WeightTensor) -> int:
+    """Bytes that CUDA adds to a quantised tensor whose rows are not multiples of 512 numbers: one partial row."""
+    block, size = BLOCKS[one.type]
+    rest = one.columns % _ROW_PADDING
+    if block == 1 or not rest:
+        return 0
+    return (_ROW_PADDING - rest) // block * size
+
+
+@frozen
+class Override:
+    """A pattern of ``-ot`` and the buffer type for the tensors that it finds."""
+
+    pattern: str
+    buffer: str
+
+
+def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cpu_moe: int | None = None) -> tuple[Override, ...]:
+    """The overrides of ``-ot``, ``--cpu-moe`` and ``--n-cpu-moe`` in this order (common/arg.cpp, common/common.h).
+
+    Raises :class:`~hwcalc.errors.UsageError` for a text that llama.cpp would refuse, or that kvplan will not compile.
+    """
+    found = []
+    for part in (override_tensor or "").split(",") if override_tensor else ():
+        pattern, equals, buffer = part.partition("=")
+        if not equals or not buffer:
+            raise UsageError(
+                f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
+                hint=r'For example: -E "override_tensor=\.ffn_.*_exps\.=CPU"',
+            )
+        found.append(Override(pattern=pattern, buffer=buffer))
+    if len(found) > _MOST_PATTERNS:
+        raise UsageError(f"override_tensor has {len(found)} patterns; kvplan reads up to {_MOST_PATTERNS}.")
+    if cpu_moe:
+        found.append(Override(pattern=EXPERTS, buffer=HOST_BUFFER))
+    if n_cpu_moe:
+        # llama.cpp makes a pattern for each layer, which find the same as this one.
+        numbers = "|".join(map(str, range(n_cpu_moe)))
+        found.append(Override(pattern=rf"blk\.({numbers}){EXPERTS}", buffer=HOST_BUFFER))
+    return tuple(found)
+
+
+def with_overrides(tensors: Iterable[WeightTensor], given: Iterable[Override]) -> tuple[WeightTensor, ...]:
+    """The tensors with the buffers that overrides name. The first pattern that is found in a name decides."""
+    patterns = [(compiled(one.pattern), one.buffer) for one in given]
+    if not patterns:
+        return tuple(tensors)
+    return tuple(
+        replace(one, buffer=next((buffer for pattern, buffer in patterns if pattern.found_in(one.name)), None)) for one in tensors
+    )

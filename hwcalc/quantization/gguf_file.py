@@ -1,0 +1,170 @@
+"""The tensors of a model as a GGUF file has them: of the file that the model was read from, or of the one that would be made of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from hwcalc.formulas.formats import FLOATS
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.model import GgufTensor, ModelSpec
+from hwcalc.quantization.converted import Conversion, converted
+from hwcalc.quantization.mix_places import Family, MixFacts
+from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, typed
+
+__all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
+
+COMMON: Final = (
+    "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_1", "q4_k_m", "q4_k_s", "q4_0", "iq4_nl", "iq4_xs", "q3_k_l", "q3_k_m", "iq3_m",
+    "q3_k_s", "iq3_xs", "iq3_xxs", "q2_k", "q2_k_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s",
+)  # fmt: skip
+"""The mixes that are published."""
+
+_IN_LAYER: Final = re.compile(r"blk\.([0-9]{1,5})\.(.+)", re.DOTALL)
+_FLOATS: Final[Mapping[str, str]] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+
+
+@frozen
+class FileTensor:
+    """One tensor of a file. ``layer`` is -1 outside the layers; ``shape`` has the row length first."""
+
+    name: str
+    layer: int
+    type: str
+    shape: tuple[int, ...]
+    elements: int
+    bytes: int
+
+
+def usual_imatrix(name: str) -> bool:
+    """Whether files of this name are made with an importance matrix as a rule: published ones of three bits and fewer are."""
+    return name == "iq3_xxs"
+
+
+def gguf_file(model: ModelSpec) -> Conversion | None:
+    """The file; ``None`` if nothing says which tensors it has."""
+    if model.gguf is not None:
+        gguf = model.gguf
+        return model.once("tensors of a GGUF file", lambda: _read(gguf.keys, gguf.tensors)) if gguf.tensors else None
+    return None if model.counted is None else converted(model)
+
+
+def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = None) -> tuple[FileTensor, ...] | None:
+    """All tensors of the file in the format ``name`` of ``--weights``: a mix or a float; ``None`` leaves it as it is, or as converted.
+
+    ``None`` if the tensors are not known, or the format is none that a GGUF file has.
+    """
+    file = gguf_file(model)
+    types = None if file is None else _types(file, name, imatrix=imatrix)
+    if file is None or types is None:
+        return None
+    found = [one for group in types for one in _tensors(file.families[group.family], group)]
+    return tuple(sorted(found, key=lambda one: (one.layer, one.name)))
+
+
+def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple[Typed, ...] | None:
+    if name in MIXES:
+        matrix = usual_imatrix(name) if imatrix is None else imatrix
+        return typed(file.families, file.placed, file.facts, name, imatrix=matrix)
+    if name is not None and name not in FLOATS:
+        return None
+    form = None if name is None else _FLOATS[name]
+    return tuple(
+        Typed(
+            family=one.family,
+            # Only what may be quantised changes its type.
+            type=file.kept.get(one.family, file.families[one.family].type) if form is None or one.place is None else form,
+            layers=one.layers,
+        )
+        for one in file.placed
+    )
+
+
+def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
+    size = family.bytes_as(group.type)
+    for number in group.layers or (-1,):
+        name = family.stem if number < 0 else f"blk.{number}.{family.stem}"
+        yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
+
+
+def mix_bytes(model: ModelSpec, name: str, *, imatrix: bool | None = None, mtp: bool = False) -> dict[str, int] | None:
+    """Bytes by type of the file in one mix, without the layers for multi-token prediction unless ``mtp``."""
+    file = gguf_file(model)
+    if file is None:
+        return None
+    types = _types(file, name, imatrix=imatrix)
+    if types is None:
+        return None
+    if not mtp:
+        types = tuple(_without_mtp(types, file.mtp_from))
+    return bytes_by_type(file.families, types)
+
+
+def _without_mtp(types: Sequence[Typed], first: int) -> Iterator[Typed]:
+    for one in types:
+        if not one.layers:
+            yield one
+        elif rest := tuple(number for number in one.layers if number < first):
+            yield one if len(rest) == len(one.layers) else replace(one, layers=rest)
+
+
+def sizes_by_mix(model: ModelSpec) -> dict[str, int]:
+    """Bytes of the tensors that are loaded, in each mix that is published, from the largest; empty if they are not known.
+
+    Prediction layers are left out, and so is the second copy of a tied table. Bytes of the header come on top in a file.
+    """
+    found = {name: sum((mix_bytes(model, name) or {}).values()) for name in COMMON}
+    return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
+
+
+def header_bytes(vocabulary: int, tensors: int) -> tuple[int, int, int]:
+    """Low, expected and high bytes of what precedes the tensors in a file: mostly tokens, their types, and merges or scores."""
+    names = 64 * tensors + 4096
+    return 16 * vocabulary + names, 45 * vocabulary + names, 90 * vocabulary + names + 65536
+
+
+def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor]) -> Conversion:
+    """The families of a file's tensors."""
+    grouped: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
+    for tensor in tensors:
+        match = _IN_LAYER.fullmatch(tensor.name)
+        stem, number = (tensor.name, -1) if match is None else (match[2], int(match[1]))
+        form = tensor.type.lower()
+        grouped.setdefault((stem, tensor.shape or (1,), form), []).append(number)
+    families = tuple(
+        Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(number for number in numbers if number >= 0)))
+        for (stem, shape, form), numbers in grouped.items()
+    )
+    layers = 1 + max((number for family in families for number in family.layers), default=-1)
+    facts = _facts(keys, layers)
+    prefix = f"{facts.arch}."
+    nextn = _whole(keys.get(f"{prefix}nextn_predict_layers"))
+    return Conversion(families=families, facts=facts, pieces={}, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all))
+
+
+def _facts(keys: Mapping[str, Any], layers: int) -> MixFacts:
+    arch = str(keys.get("general.architecture", ""))
+    heads, shared = (_first(keys.get(f"{arch}.attention.{name}")) for name in ("head_count", "head_count_kv"))
+    shared = heads if shared is None else shared
+    count = _whole(keys.get(f"{arch}.block_count")) or layers
+    experts = _whole(keys.get(f"{arch}.expert_count"))
+    gqa = (heads or 0) // shared if shared else 0
+    return MixFacts(arch=arch, n_layer_all=count, n_expert=experts, n_gqa=gqa, is_70b=is_70b(arch, count, gqa, experts))
+
+
+def is_70b(arch: str, layers: int, n_gqa: int, n_expert: int) -> bool:
+    """Whether llama.cpp takes the model for one of 70B (``type`` in src/models/*.cpp)."""
+    if arch == "llama":
+        return layers == 80 and n_gqa != 1 and n_expert != 8
+    return {"qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}.get(arch) == layers
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _first(value: Any) -> int | None:
+    if isinstance(value, (list, tuple)):
+        value = value[0] if value else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
