@@ -49,7 +49,7 @@ _SELF: Final = re.compile(r"KV self size *= *[0-9.]{1,20} MiB, (?:K|c\^KV) \(([a
 _RECURRENT: Final = re.compile(r"seqs *([0-9]{1,4}) rs_seq\)")
 _OFFLOADED: Final = re.compile(r"offloaded ([0-9]{1,5})/([0-9]{1,5}) layers to GPU")
 _SETTING: Final = re.compile(
-    r"\b(n_seq_max|n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|flash_attn|kv_unified|n_rs_seq|n_outputs_max) *= *([0-9A-Za-z]{1,12})\b"
+    r"\b(n_seq_max|n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|flash_attn|kv_unified|n_rs_seq|n_outputs_max|mla_attn) *= *([0-9A-Za-z]{1,12})\b"
 )
 _SETTING_LINES: Final = ("llama_context:", "llama_new_context_with_model:", "llama_init_from_model:")
 _CONTEXT: Final = re.compile(r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
