@@ -163,7 +163,9 @@ class GgufTensor:
 class GgufFacts:
     """What the header of a GGUF file says: metadata by key, and tensors. A dict of metadata from Python has no tensors.
 
-    Arrays of tokens, scores and merges are left out; :data:`VOCABULARY` has the number of tokens in their place.
+    Arrays of tokens, scores and merges are left out; :data:`VOCABULARY` has the number of tokens in their place. For a model of Ollama's
+    store, numbers that its parameters set have keys of their own (``ollama.num_ctx``, ``ollama.num_gpu``, ...), and so have the bytes of files
+    that are loaded beside it (``ollama.projector_bytes``, ``ollama.adapter_bytes``).
     """
 
     keys: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Find the description of a model. :func:`resolve` takes a path or an id, :func:`resolve_stream` takes an open file.
+"""Find the description of a model. :func:`resolve` takes a path or a name, :func:`resolve_stream` takes an open file.
 
 The order is explicit path, Hugging Face cache, catalog, Hub, so a model on this machine needs no network. With a revision, an
 endpoint or a token, the Hub comes before the catalog. A name that is no id is taken for the only model here that it can mean, with a
@@ -41,6 +41,8 @@ def resolve(
 ) -> RawModel:
     """Find the description of ``model``: a path (``-`` is standard input) or an id, ``org/name`` or ``org/name@revision``.
 
+    Names of GGUF files: ``org/name:Q4_K_M``, ``org/name:file.gguf``, ``org/name/file.gguf``, and ``ollama:NAME`` for Ollama's store.
+
     A string is a path if it is written as one (``./x``, ``x.json``) or if a file or folder of that name exists. A folder whose
     name looks like an id is ignored if it has no ``config.json``. A path object is always a path.
 
@@ -66,6 +68,10 @@ def resolve(
     looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
     if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
         return _without_revision(from_path(path, weights=weights), revision)
+    if text.lower().startswith("ollama:"):
+        from hwcalc.sources.ollama import PREFIX, find_in_ollama
+
+        return _without_revision(find_in_ollama(text[len(PREFIX) :]), revision)
     access = Wanted(id="", offline=offline or _forbidden(), token=token, endpoint=endpoint, weights=weights)
     if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, path, revision, access, refresh=refresh)):
         return found
