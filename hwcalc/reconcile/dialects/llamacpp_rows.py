@@ -11,6 +11,8 @@ from typing import Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import DeviceShare, Placement
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
+from hwcalc.engines.llamacpp.compute import device_buffers
 from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.formulas import Role
 from hwcalc.model import Note
@@ -44,7 +46,9 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     if placement is not None:
         rows += _devices(facts, placement, tolerance)
         rows += _memory(facts, opened, tolerance)
-    elif any(not on_host(fact.rank) for fact in facts.ranks("model_bytes")):
+    elif all(on_host(fact.rank) for fact in facts.ranks("model_bytes")):
+        rows += _host(facts, opened, tolerance)
+    else:
         message = "Name the GPU with --gpu to compare what each device holds, and the compute buffers."
         notes.append(Note(code="no-gpu", message=message))
     return rows, notes
@@ -104,6 +108,20 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
     return rows
 
 
+def _host(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
+    """The buffers of a machine without a GPU, which holds everything in its own memory."""
+    own = of_llamacpp(opened)
+    parts = device_buffers(own, Assignment(blocks=(ON_HOST,) * own.hparams.n_layer_all, output=ON_HOST), ON_HOST)
+    rows: list[Row] = []
+    for name, stated, meaning in (
+        (_COMPUTE, "compute_bytes", "compute buffer"),
+        (_OUTPUT, "output_bytes", "logits that are kept for the caller"),
+    ):
+        predicted = _range(part for part in parts if part.name == name)
+        rows += compared(name, _whole(facts, stated), predicted, tolerance, definition="estimate", meaning=meaning)
+    return rows
+
+
 def _memory(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
     from hwcalc.profiles.gpus import visible_memory
 
@@ -117,7 +135,11 @@ def _memory(facts: Facts, opened: Opened, tolerance: float) -> list[Row]:
 
 
 def _parts(devices: Iterable[DeviceShare], name: str) -> Range | None:
-    found: list[BudgetPart] = [part for one in devices for part in one.parts if part.name == name]
+    return _range(part for one in devices for part in one.parts if part.name == name)
+
+
+def _range(parts: Iterable[BudgetPart]) -> Range | None:
+    found = list(parts)
     if not found:
         return None
     low, expected, high = (sum(getattr(part, end) for part in found) for end in ("low", "expected", "high"))
