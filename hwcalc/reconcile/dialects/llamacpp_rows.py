@@ -14,6 +14,7 @@ from hwcalc.engines.devices import DeviceShare, Placement
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
 from hwcalc.engines.llamacpp.compute import device_buffers
 from hwcalc.engines.llamacpp.opened import of_llamacpp
+from hwcalc.engines.llamacpp.settings import CELLS
 from hwcalc.formulas import Role
 from hwcalc.model import Note
 from hwcalc.reconcile.facts import Fact, Facts
@@ -42,6 +43,10 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
     if "mla_attn" in facts:
         message = "ik_llama.cpp keeps latents in ways of its own (-mla): its cache may differ from llama.cpp's."
         notes.append(Note(code="other-engine", message=message))
+    cells = facts.number("n_ctx")
+    if cells is not None and cells % CELLS:
+        message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {opened.version}."
+        notes.append(Note(code="older-build", message=message))
     placement = opened.engine.placement(opened)
     if placement is not None:
         rows += _devices(facts, placement, tolerance)
