@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from hwcalc.reconcile import reconcile
 from hwcalc.reconcile.result import Reconciliation
+from tests.hwcalc.reconcile.logs import LOGS
 
-LLAMA_8B = """
-build: 6700 (3df2244) with cc
-llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 4090) - 23500 MiB free
-print_info: file type   = Q4_K - Medium
-print_info: file size   = 4.58 GiB (4.89 BPW)
-load_tensors: offloading 32 repeating layers to GPU
-load_tensors: offloading output layer to GPU
-load_tensors: offloaded 33/33 layers to GPU
-load_tensors:   CPU_Mapped model buffer size =   281.81 MiB
-load_tensors:        CUDA0 model buffer size =  4403.49 MiB
-llama_context: constructing llama_context
-llama_context: n_seq_max     = 1
-llama_context: n_ctx         = 8192
-llama_context: n_ctx_seq     = 8192
-llama_context: n_batch       = 2048
-llama_context: n_ubatch      = 512
-llama_context: flash_attn    = auto
-llama_context: kv_unified    = false
-llama_context:  CUDA_Host  output buffer size =     0.49 MiB
-llama_kv_cache:      CUDA0 KV buffer size =  1024.00 MiB
-llama_kv_cache: size = 1024.00 MiB (  8192 cells,  32 layers,  1/1 seqs), K (f16):  512.00 MiB, V (f16):  512.00 MiB
-llama_context:      CUDA0 compute buffer size =   258.50 MiB
-llama_context:  CUDA_Host compute buffer size =    24.01 MiB
-"""
-"""Llama 3.1 8B in Q4_K_M: model buffers as in many published logs; cache and compute buffers as 0c1e57098 reserves them for a program
-that takes all logits of a batch."""
+LLAMA_8B: Final = (LOGS / "llamacpp" / "llama-3.1-8b-q4_k_m.log").read_text(encoding="utf-8")
 
 
 def figures(result: Reconciliation) -> dict[str, bool]:
