@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.candidates import Candidate, unread
 from hwcalc.library.fit_quick import Quick, quick
-from hwcalc.library.indexed import indexed_model
 from hwcalc.library.lists import texts, words
 from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
-from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
 
 if TYPE_CHECKING:
+    from hwcalc.planner.result import SpeedInfo
     from hwcalc.profiles.model_index import IndexedModel
 
 __all__ = ["MODALITIES", "Search", "Wishes"]
@@ -103,10 +102,12 @@ class Search:
         self.unread: list[Unread] = []
         self._host = host
         self._wishes = wishes
+        self._asked_quick = False
         self._quick: Quick | None = None
+        self._unfinished: dict[tuple[str, str], Callable[[Runnable], Runnable | None]] = {}
 
     def rows(self, candidates: Iterable[Candidate]) -> Iterator[Runnable]:
-        """The models that run, in the order of the candidates. Models of the index lack their speed until :meth:`finished`."""
+        """The models that run, in the order of the candidates. Some lack figures until :meth:`finished`."""
         for one in candidates:
             self._count("considered", one)
             wanted = self._wishes.has(one) and (one.parameters is None or self._wishes.of_size(one.parameters))
@@ -121,51 +122,60 @@ class Search:
         self._count(what, one)
 
     def _row(self, one: Candidate) -> Runnable | None:
-        if one.row is not None and one.row.shape is not None:
-            self._quick = self._quick or quick(self._host, one.row)
-            seq = self._host.seq_for(one.row.max_position_embeddings)
-            if self._quick is not None and self._quick.knows(one.row, seq):
-                return self._known(one, one.row, self._quick, seq)
-        if one.row is not None and one.row.refused and self._host.engine.name == "llamacpp":
+        row = one.row
+        if row is not None and row.shape is not None:
+            if not self._asked_quick:
+                self._asked_quick, self._quick = True, quick(self._host, one.load)
+            seq = self._host.seq_for(row.max_position_embeddings)
+            if self._quick is not None and self._quick.knows(row, seq):
+                return self._known(one, row, self._quick, seq)
+        if row is not None and row.refused and self._host.engine.name == "llamacpp":
             return self._left_out("refused", one)
-        return self._planned(one)
+        return self._left_out("too_large", one) if self._host.hopeless(one.parameters) else self._planned(one)
 
     def _known(self, one: Candidate, row: IndexedModel, found: Quick, seq: int) -> Runnable | None:
-        """By the index: as a whole, or else planned in the smallest format with a part on the host."""
+        """By the index: as a whole, or else in the smallest format with a part on the host."""
         if seq > (row.max_position_embeddings or seq):
             return self._left_out("short", one)
         whole = found.whole(row, seq)
-        if whole is None and (self._wishes.only_whole or found.hopeless(row, seq)):
-            return self._left_out("too_large", one)
         if whole is None:
-            name = found.smallest(row)
-            return self._judged(one, self._host.apart(indexed_model(row, name), name), row.parameters, row.active)
-        made = self._made(one, whole.weights, seq, row.parameters, row.active)
-        made = replace(
-            made,
-            kv_dtype=found.kv_dtype,
-            weights_bytes=whole.weights_bytes,
-            cache_bytes=whole.cache_bytes,
-            needed_bytes=whole.needed_bytes,
-            usable_bytes=found.usable_bytes,
-            headroom_bytes=found.usable_bytes - whole.needed_bytes,
-            max_seq=whole.longest,
-            gpu_layers=whole.layers,
-            all_layers=whole.layers,
-            host_bytes=whole.host_bytes,
-        )
+            apart = None if self._wishes.only_whole else found.apart(row, seq)
+            if apart is None and not self._wishes.only_whole:
+                return self._placed(one, found.smallest(row), row.parameters, row.active)
+            if not apart:
+                return self._left_out("too_large", one)
+            made = self._made(one, found.smallest(row), seq, row.parameters, row.active)
+            made = replace(made, all_layers=found.layers(row), weights_bytes=found.weights_bytes(row))
+            self._unfinished[made.id, made.source] = lambda _: self._placed(one, made.weights, row.parameters, row.active)
+        else:
+            made = replace(
+                self._made(one, whole.weights, seq, row.parameters, row.active),
+                kv_dtype=found.kv_dtype,
+                weights_bytes=whole.weights_bytes,
+                cache_bytes=whole.cache_bytes,
+                needed_bytes=whole.needed_bytes,
+                usable_bytes=found.usable_bytes,
+                headroom_bytes=found.usable_bytes - whole.needed_bytes,
+                max_seq=whole.longest,
+                gpu_layers=found.layers(row),
+                all_layers=found.layers(row),
+                host_bytes=whole.host_bytes,
+            )
+            self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
         return made if self._wishes.least_speed is None else self._fast(one, self.finished(made))
 
+    def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Runnable | None:
+        """In this format, as the engine places it by itself."""
+        try:
+            return self._judged(one, self._host.apart(one.load(), weights), parameters, active)
+        except KvplanError:
+            return self._left_out("refused", one)
+
     def finished(self, row: Runnable) -> Runnable:
-        """A row with its speed."""
-        known = _indexed(row.id) if row.source == "catalog" and row.decode_tokens_per_s_bound is None else None
-        if known is None or known.shape is None or row.weights is None:
-            return row
-        model = indexed_model(known, row.weights)
-        speed = bound_of(self._host.engine.open(model, self._host.request(model, row.weights)))
-        if speed is None:
-            return row
-        return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)
+        """A row with all of its figures. What takes long is worked out for rows that are listed."""
+        finish = self._unfinished.get((row.id, row.source))
+        made = row if finish is None else finish(row)
+        return row if made is None else replace(made, also=row.also)
 
     def _planned(self, one: Candidate) -> Runnable | None:
         """By reading the model and asking the engine."""
@@ -262,7 +272,5 @@ class Search:
         return " ".join(map(shell_word, words))
 
 
-def _indexed(model_id: str) -> IndexedModel | None:
-    from hwcalc.profiles.model_index import model_index
-
-    return model_index().get(model_id)
+def _with_speed(row: Runnable, speed: SpeedInfo) -> Runnable:
+    return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)

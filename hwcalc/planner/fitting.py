@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
@@ -17,11 +17,17 @@ from hwcalc.planner.auto_weights import choices, is_auto
 from hwcalc.planner.context import sizes_for
 from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import Verdict
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Fitted", "Hosting", "hosting"]
+
+_LEAST_BITS: Final = 3
+"""Every format that is chosen has more bits to a weight."""
+_WITH_HOST: Final = 6
+"""More times the memory of the GPUs than GPU and host together can be expected to have."""
 
 
 @frozen
@@ -37,6 +43,14 @@ class Hosting:
     def seq_for(self, longest: int | None) -> int:
         """The tokens to plan: what is asked for, or else no more than a model is made for."""
         return self.seq if longest is None or self.asked.seq is not None else min(self.seq, longest)
+
+    def hopeless(self, parameters: int | None) -> bool:
+        """Whether so many parameters are too many in every format of ``--weights auto``, whatever may lie on the host."""
+        gpu, gpus = self.gpu, self.asked.gpus or 1
+        if parameters is None or gpu.memory_marketing_gb is None or not is_auto(self.asked.weights):
+            return False
+        times = _WITH_HOST if self.engine.splits_layers and not gpu.shares_host_memory else 1
+        return parameters * _LEAST_BITS > 8 * times * gpus * gpu.memory_marketing_gb * GIB
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
         """The request to plan this model with its weights in this format."""

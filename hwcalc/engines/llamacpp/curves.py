@@ -9,22 +9,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from math import ceil, floor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from hwcalc.engines.llamacpp.compute import output_buffer
+from hwcalc.engines.llamacpp.assignment import ON_HOST, assign
+from hwcalc.engines.llamacpp.compute import device_buffers
 from hwcalc.engines.llamacpp.engine import Llamacpp
 from hwcalc.engines.llamacpp.equation import host_room, process, room_of
-from hwcalc.engines.llamacpp.graph import Part, fullest, host_bytes
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
+from hwcalc.engines.llamacpp.placement import cache_on
 from hwcalc.engines.llamacpp.settings import CELLS, rounded_up
 from hwcalc.engines.request import Request
-from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas.frozen import frozen
-from hwcalc.profiles.llamacpp import compute_errors
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.assignment import Weighed
+    from hwcalc.formulas import DType, Role
     from hwcalc.model import ModelSpec
 
 __all__ = ["LEAST_TOKENS", "Curves", "Point", "Room", "Sizes", "curves_of"]
@@ -38,29 +37,33 @@ _ENDS: Final = ("low", "expected", "high")
 
 @frozen
 class Point:
-    """Bytes at one length: the cache, the compute buffer of the GPU with the name of its fullest moment, and that of the host."""
+    """Bytes at one length: the cache; the buffers of the GPU for a pass, expected and at most; those of the host at most."""
 
     cache: int
     compute: int
-    host: int
-    moment: str
+    compute_high: int
+    host_high: int
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
+    def sizes(self) -> tuple[int, int, int, int]:
         """The numbers alone."""
-        return self.cache, self.compute, self.host
+        return self.cache, self.compute, self.compute_high, self.host_high
 
 
 @frozen
 class Curves:
-    """Points by multiples of 256 cells, in ascending order. ``output`` are the bytes of logits on the host: low, expected, high."""
+    """Points by multiples of 256 cells, in ascending order, between which the sizes grow evenly, to a byte."""
 
     points: tuple[tuple[int, Point], ...]
-    output: tuple[int, int, int]
 
     @cached_property
     def _places(self) -> tuple[int, ...]:
         return tuple(place for place, _ in self.points)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the last point."""
+        return self._places[-1] * CELLS
 
     def at(self, tokens: int) -> Point:
         """The sizes for so many tokens, at most as many as the last point has."""
@@ -70,9 +73,9 @@ class Curves:
         if start == place:
             return first
         end, last = self.points[number + 1]
-        sizes = (a + (b - a) * (place - start) // (end - start) for a, b in zip(first.sizes, last.sizes, strict=True))
-        cache, compute, host = sizes
-        return Point(cache=cache, compute=compute, host=host, moment=first.moment)
+        cache, *others = (a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first.sizes, last.sizes, strict=True))
+        compute, compute_high, host_high = others
+        return Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high)
 
 
 def curves_of(model: ModelSpec) -> Curves:
@@ -87,15 +90,19 @@ def curves_of(model: ModelSpec) -> Curves:
 
     first, last = LEAST_TOKENS // CELLS, max(_FARTHEST, rounded_up(model.max_position_embeddings or 0) // CELLS)
     kept = sorted({first, *_bends(point, first, last), last})
-    output = output_buffer(opened.hparams, opened.settings)
-    return Curves(points=tuple((place, point(place)) for place in kept), output=(output.low, output.expected, output.high))
+    return Curves(points=tuple((place, point(place)) for place in kept))
 
 
 def _point(opened: LlamacppOpened) -> Point:
-    read, one = opened.hparams, opened.settings
-    moment, size = fullest(read, one, Part())
-    cache = sum(opened.block_cache_bytes) + bytes_of(opened.extras)
-    return Point(cache=cache, compute=size, host=host_bytes(read, one, 1), moment=moment.name)
+    blocks = opened.hparams.n_layer_all
+    whole = assign(blocks, blocks + 1, (1.0,))
+    gpu, host = (device_buffers(opened, whole, device) for device in (0, ON_HOST))
+    return Point(
+        cache=cache_on(0, whole, opened),
+        compute=sum(part.expected for part in gpu),
+        compute_high=sum(part.high for part in gpu),
+        host_high=sum(part.high for part in host),
+    )
 
 
 def _bends(point: Callable[[int], Point], first: int, last: int) -> list[int]:
@@ -110,12 +117,9 @@ def _bends(point: Callable[[int], Point], first: int, last: int) -> list[int]:
 
 
 def _even(point: Callable[[int], Point], first: int, place: int, last: int) -> bool:
-    start, here, end = point(first), point(place), point(last)
-    if not start.moment == here.moment == end.moment:
-        return False
-    return all(
-        (b - a) * (last - first) == (c - a) * (place - first) for a, b, c in zip(start.sizes, here.sizes, end.sizes, strict=True)
-    )
+    """Whether a place lies on the line between two others, but for a byte by which an estimate is rounded up."""
+    sizes = zip(point(first).sizes, point(place).sizes, point(last).sizes, strict=True)
+    return all(abs((b - a) * (last - first) - (c - a) * (place - first)) <= last - first for a, b, c in sizes)
 
 
 class Sizes(NamedTuple):
@@ -147,22 +151,25 @@ class Room:
         """The format of the cache."""
         return self._opened.dtypes.kv
 
-    def needed(self, weights: int, point: Point, end: str) -> int:
-        """Bytes on the GPU with everything there, ``weights`` among them, at this end of the estimates."""
-        error = compute_errors()[point.moment]
-        size = point.compute * getattr(error, end)
-        buffer = floor(size) if end == "low" else ceil(size)
-        return weights + point.cache + buffer + int(getattr(self._process, end))
+    @property
+    def roles(self) -> Mapping[Role, DType]:
+        """The formats of what a cache holds."""
+        return self._opened.dtypes.roles
+
+    def needed(self, weights: Sizes, point: Point) -> int:
+        """Bytes on the GPU with everything there, by the expected value."""
+        return weights.gpu + point.cache + point.compute + self._process.expected
 
     def surely(self, weights: Sizes, curves: Curves, tokens: int) -> bool:
         """Whether a context of so many tokens fits at the high end of the estimates, and its host has room for the rest."""
         point, room = curves.at(tokens), self.rooms["low"]
-        needed = self.needed(weights.gpu, point, "high")
-        return room is not None and needed <= room and self._host_needed(weights, curves, point) <= self._host_room(needed)
+        needed = weights.gpu + point.cache + point.compute_high + self._process.high
+        return room is not None and needed <= room and weights.host + point.host_high <= self._host_room(needed)
 
-    def _host_needed(self, weights: Sizes, curves: Curves, point: Point) -> int:
-        error = compute_errors()["host"]
-        return weights.host + ceil(point.host * error.high) + curves.output[2]
+    @property
+    def likely_host(self) -> int:
+        """Bytes of the host's memory that a model may well have beside a GPU that it leaves alone."""
+        return host_room(self._opened, self._opened.place_options, _OneGpu(0), "expected")  # type: ignore[arg-type]
 
     def _host_room(self, needed: int) -> int:
         return host_room(self._opened, self._opened.place_options, _OneGpu(needed), "low")  # type: ignore[arg-type]
