@@ -47,9 +47,11 @@ def common_keys(source: Source) -> Keys:
 
 
 def _feed_forward(source: Source) -> int | list[int] | None:
-    """One width, or one per layer (Gemma 3n)."""
+    """One width, or one per layer (Gemma 3n). A null hides the keys behind it."""
     for key in _FEED_FORWARD:
         value = source.get(key)
+        if value is None and key in source.config.raw:
+            return None
         if isinstance(value, (list, tuple)):
             return source.alike(source.config.integers(key, length=source.layers) or [0])
         if value is not None:
