@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.errors import KvplanError
     from hwcalc.library.compare import compare
     from hwcalc.library.explain import explain
+    from hwcalc.library.fit import fit
     from hwcalc.library.load import load_model
     from hwcalc.library.plan import plan
     from hwcalc.library.recommend import recommend
@@ -31,6 +32,7 @@ __all__ = [
     "check",
     "compare",
     "explain",
+    "fit",
     "load_model",
     "plan",
     "recommend",
@@ -49,6 +51,7 @@ def __getattr__(name: str) -> object:
         "__version__": "_version",
         "compare": "library.compare",
         "explain": "library.explain",
+        "fit": "library.fit",
         "load_model": "library.load",
         "plan": "library.plan",
         "recommend": "library.recommend",

@@ -163,7 +163,9 @@ class GgufTensor:
 class GgufFacts:
     """What the header of a GGUF file says: metadata by key, and tensors. A dict of metadata from Python has no tensors.
 
-    Arrays of tokens, scores and merges are left out; :data:`VOCABULARY` has the number of tokens in their place.
+    Arrays of tokens, scores and merges are left out; :data:`VOCABULARY` has the number of tokens in their place. For a model of Ollama's
+    store, numbers that its parameters set have keys of their own (``ollama.num_ctx``, ``ollama.num_gpu``, ...), and so have the bytes of files
+    that are loaded beside it (``ollama.projector_bytes``, ``ollama.adapter_bytes``).
     """
 
     keys: Mapping[str, Any]
@@ -196,6 +198,8 @@ class RawModel:
     notes: tuple[Note, ...] = ()
     tensors: tuple[GgufTensor, ...] = ()
     """The tensors of a GGUF file, whose metadata are :attr:`config`."""
+    weights_format: str | None = None
+    """A value of ``--weights`` by which the weights are planned where the options name none: that of a file that was not read."""
 
 
 @frozen
@@ -280,6 +284,8 @@ class ModelSpec:
     variants: Mapping[str, ModelSpec] = field(default_factory=dict, repr=False, compare=False)
     """The whole model as a named engine builds it, for engines under which its weights differ too."""
     facts: ModelFacts = field(default_factory=ModelFacts)
+    weights_format: str | None = None
+    """A value of ``--weights`` that holds where the options name none; see :attr:`RawModel.weights_format`."""
     gguf: GgufFacts | None = None
     """The header of the GGUF file that the model was read from; ``None`` for a config."""
     config: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -24,10 +24,12 @@ __all__ = [
     "engine_options",
     "engines",
     "explain_parts",
+    "families",
     "files",
     "formats",
     "gpus",
     "instances",
+    "modalities",
     "models",
     "paths",
     "plan_formats",
@@ -97,11 +99,27 @@ def dtypes(incomplete: str) -> list[str]:
     return [f"{first}{colon}{name}" for name in _starting((*dtype_names(), *(() if colon else packed_names())), second)]
 
 
+def modalities(incomplete: str) -> list[str]:
+    """What a model takes beside text."""
+    from hwcalc.library.fit_search import MODALITIES
+
+    return _starting(MODALITIES, incomplete)
+
+
+def families(incomplete: str) -> list[str]:
+    """Families of the catalog's models."""
+    from hwcalc.profiles.catalog import list_models
+    from hwcalc.sources.families import family_of
+
+    lowered = incomplete.lower()
+    return sorted({name for name in map(family_of, list_models()) if name.lower().startswith(lowered)})
+
+
 def weight_formats(incomplete: str) -> list[str]:
     """Weight formats."""
     from hwcalc.quantization.planned import weight_formats as names
 
-    return _starting(names(), incomplete)
+    return _starting((*names(), "auto"), incomplete)
 
 
 def emitters(incomplete: str) -> list[str]:

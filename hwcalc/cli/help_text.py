@@ -15,6 +15,7 @@ QUESTIONS: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
     Example("Does it fit, how long, how many at once?", "kvplan Qwen/Qwen3-8B --engine vllm --gpu l4"),
     Example("Where does every byte come from?", "kvplan explain Qwen/Qwen3-8B"),
+    Example("Which models run on my card?", "kvplan fit --gpu rtx-4060-ti --seq 16k"),
     Example("What should I buy or rent?", "kvplan recommend Qwen/Qwen3-8B --seq 32k --batch 8"),
     Example("Which model, format or GPU?", "kvplan compare Qwen/Qwen3-8B --dtype bf16,fp8 --gpu l4,l40s"),
     Example("Will the next commit still fit?", "kvplan check kvplan.yaml"),

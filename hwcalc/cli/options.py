@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "compare": "hwcalc.cli.compare",
     "sweep": "hwcalc.cli.sweep",
     "recommend": "hwcalc.cli.recommend",
+    "fit": "hwcalc.cli.fit",
     "check": "hwcalc.cli.check",
     "reconcile": "hwcalc.cli.reconcile",
     "probe": "hwcalc.cli.probe",

@@ -18,6 +18,7 @@ ENGINES: dict[str, tuple[str, str]] = {
     "transformers": ("hwcalc.engines.transformers", "Transformers"),
     "vllm": ("hwcalc.engines.vllm", "Vllm"),
     "llamacpp": ("hwcalc.engines.llamacpp", "Llamacpp"),
+    "ollama": ("hwcalc.engines.llamacpp.ollama", "Ollama"),
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 

@@ -100,6 +100,10 @@ class Engine(Places, ABC):
             parsed[name] = option.check(name, value)
         return parsed
 
+    def started_by(self, options: Mapping[str, str]) -> Engine:
+        """The engine whose rules hold with these options; almost always this one."""
+        return self
+
     def draft_named(self, options: Mapping[str, str]) -> str | None:
         """The id of the draft model that an engine option names. The caller loads that model as :attr:`Request.option_draft`."""
         return None
@@ -208,10 +212,6 @@ class Engine(Places, ABC):
     def environment(self, opened: Opened) -> tuple[str, ...]:
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
-
-    def whole(self, request: Request) -> Request:
-        """The same request with all weights on the GPU, for an engine that would else leave some of them in the memory of the host."""
-        return request
 
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""

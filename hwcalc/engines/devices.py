@@ -15,6 +15,7 @@ from hwcalc.model import Definition
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
     from hwcalc.engines.budget import BudgetPart
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["HOST", "DeviceShare", "ModelWeights", "Placement", "Places"]
 
@@ -94,6 +95,10 @@ class Places:
     def entire(self, opened: Opened) -> Opened:
         """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
         return opened
+
+    def names_length(self, gpu: Gpu | None) -> bool:
+        """Whether the engine has a length of its own where the user names none: :meth:`fitting_length`."""
+        return self.splits_layers and gpu is not None
 
     def fitting_length(self, opened: Opened) -> Noted[int | None]:
         """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from hwcalc.library.load import ModelLike
 
-__all__ = ["CompareOptions", "PlanOptions", "RecommendOptions", "ReconcileOptions", "SweepOptions"]
+__all__ = ["CompareOptions", "FitOptions", "PlanOptions", "RecommendOptions", "ReconcileOptions", "SweepOptions"]
 
 
 class _Everywhere(TypedDict, total=False):
@@ -96,3 +96,18 @@ class ReconcileOptions(_Hardware, total=False):
     weights: str | None
     gpu: str | None
     tp: int | str | None
+
+
+class FitOptions(TypedDict, total=False):
+    """Options of a plan that many models share on one kind of GPU."""
+
+    seq: int | str | None
+    batch: int | str
+    dtype: str | None
+    weights: str | None
+    engine: str
+    engine_options: Mapping[str, object] | None
+    gpu: str | None
+    gpus: int | str | None
+    memory_utilization: float | str | None
+    margin: float | str | None

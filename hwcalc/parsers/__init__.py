@@ -274,6 +274,7 @@ def _spec(
         encoder_tokens=reading.encoder_tokens,
         parameters=raw.parameters if counted is None else _parameters(counted, notes, assumed=assumed),
         weights=raw.weights,
+        weights_format=raw.weights_format,
         counted=counted,
         quantization=_quantization(language, top),
         bearing=top.bearing() | language.bearing() | _storage(language, top, declared),

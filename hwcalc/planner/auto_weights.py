@@ -66,10 +66,10 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request) -> Noted[Re
 
 def choices(engine: Engine, model: ModelSpec, request: Request) -> tuple[Choice, ...]:
     """The formats that the engine accepts for this model, the largest first. Raises the error of the engine if it accepts none."""
-    whole, out, refused = engine.whole(request), [], None
+    out, refused = [], None
     for name in engine.weight_choices:
         try:
-            opened = engine.open(model, replace(whole, weights=name))
+            opened = engine.entire(engine.open(model, replace(request, weights=name)))
             parts, budget = opened.weights.value, opened.budget
         except KvplanError as error:
             refused = refused or error

@@ -133,6 +133,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     """
     asked = Asked(**options)
     engine, version = find_engine(asked.engine)
+    starter = engine.started_by(asked.engine_options)
+    engine, version = (engine, version) if starter is engine else (starter, None)
     _check_shares(asked)
     (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
     parallel, layout_notes = _parallel(engine, model, asked, gpu, gpus)
@@ -152,13 +154,13 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         engine_version=resolved or None,
         parallel=parallel,
         hardware=Hardware(gpu=gpu, memory_utilization=asked.memory_utilization, kv_memory=asked.kv_memory, margin=asked.margin),
-        weights=asked.weights,
+        weights=asked.weights or model.weights_format,
         lora=asked.lora,
         draft=asked.draft,
         option_draft=option_draft,
         options=dict(asked.engine_options),
     )
-    shortens = asked.seq is None and gpu is not None and engine.splits_layers
+    shortens = asked.seq is None and engine.names_length(gpu)
     if is_auto(asked.weights):
         roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
         request, chosen = best_weights(engine, model, roomy)

@@ -89,11 +89,13 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         helps={
             "compare": "Tokens per sequence: 32k, or several. Default: the smallest maximum of the models.",
             "sweep": "Tokens per sequence: 1k,4k; 1k..128k doubles, 1k..128k:1k goes by steps. Default: each model's own maximum.",
+            "fit": "Tokens per sequence: 16k. Default: 8k, or what a model is made for.",
         },
         lists=("compare", "sweep"),
         document="seq",
         in_reconciliation=True,
         group="workload",
+        also_in=("fit",),
     ),
     PlanOption(
         "batch",
@@ -112,6 +114,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="batch",
         in_reconciliation=True,
         group="workload",
+        also_in=("fit",),
     ),
     PlanOption(
         "dtype",
@@ -128,6 +131,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="kv_dtype",
         in_reconciliation=True,
         group="engine",
+        also_in=("fit",),
     ),
     PlanOption(
         "weights",
@@ -135,11 +139,15 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "W",
         "Weight format: bf16, fp8, awq, q4_k_m, ...; auto is the best that fits the GPU. Default: as published.",
         complete="weight_formats",
-        helps={"compare": "Weight formats: bf16,fp8. Default: as published."},
+        helps={
+            "compare": "Weight formats: bf16,fp8. Default: as published.",
+            "fit": "One format for all: q4_k_m. Default: for each model the best that fits.",
+        },
         lists=("compare",),
         check="Weight format: bf16, fp8, awq, ... Default: as published.",
         document="weights",
         in_reconciliation=True,
+        also_in=("fit",),
     ),
     PlanOption(
         "engine",
@@ -151,11 +159,13 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         helps={
             "compare": "Whose rules: reference,vllm. See: kvplan engines. Default: reference.",
             "reconcile": "Engine and version, where the log does not state it: vllm@0.11.",
+            "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
         },
         lists=("compare",),
         check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.",
         document="engine",
         group="engine",
+        also_in=("fit",),
     ),
     PlanOption(
         "gpu",
@@ -166,12 +176,14 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         helps={
             "compare": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
             "sweep": "Accelerators: l4,h100-sxm5-80gb. Default: none, and no verdict.",
+            "fit": "Accelerator: rtx-4060-ti, m4-24gb, local. See: kvplan gpus. Default: this machine's.",
         },
         lists=("compare", "sweep"),
         not_in=("recommend",),
         check="Accelerator: l4, h100-sxm5-80gb.",
         in_reconciliation=True,
         group="hardware",
+        also_in=("fit",),
     ),
     PlanOption(
         "gpus",
@@ -182,6 +194,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="How many.",
         in_receipt=False,
         group="hardware",
+        also_in=("fit",),
     ),
     PlanOption(
         "instance",
@@ -236,6 +249,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         in_reconciliation=True,
         of_budget=True,
         group="engine",
+        also_in=("fit",),
     ),
     PlanOption(
         "kv_memory",
@@ -257,6 +271,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         document="margin",
         of_budget=True,
         group="hardware",
+        also_in=("fit",),
     ),
     PlanOption(
         "lora",
@@ -296,6 +311,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         check="The engine's own knobs by their own names.",
         document="options",
         group="engine",
+        also_in=("fit",),
     ),
     PlanOption(
         "assume",

@@ -38,7 +38,7 @@ from hwcalc.units import GIB
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
+__all__ = ["bound_of", "lasting_warnings", "plan_model", "plan_opened", "stored_layers"]
 
 _SELECTED_ROLES = (Role.LATENT, Role.ROPE)
 
@@ -92,7 +92,7 @@ def plan_opened(opened: Opened, remarks: Iterable[Note] = (), line: CommandLine 
         memory=memory,
         pool=None if pool is None else replace(pool, definition=model.definition(pool.definition)),
         fit=fit,
-        speed=_speed(opened),
+        speed=bound_of(opened),
         notes=tuple(note for note in dict.fromkeys((*model.notes, *opened.notes)) if note not in model.warnings),
         warnings=tuple(_warnings(opened, fit, known_weights=memory.weights.bytes is not None)),
     )
@@ -213,7 +213,7 @@ def _read_bytes(stored: list[Stored]) -> int:
     return total
 
 
-def _speed(opened: Opened) -> SpeedInfo | None:
+def bound_of(opened: Opened) -> SpeedInfo | None:
     """The bound on speed for the planned GPU; ``None`` without a GPU."""
     request, gpu = opened.request, opened.request.hardware.gpu
     if gpu is None:

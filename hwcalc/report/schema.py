@@ -15,6 +15,7 @@ DOCUMENTS = (
     "compare",
     "sweep",
     "recommend",
+    "fit",
     "check",
     "check-file",
     "reconcile",
@@ -46,6 +47,7 @@ def json_schema(document: str) -> dict[str, Any]:
     from hwcalc.planner.diff import Difference
     from hwcalc.planner.offers import Recommendation
     from hwcalc.planner.result import Plan
+    from hwcalc.planner.runnables import Runnables
     from hwcalc.probe import receipt
     from hwcalc.reconcile.result import Reconciliation
     from hwcalc.report import hardware, probe, records
@@ -56,6 +58,7 @@ def json_schema(document: str) -> dict[str, Any]:
         "explain": Plan,
         "diff": Difference,
         "recommend": Recommendation,
+        "fit": Runnables,
         "compare": Comparison,
         "sweep": SweepDocument,
         "check": CheckDocument,
@@ -117,6 +120,7 @@ def _of(class_: type) -> dict[str, Any]:
 _SIGNED: Final = {
     "FitInfo": frozenset({"headroom_bytes"}),
     "Offer": frozenset({"headroom_bytes"}),
+    "Runnable": frozenset({"headroom_bytes"}),
     "Fit": frozenset({"headroom_bytes"}),
     "Compared": frozenset({"difference_bytes"}),
     "BudgetInfo": frozenset({"low", "expected", "high"}),

@@ -1,4 +1,4 @@
-"""Find the description of a model. :func:`resolve` takes a path or an id, :func:`resolve_stream` takes an open file.
+"""Find the description of a model. :func:`resolve` takes a path or a name, :func:`resolve_stream` takes an open file.
 
 The order is explicit path, Hugging Face cache, catalog, Hub, so a model on this machine needs no network. With a revision, an
 endpoint or a token, the Hub comes before the catalog. A name that is no id is taken for the only model here that it can mean, with a
@@ -41,6 +41,8 @@ def resolve(
 ) -> RawModel:
     """Find the description of ``model``: a path (``-`` is standard input) or an id, ``org/name`` or ``org/name@revision``.
 
+    Names of GGUF files: ``org/name:Q4_K_M``, ``org/name:file.gguf``, ``org/name/file.gguf``, and ``ollama:NAME`` for Ollama's store.
+
     A string is a path if it is written as one (``./x``, ``x.json``) or if a file or folder of that name exists. A folder whose
     name looks like an id is ignored if it has no ``config.json``. A path object is always a path.
 
@@ -66,21 +68,32 @@ def resolve(
     looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
     if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
         return _without_revision(from_path(path, weights=weights), revision)
-    if text.lower().endswith(".gguf"):
-        return _without_revision(from_path(path, weights=weights), revision)
+    if text.lower().startswith("ollama:"):
+        from hwcalc.sources.ollama import PREFIX, find_in_ollama
+
+        return _without_revision(find_in_ollama(text[len(PREFIX) :]), revision)
+    access = Wanted(id="", offline=offline or _forbidden(), token=token, endpoint=endpoint, weights=weights)
+    if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, path, revision, access, refresh=refresh)):
+        return found
     if not looks_like_id:
         raise no_such_path(text) if has_path_syntax(text) and not _HUB_ADDRESS.fullmatch(text) else _not_a_model(text)
     model_id, asked = split_revision(text, revision)
     folder = Absent(place="the folder of that name here (it has no config.json)") if os.path.lexists(path) else None
-    wanted = Wanted(
-        id=model_id,
-        revision=asked,
-        offline=offline or _forbidden(),
-        token=token,
-        endpoint=endpoint,
-        weights=weights,
+    return _ask(replace(access, id=model_id, revision=asked), folder, refresh=refresh)
+
+
+def _as_gguf(text: str, path: Path, revision: str | None, access: Wanted, *, refresh: bool) -> RawModel | None:
+    """The model of a GGUF file on the Hub; ``None`` if the text is something else."""
+    from hwcalc.sources.gguf.named import gguf_name
+
+    named = None if has_path_syntax(text) else gguf_name(text)
+    if named is None:
+        # As a path it is not there, which the error says.
+        return from_path(path) if text.lower().endswith(".gguf") and not _HUB_ADDRESS.fullmatch(text) else None
+    model_id, asked = split_revision(
+        named.repository if named.revision is None else f"{named.repository}@{named.revision}", revision
     )
-    return _ask(wanted, folder, refresh=refresh)
+    return _ask(replace(access, id=model_id, revision=asked, file=named.file), None, refresh=refresh)
 
 
 def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
@@ -90,13 +103,27 @@ def resolve_stream(stream: IO[str] | IO[bytes]) -> RawModel:
 
 def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
     """The sources in the order in which they are asked. The first one that has the model answers."""
+    if wanted.file is not None:
+        return (_find_on_hub, _find_gguf_here, _find_base) if refresh else (_find_gguf_here, _find_on_hub, _find_base)
     if refresh:
         return (_find_on_hub, find_cached, find_in_catalog)
     if wanted.endpoint:
-        return (find_cached, _find_on_hub, find_in_catalog, _find_by_name)
+        return (find_cached, _find_gguf_here, _find_on_hub, find_in_catalog, _find_by_name)
     if wanted.revision or wanted.token:
-        return (find_cached, _find_by_name, _find_on_hub, find_in_catalog)
-    return (find_cached, find_in_catalog, _find_by_name, _find_on_hub)
+        return (find_cached, _find_gguf_here, _find_by_name, _find_on_hub, find_in_catalog)
+    return (find_cached, find_in_catalog, _find_gguf_here, _find_by_name, _find_on_hub, _find_base)
+
+
+def _find_gguf_here(wanted: Wanted) -> RawModel | Absent:
+    from hwcalc.sources.gguf.hub import find_gguf_here
+
+    return find_gguf_here(wanted)
+
+
+def _find_base(wanted: Wanted) -> RawModel | Absent:
+    from hwcalc.sources.gguf.base import find_base
+
+    return find_base(wanted)
 
 
 def _find_by_name(wanted: Wanted) -> RawModel | Absent:
@@ -114,6 +141,10 @@ def _find_by_name(wanted: Wanted) -> RawModel | Absent:
 def _find_on_hub(wanted: Wanted) -> RawModel | Absent:
     if wanted.offline:
         return Absent(place="the Hugging Face Hub, which was not asked (offline)")
+    if wanted.file is not None:
+        from hwcalc.sources.gguf.hub import find_gguf_on_hub
+
+        return find_gguf_on_hub(wanted)
     from hwcalc.sources.hub import find_on_hub
 
     return find_on_hub(wanted)
@@ -207,11 +238,13 @@ def _not_a_model(text: str) -> KvplanError:
 
 
 def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
-    what = shown(wanted.id) if wanted.revision is None else f"{shown(wanted.id)} at revision {shown(wanted.revision)}"
+    what = shown(wanted.name) if wanted.revision is None else f"{shown(wanted.name)} at revision {shown(wanted.revision)}"
     places = " nor in ".join(miss.place for miss in absent if miss.place)
     remarks = "".join(f" {_sentence(miss.remark)}" for miss in absent if miss.remark)
     if wanted.revision is not None and any("keeps no revisions" in miss.remark for miss in absent):
         hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
+    elif wanted.file is not None:
+        hint = "Plan it once with the network, after which its header is kept, or give the path of the file."
     else:
         hint = _guess(wanted.id) or "kvplan models lists what is built in; any model's folder or config.json will do as well."
     return ModelNotFoundError(f"{what} is neither in {places}.{remarks}", hint=hint)

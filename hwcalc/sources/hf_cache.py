@@ -18,7 +18,7 @@ from hwcalc.sources.hf_folder import cache_folder
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable
 
-__all__ = ["cached_config", "cached_ids", "find_cached"]
+__all__ = ["cached_config", "cached_ids", "find_cached", "snapshot"]
 
 _COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -39,6 +39,15 @@ def cached_config(model_id: str) -> Path | None:
     """The path of the config of the main branch, or ``None`` if the cache does not have it."""
     located = _locate(Wanted(id=model_id))
     return None if isinstance(located, str) else located[0]
+
+
+def snapshot(wanted: Wanted) -> tuple[Path, str] | None:
+    """The folder of the wanted revision's files and its commit; ``None`` if the cache does not have it."""
+    folder = cache_folder() / f"models--{wanted.id.replace('/', '--')}"
+    if not os.path.isdir(folder):
+        return None
+    commit, _ = _commit(folder, wanted.revision, tuple(_snapshots(folder / "snapshots")))
+    return None if commit is None else (folder / "snapshots" / commit, commit)
 
 
 def find_cached(wanted: Wanted) -> RawModel | Absent:

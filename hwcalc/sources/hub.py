@@ -81,9 +81,11 @@ def _read(client: HubClient, wanted: Wanted) -> RawModel | Absent:
     if reply.status == 404:
         from hwcalc.sources.without_config import without_config
 
-        params = without_config(repository)
+        params = without_config(repository, wanted)
         if params is None:
             return Absent(place=client.name)
+        if isinstance(params, RawModel):
+            return params
         documents = {"params.json": params}
         config = config_from_params(parse_document(params, "params.json"), f"params.json of {wanted.id}")
     elif reply.status == 200:

@@ -43,15 +43,16 @@ class Repository:
 
     def whole(self, name: str, most: int) -> bytes | None:
         """The content of a small file."""
-        reply = self._file(name, most, None)
+        reply = self.reply(name, most, None)
         return None if reply is None else reply.body
 
     def part(self, name: str, first: int, end: int) -> FilePart | None:
         """The bytes of a file from ``first`` up to ``end``."""
-        reply = self._file(name, end - first, first)
+        reply = self.reply(name, end - first, first)
         return None if reply is None else FilePart(data=reply.body, file_bytes=reply.file_bytes)
 
-    def _file(self, name: str, most: int, first: int | None) -> Reply | None:
+    def reply(self, name: str, most: int, first: int | None) -> Reply | None:
+        """The answer to a request for a file, or for ``most`` bytes of it from ``first`` on."""
         try:
             reply = self.client.file(self.id, self.revision, name, most=most, first=first)
         except ValueError as error:  # huggingface_hub rejects the id
@@ -66,7 +67,10 @@ class Repository:
 
     def listing(self) -> Listing | None:
         """The list of files and the base model; ``None`` if the server has no such list, as some mirrors."""
-        reply = self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT)
+        return self.listed(self.client.listing(self.id, self.revision, most=LARGEST_DOCUMENT))
+
+    def listed(self, reply: Reply) -> Listing | None:
+        """The same from an answer."""
         if reply.status == 404:
             return None
         if reply.status != 200:

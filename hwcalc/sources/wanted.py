@@ -21,7 +21,8 @@ class Wanted:
     """A request for a model by its id.
 
     ``revision`` is a branch, a tag, a commit or the start of a commit; ``None`` means the main branch. ``token`` and ``endpoint``
-    are for the Hub and override the environment. ``weights`` also asks for the headers of the weight files.
+    are for the Hub and override the environment. ``weights`` also asks for the headers of the weight files. ``file`` is what stands
+    behind the colon of a GGUF model, a file or a quantisation (empty: llama.cpp's choice); ``None`` without a colon.
     """
 
     id: str
@@ -30,6 +31,12 @@ class Wanted:
     token: str | None = field(default=None, repr=False)
     endpoint: str | None = None
     weights: bool = False
+    file: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What names the model on a command line."""
+        return f"{self.id}:{self.file}" if self.file else self.id
 
 
 @frozen

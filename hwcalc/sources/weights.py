@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from threading import Event, Lock, Thread
+from threading import Lock
 from typing import Final, Protocol
 
 from hwcalc.errors import ConfigError
@@ -107,36 +107,12 @@ class _Reader:
         if self._files.parallel < 2 or len(named) < 2:
             yield from (self._one(name, size) for name, size in named.items())
             return
-        from queue import Empty, SimpleQueue
+        from hwcalc.sources.parallel import done_in_any_order
 
-        waiting: SimpleQueue[tuple[str, int]] = SimpleQueue()
-        for item in named.items():
-            waiting.put(item)
-        results: SimpleQueue[Header | BaseException] = SimpleQueue()
-        stopped = Event()
-
-        def run() -> None:
-            while not stopped.is_set():
-                try:
-                    results.put(self._one(*waiting.get_nowait()))
-                except Empty:
-                    return
-                except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
-                    results.put(error)
-                    return
-
-        try:
-            # Not those of concurrent.futures: at the end of the program these would wait for the Hub.
-            for _ in range(min(self._files.parallel, len(named))):
-                Thread(target=run, name="kvplan-header", daemon=True).start()
-            for done in range(1, len(named) + 1):
-                result = results.get()
-                if isinstance(result, BaseException):
-                    raise result
-                tell(f"weight headers: {done:,} of {len(named):,} files")
-                yield result
-        finally:
-            stopped.set()
+        results = done_in_any_order(lambda item: self._one(*item), named.items(), self._files.parallel)
+        for done, result in enumerate(results, 1):
+            tell(f"weight headers: {done:,} of {len(named):,} files")
+            yield result
 
     def _one(self, name: str, guess: int) -> Header:
         start = self._files.part(name, 0, min(-(-guess // 1024) * 1024, LARGE))

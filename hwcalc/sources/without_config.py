@@ -1,4 +1,4 @@
-"""A repository without a ``config.json``: read ``params.json`` instead, or explain what the repository contains."""
+"""A repository without a ``config.json``: read ``params.json`` or a GGUF file instead, or explain what the repository contains."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 from hwcalc.errors import KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.document import LARGEST_DOCUMENT, parse_document
+from hwcalc.sources.gguf.names import is_gguf
 from hwcalc.text import operand, shown
 
 if TYPE_CHECKING:
+    from hwcalc.model import RawModel
     from hwcalc.sources.repository import Repository
+    from hwcalc.sources.wanted import Wanted
 
 __all__ = ["without_config"]
 
 
-def without_config(repository: Repository) -> bytes | None:
-    """The content of ``params.json``; ``None`` if the repository does not exist.
+def without_config(repository: Repository, wanted: Wanted) -> bytes | RawModel | None:
+    """The content of ``params.json``, or the model of a GGUF file; ``None`` if the repository does not exist.
 
-    Raises :class:`~hwcalc.errors.UnsupportedError` if the repository holds an adapter or only GGUF files, and
+    Raises :class:`~hwcalc.errors.UnsupportedError` if the repository holds an adapter, and
     :class:`~hwcalc.errors.ModelNotFoundError` if it holds configs in folders or nothing that describes a model.
     """
     listing = repository.listing()
@@ -42,14 +45,10 @@ def without_config(repository: Repository) -> bytes | None:
             f"{what} has {many} in a folder: {listed}.",
             hint=f"Choose one and plan it as a folder: {_download(repository.asked, f'{inner[0]}/config.json')}",
         )
-    gguf = [name for name in names if name.lower().endswith(".gguf")]
-    if gguf:
-        base = listing.base
-        count = "one GGUF file" if len(gguf) == 1 else f"{len(gguf):,} GGUF files"
-        raise UnsupportedError(
-            f"{what} has {count} and no config.json; kvplan does not read GGUF yet.",
-            hint=f"Plan the model it was made from: kvplan {base}" if base else "Give the id of the model it was made from.",
-        )
+    if any(is_gguf(name) for name in names):
+        from hwcalc.sources.gguf.hub import read_repository
+
+        return read_repository(repository, names, wanted)
     content = "is empty" if not set(names) - {".gitattributes", "README.md"} else "has no config.json"
     raise ModelNotFoundError(
         f"{what} {content}: nothing in it describes a model.",

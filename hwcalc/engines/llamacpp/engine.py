@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
-from hwcalc.engines.base import Opened
+from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.command import CommandInput
 from hwcalc.engines.general import GeneralEngine
+from hwcalc.engines.llamacpp.command import flag_text, serve
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
 from hwcalc.engines.noted import Noted
-from hwcalc.engines.options import EngineOption, is_auto
+from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
 from hwcalc.engines.stored import Dtypes, StoredTensor
@@ -39,6 +41,7 @@ class Llamacpp(GeneralEngine):
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
     options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    has_command: ClassVar[bool] = True
 
     def resolve_version(self, requested: str) -> str:
         """``0.5``, ``v0.5.0`` and ``0.5.0`` are the release whose rules are known."""
@@ -114,3 +117,17 @@ class Llamacpp(GeneralEngine):
                 definition=Definition.ENGINE,
             )
         )
+
+    def started_by(self, options: Mapping[str, str]) -> Engine:
+        """Ollama, if the options say so: it is this engine with other defaults."""
+        if self.name == "llamacpp" and is_on(options.get("ollama")):
+            from hwcalc.engines import find_engine
+
+            return find_engine("ollama")[0]
+        return self
+
+    def flag(self, name: str, value: object) -> str:
+        return flag_text(name, value)
+
+    def command(self, planned: CommandInput) -> list[str]:
+        return serve(planned)

@@ -1,112 +1,204 @@
-"""What Ollama tells the llama-server that it starts: context, slots, batch, flash attention.
-
-Since 0.30, Ollama runs every GGUF file as a ``llama-server`` of its own (``llm/llama_server.go``); before, it had a runner with other
-memory. Read in the releases 0.30.0 to 0.32.15 (commit fb30760996), which agree in all that is here.
-"""
+"""Ollama as an engine: llama.cpp as Ollama starts it, under Ollama's names for what can be set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from hwcalc.units import GIB, MIB
+from hwcalc.engines.base import Opened
+from hwcalc.engines.command import CommandInput, EmittedFile
+from hwcalc.engines.llamacpp import ollama_rules as rules
+from hwcalc.engines.llamacpp.command import modelfile, ollama_flag
+from hwcalc.engines.llamacpp.engine import Llamacpp
+from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
+from hwcalc.engines.llamacpp.options import OPTIONS
+from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.noted import Noted
+from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
+from hwcalc.engines.request import Request
+from hwcalc.errors import UnknownNameError, UnsupportedError
+from hwcalc.formulas.frozen import replace
+from hwcalc.model import ModelSpec, Note
+from hwcalc.text import brief
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = [
-    "DEFAULT_CONTEXT",
-    "ONE_AT_A_TIME",
-    "TIERS",
-    "auto_batch",
-    "default_context",
-    "embedding_batch",
-    "has_flash_attention",
-    "predicted_bytes",
-]
-
-DEFAULT_CONTEXT: Final = 4096
-"""Tokens of a slot, where less than the memory of a tier is there, as on a machine without a GPU."""
-TIERS: Final = ((47 * GIB, 262_144), (23 * GIB, 32_768))
-"""Bytes of all GPUs together -> tokens of a slot (``server/routes.go``, since 0.15.5; before, 4,096 everywhere, and 2,048 until 0.6)."""
-ONE_AT_A_TIME: Final = frozenset(
-    {
-        "mllama", "qwen3vl", "qwen3vlmoe", "qwen35", "qwen35moe", "qwen3next", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe",
-        "nemotron_h_omni",
-    }
-)  # fmt: skip
-"""Architectures that get one slot, whatever ``OLLAMA_NUM_PARALLEL`` says (``Scheduler.load`` in ``server/sched.go``)."""
-
-_BATCHES: Final = ((32_768, 2048, 60, 2 * GIB), (4096, 1024, 75, 768 * MIB))
-"""Above so many tokens: the batch, the most percent of memory that the model may be predicted to take, and bytes for the batch."""
-_SMALLEST: Final = 512
-_CONSTRAINED: Final = 256
-_SMALL_CARD: Final = 8 * GIB
-_FREE_PERCENT: Final = 80
-_EMBEDDING: Final = 2048
+__all__ = ["Ollama"]
 
 
-def default_context(vram_bytes: int, most: int | None) -> int:
-    """Tokens of a slot where nobody gives ``num_ctx``, on GPUs of so many bytes; not more than the model was trained for.
-
-    >>> default_context(24 * 2**30, 131_072), default_context(16 * 2**30, 131_072), default_context(80 * 2**30, 40_960)
-    (32768, 4096, 40960)
-    """
-    tokens = next((tokens for least, tokens in TIERS if vram_bytes >= least), DEFAULT_CONTEXT)
-    return tokens if not most else min(tokens, most)
+def _layers(name: str, value: str) -> object:
+    return -1 if value.strip() == "-1" else integer_option(0, 100_000)(name, value)
 
 
-def predicted_bytes(file_bytes: int, keys: Mapping[str, Any], tokens: int) -> int:
-    """Ollama's guess of a model's memory, from which it takes the batch (``PredictServerVRAM``): the file, and a cache of 16 bits.
-
-    It takes the fewest key/value heads of all layers, and the hidden size by the heads for the width of a head, whatever the file says.
-    """
-    arch = str(keys.get("general.architecture", ""))
-
-    def numbers(name: str) -> list[int]:
-        value = keys.get(f"{arch}.{name}", 0)
-        found = value if isinstance(value, (list, tuple)) else [value]
-        return [int(each) for each in found if isinstance(each, int)] or [0]
-
-    heads = numbers("attention.head_count")
-    shared = numbers("attention.head_count_kv") if f"{arch}.attention.head_count_kv" in keys else heads
-    width = numbers("embedding_length")[0] // max(heads) if max(heads) else 0
-    return file_bytes + 4 * numbers("block_count")[0] * (min(shared) or 1) * width * tokens
-
-
-def auto_batch(tokens: int, predicted: int, available: int, *, cuda_without_flash: bool = False, card_bytes: int = 0) -> int:
-    """Tokens of a batch, logical and physical, where nobody gives ``num_batch``. ``tokens`` are those of all slots.
-
-    ``available`` is what the GPUs have free; 0 where that is unknown, and then the batch follows from the context alone.
-
-    >>> auto_batch(4096, 5 * 2**30, 16 * 2**30), auto_batch(8192, 5 * 2**30, 16 * 2**30), auto_batch(65_536, 5 * 2**30, 16 * 2**30)
-    (512, 1024, 2048)
-    >>> auto_batch(65_536, 10 * 2**30, 16 * 2**30), auto_batch(65_536, 13 * 2**30, 16 * 2**30)
-    (1024, 512)
-    """
-    if cuda_without_flash:
-        return _CONSTRAINED if tokens > DEFAULT_CONTEXT and 0 < card_bytes <= _SMALL_CARD else _SMALLEST
-    for above, batch, percent, surcharge in _BATCHES:
-        if tokens > above and _fits(predicted, available, percent, surcharge):
-            return batch
-    return _SMALLEST
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "num_ctx": ("n_ctx",),
+    "num_batch": ("n_batch", "n_ubatch"),
+    "num_gpu": ("n_gpu_layers",),
+    "num_parallel": ("n_seq_max",),
+    "flash_attention": ("flash_attn",),
+    "kv_cache_type": ("type_k", "type_v"),
+}
+"""Ollama's name -> llama.cpp's."""
+_OWN: Final = tuple(
+    EngineOption(name=name, help=text, default=default, check=check)
+    for name, text, default, check in (
+        ("num_ctx", "tokens of one slot, as --seq", "by memory: 4096, 32768 or 262144", integer_option(1, 2**31 - 1)),
+        ("num_batch", "tokens of a batch, -b and -ub", "by context and memory: 512 to 2048", integer_option(1, 2**31 - 1)),
+        ("num_gpu", "layers on the GPU; -1 is what fits", "-1", _layers),
+        ("num_parallel", "slots, OLLAMA_NUM_PARALLEL, as --batch", "1", integer_option(1, 256)),
+        ("flash_attention", "OLLAMA_FLASH_ATTENTION", "auto", choice_option("auto", "1", "0", "true", "false", "on", "off")),
+        ("kv_cache_type", "OLLAMA_KV_CACHE_TYPE, as --dtype", "f16", OPTIONS["type_k"].check),
+    )
+)
+_WITHOUT: Final = frozenset({"defaults", "kv_unified", "swa_full"})
+"""Options of llama.cpp that Ollama sets for nobody."""
 
 
-def _fits(predicted: int, available: int, percent: int, surcharge: int) -> bool:
-    if predicted == 0 or available == 0:
+class OllamaOpened(LlamacppOpened):
+    """A request with Ollama's defaults in place of llama.cpp's."""
+
+    @cached_property
+    def settings(self) -> Settings:
+        return read_settings(_started(self), self.hparams)
+
+
+class Ollama(Llamacpp):
+    """The llama-server that Ollama starts."""
+
+    name: ClassVar[str] = "ollama"
+    title: ClassVar[str] = "Ollama: llama-server with Ollama's settings"
+    label: ClassVar[str] = "Ollama"
+    versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
+    source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
+        {option.name: option for option in _OWN} | {name: option for name, option in OPTIONS.items() if name not in _WITHOUT}
+    )
+
+    def resolve_version(self, requested: str) -> str:
+        """``0.32.15`` has the rules of 0.32."""
+        minor = ".".join(requested.removeprefix("v").split(".")[:2])
+        if minor in self.versions:
+            return minor
+        raise UnknownNameError(
+            f"--engine {self.name}@{brief(requested, 20)}: no rules for that version.",
+            option="engine",
+            hint=f"Known: {', '.join(self.versions)}. Before 0.30 Ollama ran models by a program of its own.",
+        )
+
+    def unchecked(self, model: ModelSpec, request: Request) -> Opened:
+        return OllamaOpened(engine=self, model=model, request=_translated(request), version=self.version(request.engine_version))
+
+    def check(self, opened: Opened) -> None:
+        own = of_llamacpp(opened)
+        arch, one = own.hparams.arch, own.settings
+        if one.n_seq_max > 1 and (arch in rules.ONE_AT_A_TIME or not own.hparams.causal):
+            raise UnsupportedError(
+                f"Ollama gives {arch} one slot, whatever OLLAMA_NUM_PARALLEL says: {one.n_seq_max:,} sequences take turns.",
+                hint="Leave out --batch, or use --engine llamacpp",
+            )
+        if one.type_k != one.type_v:
+            raise UnsupportedError(
+                f"Ollama keeps keys and values in one format, not {one.type_k.name} and {one.type_v.name}.",
+                hint=f"Use: --dtype {one.type_v.name}, or --engine llamacpp",
+            )
+        super().check(opened)
+        if own.hparams.n_ctx_train and opened.tokens > own.hparams.n_ctx_train:
+            message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
+            opened.tell(Note(code="context-cut", message=message))
+
+    def names_length(self, gpu: Gpu | None) -> bool:
         return True
-    free = available * _FREE_PERCENT // 100
-    return predicted <= free and predicted <= available * percent // 100 and surcharge <= free - predicted
+
+    def fitting_length(self, opened: Opened) -> Noted[int | None]:
+        """The context by the memory of all GPUs together, which Ollama takes whether or not it fits."""
+        own = of_llamacpp(opened)
+        vram, most = vram_bytes(opened), own.hparams.n_ctx_train
+        tokens = rules.default_context(vram, most)
+        tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(rules.TIERS))
+        why = (
+            "the model was trained for no more"
+            if tokens == most
+            else f"{rules.DEFAULT_CONTEXT:,} tokens by default, {tiers} of GPU memory"
+        )
+        message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
+        return Noted(tokens, (Note(code="ollama-context", message=message),))
+
+    def flag(self, name: str, value: object) -> str:
+        return ollama_flag(name, value)
+
+    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        return modelfile(planned)
 
 
-def embedding_batch(tokens: int, slots: int = 1) -> int:
-    """Tokens of a batch of an embedding model."""
-    return min(_EMBEDDING, tokens, tokens * max(slots, 1))
+def vram_bytes(opened: Opened) -> int:
+    """The memory of all GPUs together, as programs see it; 0 without a GPU."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None:
+        return 0
+    from hwcalc.profiles.gpus import visible_memory
+
+    visible = visible_memory(gpu)
+    return 0 if visible is None else visible.expected_bytes * opened.request.gpus
 
 
-def has_flash_attention(gpu: Gpu | None) -> bool:
-    """Whether Ollama leaves flash attention to llama-server (``auto``) instead of turning it off: not on old cards of NVIDIA's."""
-    if gpu is None or gpu.vendor.lower() != "nvidia" or gpu.compute_capability is None:
-        return True
-    major, _, minor = gpu.compute_capability.partition(".")
-    return int(major) >= 6 and (int(major), int(minor or 0)) != (7, 2)
+def _translated(request: Request) -> Request:
+    """The request with llama.cpp's names in place of Ollama's. The context of a slot, and how many there are, are seq and batch."""
+    given = dict(request.options)
+    seq, batch = given.pop("num_ctx", None), given.pop("num_parallel", None)
+    options: dict[str, str] = {}
+    for name, value in given.items():
+        text = {"num_gpu": {"-1": "auto"}}.get(name, {}).get(value, value)
+        options |= dict.fromkeys(_NAMES.get(name, (name,)), text)
+    if seq is None and batch is None and options == given:
+        return request
+    return replace(
+        request,
+        options=options,
+        seq=request.seq if seq is None else _number("num_ctx", seq),
+        batch=request.batch if batch is None else _number("num_parallel", batch),
+    )
+
+
+def _number(name: str, value: str) -> int:
+    return integer_option(1)(name, value)
+
+
+def _started(opened: OllamaOpened) -> Request:
+    """The request with what Ollama tells llama-server where the user says nothing."""
+    request, read = opened.request, opened.hparams
+    options, gpu = dict(request.options), request.hardware.gpu
+    seq = min(request.seq, read.n_ctx_train or request.seq)
+    if "flash_attn" not in options and not rules.has_flash_attention(gpu):
+        options["flash_attn"] = "off"
+    if not {"n_batch", "n_ubatch"} & options.keys():
+        batch = _batch(opened, seq, flash=options.get("flash_attn", "auto") == "auto" or is_on(options["flash_attn"]))
+        options |= {"n_batch": str(batch), "n_ubatch": str(batch)}
+    else:
+        # Ollama has one number for both.
+        same = options.get("n_ubatch", options.get("n_batch", ""))
+        options |= {"n_batch": same, "n_ubatch": same}
+    return replace(request, seq=seq, options=options)
+
+
+def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
+    tokens, read, gpu = seq * opened.request.batch, opened.hparams, opened.request.hardware.gpu
+    if not read.causal:
+        return rules.embedding_batch(seq, opened.request.batch)
+    cuda = gpu is not None and gpu.vendor.lower() == "nvidia"
+    available = vram_bytes(opened)
+    return rules.auto_batch(
+        tokens,
+        rules.predicted_bytes(_file_bytes(opened), read, tokens),
+        available,
+        cuda_without_flash=cuda and not flash,
+        card_bytes=available // opened.request.gpus,
+    )
+
+
+def _file_bytes(opened: OllamaOpened) -> int:
+    """The size of the file; 0 if it is not known."""
+    found = opened.engine.model_weights(opened)
+    return 0 if found is None else found.bytes

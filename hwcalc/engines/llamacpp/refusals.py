@@ -31,6 +31,8 @@ def _check_parallel(opened: LlamacppOpened) -> None:
 def _check_model(opened: LlamacppOpened) -> None:
     read = opened.hparams
     row = read.architecture
+    if not row.runs:
+        raise UnsupportedError(f"llama.cpp knows the name {read.arch}, but has no code for it.", hint="Use: --engine reference")
     if row.rotates_whole_heads and read.n_head[0] and read.n_rot != read.head_k:
         raise ConfigError(
             f"llama.cpp refuses this {read.arch} file: rope.dimension_count is {read.n_rot}, but a key has {read.head_k}."
@@ -39,10 +41,11 @@ def _check_model(opened: LlamacppOpened) -> None:
     empty = window is not None and window.pattern is not Pattern.ATTENTION and not any(read.is_swa)
     if empty and read.swa_type is not SwaType.NONE and row.memory in (Memory.ATTENTION, Memory.SHARED):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
-    if opened.settings.drafts and (not read.n_layer_nextn or read.router_layer is not None):
-        raise UnsupportedError(
-            "ctx_type=mtp: this model has no layers for multi-token prediction.", hint="Leave out --engine-option ctx_type=mtp"
-        )
+    if opened.settings.drafts and not (read.n_layer_nextn and row.drafts):
+        what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
+        if not read.n_layer_nextn:
+            what = "this model has no layers for multi-token prediction."
+        raise UnsupportedError(f"ctx_type=mtp: {what}", hint="Leave out --engine-option ctx_type=mtp")
 
 
 def _check_sizes(opened: LlamacppOpened) -> None:
@@ -51,6 +54,12 @@ def _check_sizes(opened: LlamacppOpened) -> None:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
     if not one.n_batch and not one.n_ubatch:
         raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
+    if one.n_outputs < one.n_seq_max:
+        # GGML_ASSERT of llama_context::output_reserve: one output for each sequence.
+        raise UsageError(
+            f"llama.cpp stops if a batch ({one.n_outputs:,} tokens) is smaller than n_seq_max ({one.n_seq_max:,}).",
+            hint=f"Use: --engine-option n_ctx={256 * one.n_seq_max}",
+        )
 
 
 def _check_cache_types(opened: LlamacppOpened) -> None:

@@ -133,4 +133,4 @@ def _cache_types(request: Request, options: Mapping[str, Any]) -> tuple[DType, D
 
 def _outputs(options: Mapping[str, Any], n_batch: int, sequences: int, *, server: bool) -> int:
     """llama-server computes logits for one token of each slot, and for what a draft proposes; other programs for a whole batch."""
-    return min(n_batch, sequences * (1 + options.get("n_rs_seq", 0))) if server else n_batch
+    return sequences * (1 + options.get("n_rs_seq", 0)) if server else n_batch

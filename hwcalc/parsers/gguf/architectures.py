@@ -138,6 +138,8 @@ class Architecture:
     rollback: bool = False
     """Whether recurrent states can be kept several times (``n_rs_seq``)."""
     causal: bool = True
+    drafts: bool = False
+    """Whether llama.cpp runs the layers for multi-token prediction (``LLM_GRAPH_TYPE_DECODER_MTP``)."""
     dense_mtp: bool = False
     """Whether a context for multi-token prediction is plain attention though the model is not."""
     trunk_only: bool = False
@@ -149,6 +151,8 @@ class Architecture:
     encoder_decoder: bool = False
     encoder: bool = False
     """Whether the model reads a text and generates none."""
+    runs: bool = True
+    """Whether llama.cpp can load it; it only knows the name of the others."""
 
 
 _LISTED: Final = Window(pattern=Pattern.ARRAY)
@@ -158,7 +162,7 @@ _MAMBA: Final = Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL,
 _RWKV: Final = Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.WKV)
 _HYBRID_MAMBA: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.MAMBA2)
 _DELTA: Final = Architecture(
-    memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, states=States.DELTA, dense_mtp=True, trunk_only=True
+    memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, states=States.DELTA, drafts=True, dense_mtp=True, trunk_only=True
 )
 _NEMOTRON: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS_NO_FFN, states=States.MAMBA2, rollback=True)
 _KDA: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.KDA, latents=Latents.REQUIRED)
@@ -166,9 +170,9 @@ _WHOLE: Final = Architecture(rotates_whole_heads=True)
 
 _ORDINARY: Final = (
     "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "chameleon", "chatglm", "codeshell",
-    "cogvlm", "command-r", "dbrx", "deepseek", "deepseek2-ocr", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
-    "gemma", "glm4", "glm4moe", "gpt2", "gptj", "gptneox", "granite", "granitemoe", "graniteswitch", "grovemoe", "hrm_text",
-    "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "hy_v3", "internlm2", "jais", "jais2", "maincoder", "minicpm", "minimax-m2",
+    "cogvlm", "command-r", "dbrx", "deepseek", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
+    "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe", "graniteswitch", "grovemoe", "hrm_text",
+    "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "internlm2", "jais", "jais2", "maincoder", "minicpm", "minimax-m2",
     "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
     "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts", "qwen3vl",
     "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
@@ -182,11 +186,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "llama": Architecture(rotates_whole_heads=True, ignores_window=True),
         **dict.fromkeys(("phi3", "phimoe"), Architecture(ignores_window=True)),
         **dict.fromkeys(("deci", "falcon", "llama-embed"), _WHOLE),
+        "gptj": Architecture(runs=False),
+        **dict.fromkeys(("deepseek2-ocr", "glm4moe", "hy_v3"), Architecture(drafts=True)),
         "grok": Architecture(keeps_flash_attention_off=True),
         # Windows, with the period of the architecture.
         "afmoe": Architecture(window=Window(period=4, optional=True)),
         "cohere2": Architecture(window=Window(period=4)),
-        "cohere2moe": Architecture(window=Window(period=4, dense_first=True)),
+        "cohere2moe": Architecture(drafts=True, window=Window(period=4, dense_first=True)),
         "exaone4": Architecture(window=Window(period=4, default=4096, only_layers=64)),
         "exaone-moe": Architecture(window=Window(period=4)),
         "gemma2": Architecture(window=Window(period=2, default=4096)),
@@ -206,9 +212,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "gemma4-assistant": Architecture(window=_LISTED, memory=Memory.SHARED),
         "granite_swa": Architecture(window=_LISTED),
         "maple": Architecture(window=_LISTED),
-        "mimo2": Architecture(window=_LISTED),
+        "mimo2": Architecture(drafts=True, window=_LISTED),
         "spark2_5": Architecture(window=_LISTED),
-        "step35": Architecture(window=_LISTED),
+        "step35": Architecture(drafts=True, window=_LISTED),
         # No cache: encoders, and models that generate a whole text at once.
         **dict.fromkeys(
             ("bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "neo-bert", "nomic-bert", "nomic-bert-moe", "wavtokenizer-dec"),
@@ -224,10 +230,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "t5": Architecture(encoder_decoder=True),
         "t5encoder": Architecture(encoder=True),
         # Latents and indexers.
-        **{name: Architecture(latents=Latents.OPTIONAL) for name in ("deepseek2", "mistral4")},
+        **{name: Architecture(latents=Latents.OPTIONAL, drafts=True) for name in ("deepseek2", "mistral4")},
         **{name: Architecture(latents=Latents.NEVER) for name in ("minicpm3", "plm")},
         **{
-            name: Architecture(memory=Memory.DSA, latents=Latents.OPTIONAL, indexer=True, dense_mtp=True)
+            name: Architecture(memory=Memory.DSA, latents=Latents.REQUIRED, indexer=True, drafts=True, dense_mtp=True)
             for name in ("deepseek32", "glm-dsa")
         },
         "hy_v4": Architecture(memory=Memory.DSA_OR_ATTENTION, latents=Latents.REQUIRED, indexer=True),
@@ -236,7 +242,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         ),
         "minimax-m3": Architecture(memory=Memory.MSA, indexer=True),
         "deepseek4": Architecture(
-            memory=Memory.COMPRESSED, indexer=True, window=Window(pattern=Pattern.ALL), rollback=True, dense_mtp=True
+            memory=Memory.COMPRESSED, indexer=True, window=Window(pattern=Pattern.ALL), rollback=True, drafts=True, dense_mtp=True
         ),
         # Recurrent states.
         "mamba": _MAMBA,
@@ -255,16 +261,18 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
             window=Window(pattern=Pattern.ATTENTION, optional=True),
         ),
         "lfm2moe": Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.SHORT_CONV, rollback=True),
-        "nemotron_h_moe": replace(_NEMOTRON, dense_mtp=True),
+        "nemotron_h_moe": replace(_NEMOTRON, drafts=True, dense_mtp=True),
         "minimax-01": Architecture(
             memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, interval=8, states=States.LIGHTNING, trunk_only=True
         ),
         "qwen3next": _DELTA,
         **{name: replace(_DELTA, rollback=True) for name in ("qwen35", "qwen35moe")},
-        "qwen4exp": replace(_DELTA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, dense_mtp=False),
+        "qwen4exp": replace(_DELTA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, drafts=False, dense_mtp=False),
         "kimi-linear": _KDA,
         "kimi-k3": replace(_KDA, rollback=True),
-        "bailingmoe3": replace(_KDA, rollback=True, dense_mtp=True),
-        "glm5-next": replace(_KDA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, dense_mtp=True, trunk_only=True),
+        "bailingmoe3": replace(_KDA, rollback=True, drafts=True, dense_mtp=True),
+        "glm5-next": replace(
+            _KDA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, drafts=True, dense_mtp=True, trunk_only=True
+        ),
     }
 )

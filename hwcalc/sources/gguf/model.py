@@ -32,8 +32,11 @@ def raw_model(
     source: str = "gguf",
     revision: str | None = None,
     notes: Sequence[Note] = (),
+    files: int | None = None,
 ) -> RawModel:
     """The description that the headers of a model's files give. Messages call the model ``name``.
+
+    ``files`` is how many files the headers come from, if one of them has the tensors of several.
 
     Raises :class:`~hwcalc.errors.UnsupportedError` for a file that holds no language model.
     """
@@ -50,7 +53,7 @@ def raw_model(
         source=source,
         location=location,
         revision=revision,
-        weights=weight_facts(tensors, len(parts)) if tensors else None,
+        weights=weight_facts(tensors, files or len(parts)) if tensors else None,
         notes=tuple(more),
         tensors=tensors,
     )

@@ -29,11 +29,11 @@ class Window:
     """A position in a file. ``data[position]`` is the next byte.
 
     ``read(first, end)`` gives the bytes from ``first`` up to ``end``, fewer where the file ends. ``size`` is that of the whole file, if
-    it is known.
+    it is known; ``start`` is what was read of it before.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int | None, first: int = FIRST) -> None:
-        self.data = b""
+    def __init__(self, read: Callable[[int, int], bytes], size: int | None, first: int = FIRST, start: bytes = b"") -> None:
+        self.data = start
         self.position = 0
         self.size = size
         self._read = read

@@ -119,11 +119,11 @@ def test_every_example_runs(capsys: Capture, name: str, example: Example) -> Non
 # --- the help of kvplan -----------------------------------------------------------------------------------------------
 
 
-def test_six_questions_with_their_commands(capsys: Capture) -> None:
+def test_questions_with_their_commands(capsys: Capture) -> None:
     """What people ask most stands in ``kvplan --help``."""
     out = run(capsys, "--help")[1]
 
-    assert len(QUESTIONS) == 6
+    assert len(QUESTIONS) == 7
     for question in QUESTIONS:
         assert f"  {question.says}\n    {question.line}\n" in out
     assert max(map(len, out.splitlines())) <= 80

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from hwcalc.engines.llamacpp.ollama import auto_batch, default_context, embedding_batch, has_flash_attention, predicted_bytes
+from hwcalc.engines.llamacpp.ollama_rules import (
+    auto_batch,
+    default_context,
+    embedding_batch,
+    has_flash_attention,
+    predicted_bytes,
+)
+from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.profiles.gpus import find_gpu
 
 GIB, MIB = 2**30, 2**20
@@ -55,12 +62,16 @@ def test_the_guess_of_the_memory() -> None:
     llama: dict[str, Any] = {
         "general.architecture": "llama",
         "llama.block_count": 32,
+        "llama.context_length": 131_072,
         "llama.embedding_length": 4096,
+        "llama.feed_forward_length": 14_336,
         "llama.attention.head_count": 32,
         "llama.attention.head_count_kv": 8,
+        "llama.vocab_size": 128_256,
     }
-    assert predicted_bytes(5 * GIB, llama, 8192) == 5 * GIB + 131_072 * 8192
-    assert predicted_bytes(0, {**llama, "llama.attention.head_count_kv": [0, 8]}, 1) == 131_072 // 8
+    assert predicted_bytes(5 * GIB, read_hparams(llama), 8192) == 5 * GIB + 131_072 * 8192
+    some = {**llama, "llama.attention.head_count_kv": [0] + [8] * 31}
+    assert predicted_bytes(0, read_hparams(some), 1) == 131_072 // 8
 
 
 @pytest.mark.parametrize(("gpu", "auto"), [("rtx-4090", True), ("t4", True), ("m4-max-48gb", True)])

@@ -63,6 +63,7 @@ def test_the_fields_of_what_was_asked() -> None:
         ("compare", keywords.CompareOptions),
         ("sweep", keywords.SweepOptions),
         ("recommend", keywords.RecommendOptions),
+        ("fit", keywords.FitOptions),
         ("reconcile", keywords.ReconcileOptions),
     ],
 )
@@ -87,7 +88,8 @@ def test_rows_are_whole() -> None:
     assert len({flag for row in OPTIONS for flag in row.spellings}) == sum(len(row.spellings) for row in OPTIONS)
     for row in OPTIONS:
         assert row.type in TYPES
-        assert {*row.lists, *row.helps, *row.not_in} <= set(table.COMMANDS)
+        assert {*row.lists, *row.not_in} <= set(table.COMMANDS)
+        assert set(row.helps) <= {*table.COMMANDS, *row.also_in}
         assert row.complete is None or hasattr(completion, row.complete)
         assert row.help.endswith(".")
 

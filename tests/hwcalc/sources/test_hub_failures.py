@@ -211,8 +211,7 @@ def test_a_password_in_the_address_is_not_repeated(hub: Path, loopback: Hub) -> 
         ),
         ({"adapter_config.json": b"{"}, {"base_model": ["org/base"]}, UnsupportedError, ["adapter", "kvplan org/base"]),
         ({"adapter_config.json": b'{"base_model_name_or_path": "\\u001b[31m"}'}, {}, UnsupportedError, ["adapter", "its page"]),
-        ({"x-q4.gguf": b"GGUF"}, {"base_model": "org/base"}, UnsupportedError, ["one GGUF file", "kvplan org/base"]),
-        ({"x-q4.gguf": b"GGUF", "x-q8.gguf": b"GGUF"}, {}, UnsupportedError, ["2 GGUF files"]),
+        ({"x-q4.gguf": b"GGUF"}, {"base_model": "org/base"}, ConfigError, ["'x-q4.gguf' of 'org/name' ends within its header"]),
         (
             {"a/config.json": TEXT, "b/config.json": TEXT},
             {},

@@ -1,0 +1,120 @@
+"""The models that could run here: those of the catalog, what is on this machine, and folders of GGUF files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from hwcalc.errors import KvplanError, UsageError
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.library.load import load_model
+from hwcalc.model import ModelSpec
+from hwcalc.planner.runnables import Unread
+from hwcalc.sources.families import family_of, is_copy, is_pretrained, same_model
+from hwcalc.text import shown
+
+__all__ = ["Candidate", "candidates", "catalog", "folded", "sources", "unread"]
+
+
+@frozen
+class Candidate:
+    """A model by what is known of it without reading it whole. ``word`` names it on a command line.
+
+    ``stored`` says that its file has a format already, which is not to be chosen.
+    """
+
+    word: str
+    id: str
+    source: str
+    load: Callable[[], ModelSpec]
+    model_type: str = ""
+    parameters: int | None = None
+    active: int | None = None
+    released: str | None = None
+    modality: str = "text"
+    stored: bool = False
+    also: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """What people call the series."""
+        return family_of(self.id)
+
+
+def catalog() -> Iterator[Candidate]:
+    """All models that are known without network, with the user's own."""
+    from hwcalc.sources.catalog_facts import catalog_facts
+
+    for known in catalog_facts():
+        yield Candidate(
+            word=known.id,
+            id=known.id,
+            source="catalog",
+            load=partial(load_model, known.id, offline=True, headers=False),
+            model_type=known.model_type,
+            parameters=known.parameters,
+            active=known.active,
+            released=known.released,
+            modality=known.modality,
+        )
+
+
+def candidates(*, installed: bool, folders: Sequence[str]) -> Iterator[Candidate]:
+    """The models to look at, one for all pages and formats of each: the catalog, unless what is here or a folder is asked for."""
+    given: list[Iterable[Candidate]] = [from_folder(folder) for folder in folders]
+    if installed:
+        given.append(on_this_machine())
+    return folded(chain.from_iterable(given or [catalog()]))
+
+
+def sources(*, installed: bool, folders: Sequence[str]) -> tuple[str, ...]:
+    """The same in words."""
+    return (*folders, *(("this machine",) if installed else ())) or ("catalog",)
+
+
+def on_this_machine() -> Iterator[Candidate]:
+    """What the Hugging Face cache and Ollama's store have."""
+    from hwcalc.sources.hf_cache import cached_ids
+
+    for name in cached_ids():
+        yield Candidate(word=name, id=name, source="hf-cache", load=partial(load_model, name, offline=True))
+
+
+def from_folder(folder: str) -> Iterator[Candidate]:
+    """The GGUF files of a folder and of the folders in it."""
+    root = Path(folder).expanduser()
+    if not root.is_dir():
+        raise UsageError(f"--folder {shown(folder, 80)} is not a folder here.", hint="Give the folder that has the .gguf files.")
+    for path in sorted(root.rglob("*.gguf")):
+        yield Candidate(
+            word=str(path), id=path.name.removesuffix(".gguf"), source="folder", load=partial(load_model, path), stored=True
+        )
+
+
+def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    """One candidate for all pages and formats of a model, which names the others."""
+    groups: dict[tuple[str, str], list[Candidate]] = {}
+    for one in candidates:
+        key = (one.source, one.word if one.stored else same_model(one.id))
+        groups.setdefault(key, []).append(one)
+    for group in groups.values():
+        first, *others = sorted(group, key=_rank)
+        if others:
+            first = replace(first, also=tuple(one.id for one in others), parameters=first.parameters or _first(others))
+        yield first
+
+
+def _rank(one: Candidate) -> tuple[bool, bool, str, int, str]:
+    """The model itself before copies of it, and its first page before others."""
+    return is_copy(one.id), is_pretrained(one.id), one.released or "9", len(one.id), one.id
+
+
+def _first(others: Sequence[Candidate]) -> int | None:
+    return next((one.parameters for one in others if one.parameters), None)
+
+
+def unread(one: Candidate, error: KvplanError) -> Unread:
+    """The row of a model that could not be read."""
+    return Unread(id=one.word, source=one.source, message=error.message, hint=error.hint)

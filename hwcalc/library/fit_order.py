@@ -1,0 +1,56 @@
+"""The order of the models that run, and which of them are listed as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from hwcalc.formulas.frozen import replace
+from hwcalc.planner.runnables import Runnable
+from hwcalc.sources.families import is_pretrained
+
+__all__ = ["OF_A_FAMILY", "alike", "best_of_families", "ordered"]
+
+OF_A_FAMILY: Final = 3
+"""As many models of a family as are listed, unless all are asked for."""
+_DECENT_BITS: Final = 4
+"""Bits to a weight below which the answers of a model suffer."""
+
+
+def ordered(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
+    """The best of each family first, and the families in the order of their best."""
+    best = sorted(rows, key=_rank)
+    places: dict[str, int] = {}
+    for row in best:
+        places.setdefault(row.family.lower(), len(places))
+    return tuple(sorted(best, key=lambda row: places[row.family.lower()]))
+
+
+def _rank(row: Runnable) -> tuple[bool, bool, bool, int, bool, str, str]:
+    """What lies on the GPU whole and surely fits, at four bits and more; then the largest, then those for everyday use, then the newest."""
+    decent = row.parameters is None or 8 * row.weights_bytes >= _DECENT_BITS * row.parameters
+    newest = "".join(chr(0x7F - ord(letter)) for letter in row.released or "0")
+    return not row.whole, not decent, not row.verdict.certain, -(row.parameters or 0), is_pretrained(row.id), newest, row.id
+
+
+def alike(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
+    """Models of a family of the same size as one row, which names the others."""
+    groups: dict[tuple[object, ...], list[Runnable]] = {}
+    for row in rows:
+        key = (row.family.lower(), row.weights, row.weights_bytes, row.needed_bytes, row.seq, row.modality, row.stored)
+        groups.setdefault((*key, row.id) if row.stored else key, []).append(row)
+    return tuple(
+        first if not others else replace(first, also=(*first.also, *(name for one in others for name in (one.id, *one.also))))
+        for first, *others in groups.values()
+    )
+
+
+def best_of_families(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
+    """The first few of each family."""
+    listed: dict[str, int] = {}
+    out = []
+    for row in rows:
+        count = listed[row.family.lower()] = listed.get(row.family.lower(), 0) + 1
+        if count <= OF_A_FAMILY:
+            out.append(row)
+    return tuple(out)

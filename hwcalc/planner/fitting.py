@@ -1,0 +1,135 @@
+"""Many models on one GPU: for each the best format that fits with what is asked for, and the figures that a plan of it has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hwcalc.engines import find_engine
+from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.request import Hardware, Parallel, Request
+from hwcalc.errors import UnsupportedError
+from hwcalc.formulas.frozen import frozen
+from hwcalc.model import ModelSpec
+from hwcalc.planner import solve
+from hwcalc.planner.asked import Asked
+from hwcalc.planner.auto_weights import choices, is_auto
+from hwcalc.planner.context import sizes_for
+from hwcalc.planner.plan import bound_of
+from hwcalc.planner.result import Verdict
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["Fitted", "Hosting", "hosting"]
+
+
+@frozen
+class Hosting:
+    """What all models are planned with: the engine, the hardware, and what is asked for."""
+
+    engine: Engine
+    engine_version: str | None
+    gpu: Gpu
+    seq: int
+    asked: Asked
+
+    def seq_of(self, model: ModelSpec) -> int:
+        """The tokens to plan: what is asked for, or else no more than the model is made for."""
+        longest = model.max_position_embeddings
+        return self.seq if longest is None or self.asked.seq is not None else min(self.seq, longest)
+
+    def request(self, model: ModelSpec, weights: str | None) -> Request:
+        """The request to plan this model with its weights in this format."""
+        asked = self.asked
+        return Request(
+            seq=self.seq_of(model),
+            batch=asked.batch,
+            dtype=asked.dtype,
+            engine_version=self.engine_version,
+            parallel=sizes_for(self.engine, model, self.gpu, asked.gpus, Parallel()),
+            hardware=Hardware(gpu=self.gpu, memory_utilization=asked.memory_utilization, margin=asked.margin),
+            weights=weights,
+            options=dict(asked.engine_options),
+        )
+
+    def best(self, model: ModelSpec, *, stored: bool = False) -> Fitted:
+        """The model in the format that is asked for, or in the best one; as it is ``stored``, where its file has one already.
+
+        Where nothing fits as a whole, the engine may leave a part in the memory of the host. Raises the error of the engine if it does
+        not run the model, and :class:`UnsupportedError` where its memory is not known.
+        """
+        named = None if stored else self.asked.weights
+        if is_auto(named):
+            known = choices(self.engine, model, self.request(model, None))
+            whole = next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
+            named = whole.request.weights
+        else:
+            whole = self.engine.entire(self.engine.open(model, self.request(model, named)))
+        fitted = _judged(whole)
+        if fitted.fits:
+            return fitted
+        apart = self.engine.open(model, self.request(model, named))
+        return fitted if self.engine.entire(apart) is apart else _judged(apart)
+
+
+def _judged(opened: Opened) -> Fitted:
+    """The figures of an opened request."""
+    budget, weights = opened.budget, opened.weights.value
+    if budget is None or weights is None:
+        raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
+    sizes = {"expected": budget.expected, "low": budget.low, "high": budget.high}
+    placement = opened.engine.placement(opened)
+    return Fitted(
+        opened=opened,
+        verdict=Verdict.of(*(solve.holds_in(opened, size, end=end) for end, size in sizes.items())),
+        weights_bytes=sum(part.expected for part in weights),
+        needed_bytes=budget.requested_bytes - budget.expected + opened.needed_bytes,
+        usable_bytes=budget.requested_bytes,
+        gpu_layers=None if placement is None else placement.gpu_layers,
+        all_layers=None if placement is None else placement.all_layers,
+        host_bytes=None if placement is None else placement.host.weights_bytes + placement.host.cache_bytes,
+    )
+
+
+@frozen
+class Fitted:
+    """A model in its best format. Bytes are those of the fullest GPU."""
+
+    opened: Opened
+    verdict: Verdict
+    weights_bytes: int
+    needed_bytes: int
+    usable_bytes: int
+    gpu_layers: int | None = None
+    all_layers: int | None = None
+    host_bytes: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits by the expected value."""
+        return self.verdict.fits
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it lies on the GPU."""
+        return self.gpu_layers == self.all_layers
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that each sequence could have for sure."""
+        budget = self.opened.budget
+        assert budget is not None
+        return solve.longest(self.opened, budget.low, "low").value
+
+    @property
+    def tokens_per_s(self) -> tuple[float | None, str | None]:
+        """The bound on speed, and what sets it."""
+        speed = bound_of(self.opened)
+        return (None, None) if speed is None else (speed.decode_tokens_per_s_bound, speed.bound_by)
+
+
+def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
+    """The engine and the hardware that were asked for; ``seq`` is the length where none is. Raises :class:`~hwcalc.errors.UsageError` for unknown names."""
+    engine, version = find_engine(asked.engine)
+    engine.check_options(asked.engine_options)
+    return Hosting(engine=engine, engine_version=engine.version(version) or None, gpu=gpu, seq=asked.seq or seq, asked=asked)

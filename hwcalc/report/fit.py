@@ -1,0 +1,133 @@
+"""The models that run on a GPU as a table, Markdown or CSV, and what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.report.markdown import escaped
+from hwcalc.report.rows import csv_text, listing
+from hwcalc.report.table import PIPED_WIDTH
+from hwcalc.report.text import how_many, parameters, plural
+from hwcalc.text import clean
+from hwcalc.units import GIB
+
+__all__ = ["fit_csv", "fit_text", "left_out"]
+
+_CSV_COLUMNS: Final = (
+    "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "weights_bytes", "seq", "batch",
+    "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers", "all_layers",
+    "host_bytes", "decode_tokens_per_s_bound", "bound_by", "command",
+)  # fmt: skip
+_WORDS: Final = ("model", "format", "fits")
+_EXPENDABLE: Final = ("free", "KV", "fits", "parameters")
+"""Columns that are left out where the terminal is too narrow, in this order."""
+
+
+def fit_csv(runnables: Runnables) -> str:
+    """One row for each model. Numbers have no separators; an empty cell is unknown."""
+    return csv_text(_CSV_COLUMNS, ([getattr(row, name) for name in _CSV_COLUMNS] for row in runnables.models))
+
+
+def fit_text(
+    runnables: Runnables, *, format_: str = "table", color: bool = False, width: int = PIPED_WIDTH, quiet: bool = False
+) -> str:
+    """What was asked, the models, and what was left out and why. ``quiet`` leaves only the first two."""
+    blocks = [_lines([_asked(runnables)], format_, width)]
+    if runnables.models:
+        blocks.append(_table(runnables.models, format_=format_, color=color, width=width))
+    else:
+        blocks.append(_lines(["Nothing runs on it."], format_, width))
+    lines = [f"{one.id}: {one.message}" for one in runnables.unread]
+    if not quiet:
+        lines = [*_meaning(runnables), *lines, *left_out(runnables), *(note.message for note in runnables.notes)]
+    if lines:
+        blocks.append(_lines(lines, format_, width))
+    return "\n".join(blocks)
+
+
+def left_out(runnables: Runnables) -> list[str]:
+    """What is not listed, and why."""
+    out = []
+    if runnables.more:
+        out.append(f"{runnables.more:,} more run: --all --limit 0 lists each, --family F those of one family.")
+    for count, why in (
+        (runnables.too_large, "do not fit"),
+        (runnables.short, f"are made for fewer than {runnables.seq:,} tokens"),
+        (runnables.refused, f"{runnables.engine} does not run, or their size is not known"),
+        (runnables.slow, "are slower by the bound"),
+    ):
+        if count:
+            out.append(f"{count:,} of {runnables.considered:,} {why}.")
+    return out
+
+
+def _asked(runnables: Runnables) -> str:
+    engine = " ".join(filter(None, (runnables.engine, runnables.engine_version)))
+    usable = "" if runnables.usable_bytes is None else f", {runnables.usable_bytes / GIB:,.2f} GiB may be used"
+    what = f"{plural(runnables.batch, 'sequence')} of {plural(runnables.seq, 'token')}"
+    return f"{runnables.gpus:,} x {runnables.gpu}{usable}: {what}, {engine}, {' and '.join(runnables.sources)}"
+
+
+def _lines(lines: Sequence[str], format_: str, width: int) -> str:
+    """Lines as a Markdown list, or as paragraphs with a hanging indent."""
+    if format_ == "markdown":
+        return "".join(f"- {escaped(line)}\n" for line in lines)
+    from textwrap import fill
+
+    filled = (fill(clean(line), width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False) for line in lines)
+    return "".join(f"{line}\n" for line in filled)
+
+
+def _table(rows: Sequence[Runnable], *, format_: str, color: bool, width: int) -> str:
+    header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
+    lines = [_row(row) for row in rows]
+    for title in _EXPENDABLE:
+        if format_ != "table" or _width([header, *lines]) <= width:
+            break
+        place = header.index(title)
+        header, *lines = ([*line[:place], *line[place + 1 :]] for line in (header, *lines))
+    right = [place for place, title in enumerate(header) if title not in _WORDS]
+    return listing(header, lines, format_=format_, right=right, color=color, width=width)
+
+
+def _width(lines: Sequence[Sequence[str]]) -> int:
+    """Characters of a line, with two blanks between columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) - 2
+
+
+def _row(row: Runnable) -> list[str]:
+    also = f" and {len(row.also):,} more" if row.also else ""
+    return [
+        f"{row.id}{also}",
+        "" if row.parameters is None else parameters(row.parameters),
+        row.weights or "as published",
+        _gib(row.weights_bytes),
+        _gib(row.cache_bytes),
+        _gib(row.needed_bytes),
+        _gib(max(0, row.headroom_bytes)),
+        how_many(row.max_seq),
+        _rate(row.decode_tokens_per_s_bound),
+        row.verdict.text if row.whole else f"{row.gpu_layers:,} of {row.all_layers:,} layers",
+    ]
+
+
+def _meaning(runnables: Runnables) -> list[str]:
+    """What the columns say."""
+    if not runnables.models:
+        return []
+    out = ["GiB of the GPU; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
+    if any(row.also for row in runnables.models):
+        out.append("and N more: variants of the same size, such as the model before instruction; --all lists each.")
+    if any(not row.whole for row in runnables.models):
+        out.append("N of M layers: the others stay in the memory of the host.")
+    return out
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.2f}"
+
+
+def _rate(tokens: float | None) -> str:
+    return "" if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}"

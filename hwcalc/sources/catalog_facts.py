@@ -1,0 +1,54 @@
+"""What is known of each model of the catalog without reading its config: for lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from hwcalc.formulas.frozen import frozen
+from hwcalc.profiles.catalog import find_entry, list_models
+from hwcalc.sources.built_in import profile_errors
+
+__all__ = ["CatalogFacts", "catalog_facts", "facts_of", "modality_of"]
+
+_SENSES: Final = {"vision": ("vision_config", "vision_tower", "vit_config", "visual"), "audio": ("audio_config", "sound_config")}
+
+
+@frozen
+class CatalogFacts:
+    """One model of the catalog. ``modality`` is ``text``, ``vision`` or ``audio``: what it takes beside text. ``None`` is unknown."""
+
+    id: str
+    model_type: str
+    parameters: int | None
+    active: int | None
+    released: str | None
+    modality: str
+
+
+def catalog_facts() -> Iterator[CatalogFacts]:
+    """All models of the catalog and the user's own, in alphabetical order."""
+    with profile_errors():
+        for model_id in list_models():
+            entry = find_entry(model_id)
+            if entry is not None:
+                yield facts_of(model_id, entry.data)
+
+
+def facts_of(model_id: str, data: Mapping[str, Any]) -> CatalogFacts:
+    """The facts in one file of the catalog."""
+    counts = data.get("parameters") or {}
+    config = data["config"]
+    return CatalogFacts(
+        id=model_id,
+        model_type=str(config.get("model_type") or ""),
+        parameters=counts.get("total"),
+        active=counts.get("active"),
+        released=data.get("released"),
+        modality=modality_of(config),
+    )
+
+
+def modality_of(config: Mapping[str, Any]) -> str:
+    """What a model takes beside text, by the parts that its config describes."""
+    return next((sense for sense, keys in _SENSES.items() if any(config.get(key) for key in keys)), "text")

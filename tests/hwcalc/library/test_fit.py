@@ -1,0 +1,210 @@
+"""``kvplan fit``: which models run on a GPU, in which format and which order."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from hwcalc import fit, plan
+from hwcalc.errors import UsageError
+from hwcalc.library.candidates import catalog, folded
+from hwcalc.planner.runnables import Runnable, Runnables
+from hwcalc.profiles.catalog import list_models
+from hwcalc.report.schema import json_schema
+from tests.hwcalc.command import Capture, run
+
+CARDS = ("rtx-3050-6gb", "rtx-3060-12gb", "rtx-4090")
+FEW = {"max_params": "3B", "family": ("qwen3", "llama-3.2", "gemma-3", "granite")}
+
+
+def models(result: Runnables) -> dict[str, Runnable]:
+    """The rows by id."""
+    return {row.id: row for row in result.models}
+
+
+def whole(gpu: str, seq: int | str, **wishes: object) -> dict[str, Runnable]:
+    """Every model by itself that lies on the GPU as a whole."""
+    options = {"max_params": "9B", "family": ("qwen3", "llama-3", "gemma-3"), **wishes}
+    return models(fit(gpu=gpu, seq=seq, every=True, limit=0, only_fits=True, **options))  # type: ignore[arg-type]
+
+
+# --- laws ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_larger_card_never_lists_fewer() -> None:
+    """What runs on a card runs on a larger one, in a format that is no smaller."""
+    smaller: dict[str, Runnable] = {}
+    for gpu in CARDS:
+        larger = whole(gpu, "8k")
+
+        assert smaller.keys() <= larger.keys()
+        assert all(larger[name].weights_bytes >= row.weights_bytes for name, row in smaller.items())
+        smaller = larger
+
+
+def test_a_longer_context_never_takes_a_larger_format() -> None:
+    """Nor lists more."""
+    shorter: dict[str, Runnable] = {}
+    for seq in (2048, 8192, 32_768):
+        longer = whole("rtx-3060-12gb", seq)
+
+        assert not shorter or longer.keys() <= shorter.keys()
+        assert all(row.weights_bytes <= shorter[name].weights_bytes for name, row in longer.items() if shorter)
+        shorter = longer
+
+
+@pytest.mark.parametrize("engine", ["reference"])
+def test_figures_are_those_of_the_plan(engine: str) -> None:
+    """The line of a row plans the same bytes, verdict, longest sequence and speed."""
+    rows = fit(gpu="rtx-4060-ti", seq="16k", engine=engine, every=True, limit=0, max_params="40B").models
+    for row in random.Random(14).sample(rows, 12):  # noqa: S311 - any choice will do
+        planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", engine=engine, weights=row.weights, offline=True)
+        assert planned.fit is not None
+        assert planned.speed is not None
+
+        assert (row.cache_bytes, row.kv_dtype) == (planned.cache.total_bytes, planned.request.kv_dtype)
+        assert row.weights_bytes == planned.memory.per_gpu.weights
+        assert (row.verdict, row.max_seq) == (planned.fit.verdict, planned.fit.max_seq)
+        assert (row.needed_bytes, row.usable_bytes) == (planned.fit.needed_bytes, planned.fit.usable_bytes)
+        assert (row.gpu_layers, row.all_layers) == (planned.fit.gpu_layers, planned.fit.all_layers)
+        assert row.decode_tokens_per_s_bound == planned.speed.decode_tokens_per_s_bound
+
+
+def test_the_format_is_that_of_weights_auto() -> None:
+    """A plan with ``--weights auto`` takes the same."""
+    rows = fit(gpu="rtx-3060", seq="8k", limit=0, **FEW).models  # type: ignore[arg-type]
+    for row in rows[:5]:
+        assert plan(row.id, gpu="rtx-3060", seq="8k", weights="auto", offline=True).request.weights == row.weights
+
+
+# --- what is listed -----------------------------------------------------------------------------------------------------
+
+
+def test_families_in_the_order_of_their_best() -> None:
+    """Rows of a family stand together, the best first; at most three, unless all are asked for."""
+    result = fit("qwen3", gpu="rtx-4090", seq="8k", limit=0)
+    families = [row.family.lower() for row in result.models]
+
+    assert families == sorted(families, key=families.index)
+    assert max(families.count(name) for name in families) == 3
+    assert result.models[0].parameters == max(row.parameters or 0 for row in result.models if 8 * row.weights_bytes >= 4 * (row.parameters or 0))  # fmt: skip
+    assert result.more > 0
+
+
+def test_variants_are_one_row_and_copies_are_folded() -> None:
+    """Base and instruct are one row; an FP8 copy is its model's."""
+    rows = models(fit("qwen3-14b", gpu="rtx-4090", seq="8k"))
+    assert rows["Qwen/Qwen3-14B"].also == ("Qwen/Qwen3-14B-Base",)
+
+    rows = models(fit("qwen3-32b", gpu="rtx-4090", seq="8k", every=True))
+    assert set(rows) == {"Qwen/Qwen3-32B"}
+    assert set(rows["Qwen/Qwen3-32B"].also) == {"Qwen/Qwen3-32B-FP8", "Qwen/Qwen3-32B-FP8-Static-PerTensor"}
+
+
+def test_every_model_of_the_catalog_is_looked_at() -> None:
+    """None is lost by folding."""
+    named = {name for one in folded(catalog()) for name in (one.id, *one.also)}
+
+    assert named == set(list_models())
+
+
+@pytest.mark.parametrize(
+    ("wishes", "holds"),
+    [
+        ({"family": "gemma-3"}, lambda row: "gemma" in f"{row.family} {row.model_type}".lower()),
+        ({"min_params": "7B"}, lambda row: row.parameters >= 7 * 10**9),
+        ({"max_params": "2B"}, lambda row: row.parameters <= 2 * 10**9),
+        ({"modality": "vision"}, lambda row: row.modality == "vision"),
+        ({"min_speed": 80}, lambda row: row.decode_tokens_per_s_bound >= 80),
+        ({"weights": "q4_k_m"}, lambda row: row.weights == "q4_k_m"),
+        ({"seq": "64k"}, lambda row: row.seq == 65_536 and row.max_seq >= 65_536),
+    ],
+)
+def test_filters(wishes: dict[str, object], holds: object) -> None:
+    """Each row is what was asked for, and there are some."""
+    asked = {"gpu": "rtx-4060-ti", "limit": 0, "family": ("qwen3", "gemma-3", "smollm"), **wishes}
+    rows = fit(**asked).models  # type: ignore[arg-type]
+
+    assert rows
+    assert all(holds(row) for row in rows if row.verdict == "fits")  # type: ignore[operator]
+
+
+def test_counts_add_up() -> None:
+    """Every model is listed, or counted by the reason why it is not."""
+    result = fit(gpu="rtx-3060", seq="16k", every=True, limit=0, family=("qwen3", "phi"), min_speed=20)
+    listed = sum(1 + len(row.also) for row in result.models)
+
+    assert result.considered == len(list_models())
+    left = result.filtered + result.refused + result.short + result.too_large + result.slow
+    assert listed + left == result.considered
+    assert result.more == 0
+
+
+# --- the command --------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_it_says_what_to_type(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's is the default."""
+    monkeypatch.setattr("hwcalc.hardware.local.detect", lambda: None)
+    status, out, error = run(capsys, "fit")
+
+    assert (status, out) == (2, "")
+    assert "no GPU found here" in error
+    assert "kvplan fit --gpu rtx-4060-ti" in error
+
+
+def test_the_document_has_its_schema(capsys: Capture) -> None:
+    """``kvplan schema fit`` describes what ``--json`` prints, row by row."""
+    jsonschema = pytest.importorskip("jsonschema")
+    status, out, _ = run(capsys, "fit", "qwen/qwen3-8b", "--gpu", "rtx-4060-ti", "--seq", "16k", "--json")
+    document = json.loads(out)
+    jsonschema.validate(document, json_schema("fit"))
+
+    assert status == 0
+    assert [model["id"] for model in document["models"]] == ["Qwen/Qwen3-8B"]
+
+
+def test_nothing_runs(capsys: Capture) -> None:
+    """The exit status says so."""
+    status, out, _ = run(capsys, "fit", "405b", "--gpu", "rtx-3050-6gb", "--only-fits")
+
+    assert status == 1
+    assert "Nothing runs on it." in out
+
+
+@pytest.mark.parametrize("format_", ["markdown", "csv", "table"])
+def test_other_formats(capsys: Capture, format_: str) -> None:
+    """Each has the model, its format and its size."""
+    status, out, _ = run(capsys, "fit", "qwen/qwen3-8b", "--gpu", "rtx-4060-ti", "--seq", "16k", "--format", format_)
+
+    assert status == 0
+    assert "Qwen/Qwen3-8B" in out
+    assert "q8" in out
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_params": "9B", "max_params": "1B"},
+        {"modality": "smell"},
+        {"min_speed": "fast"},
+        {"limit": -1},
+        {"folder": "/nowhere-at-all"},
+        {"tp": 2},
+    ],
+)
+def test_wrong_values(wrong: dict[str, object]) -> None:
+    """An error of the usual kind."""
+    with pytest.raises(UsageError):
+        fit(gpu="l4", **wrong)  # type: ignore[arg-type]
+
+
+def test_a_notebook_sees_a_table() -> None:
+    """One row for each model."""
+    result = fit("qwen/qwen3-8b", gpu="rtx-4060-ti", seq="16k")
+
+    assert "Qwen/Qwen3-8B" in result._repr_html_()
+    assert result.records()[0]["weights"] == "q8_0"
+    assert "models run" in result.headline()
