@@ -25,7 +25,8 @@ __all__ = [
     "qwen4",
     "qwen_next",
     "qwen_next_moe",
-    "rwkv",
+    "rwkv6",
+    "rwkv7",
 ]
 
 _MILLION: Final = 2**20
@@ -51,16 +52,17 @@ def qwen4(source: Source, keys: Keys) -> None:
     shared_expert(source, keys)
     keys["full_attention_interval"] = source.number("full_attention_interval") or 4
     keys["attention.head_count_kv"] = source.wanted("num_key_value_heads")
-    types = source.words("layer_types")
-    if types is not None:
-        keys["attention.recurrent_layers"] = [each == "linear_attention" for each in types]
-        ratio = source.number("indexer_compress_ratio") or 0
-        keys["attention.compress_ratios"] = [ratio if each == "full_attention" else 0 for each in types]
+    ratio = source.number("indexer_compress_ratio") or 0
+    keys["attention.recurrent_layers"] = [each is None for each in source.heads]
+    keys["attention.compress_ratios"] = [ratio if each else 0 for each in source.heads]
     names = {
         "attention.indexer.head_count": "indexer_n_heads",
         "attention.indexer.key_length": "indexer_head_dim",
         "attention.indexer.top_k": "indexer_budget",
     }
+    if looked_up := source.config.integers("ple_layer_ids", minimum=1):
+        keys["ple.layers"] = [each - 1 for each in looked_up]
+        names |= {"ple.ngram_size": "ngram_size", "ple.conv_kernel": "ple_conv_kernel_size"}
     keys |= given(source, names)
 
 
@@ -87,7 +89,7 @@ def nemotron_h(source: Source, keys: Keys) -> None:
     keys["attention.head_count"] = source.wanted("num_attention_heads")
     keys["context_length"] = _MILLION
     if not experts:
-        for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"):
+        for key in ("expert_count", "expert_used_count", "expert_feed_forward_length", "expert_shared_count"):
             keys.pop(key, None)
     else:
         keys |= given(source, {"expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size"})
@@ -136,8 +138,14 @@ def lfm2_moe(source: Source, keys: Keys) -> None:
     keys |= given(source, {"leading_dense_block_count": "num_dense_layers", "shortconv.l_cache": "conv_L_cache"})
 
 
-def rwkv(source: Source, keys: Keys) -> None:
-    """Rwkv6Model, Rwkv7Model: any length."""
+def rwkv6(source: Source, keys: Keys) -> None:
+    """Rwkv6Model: any length; without a width of its own, 3.5 times that of the hidden state in steps of 32."""
+    keys["context_length"] = _MILLION
+    keys.setdefault("feed_forward_length", 7 * source.width // 64 * 32)
+
+
+def rwkv7(source: Source, keys: Keys) -> None:
+    """Rwkv7Model: the same with 4 times that width."""
     keys["context_length"] = _MILLION
     keys.setdefault("feed_forward_length", 4 * source.width)
 
