@@ -187,6 +187,10 @@ class Engine(Places, ABC):
         """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
         return None
 
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        """The tokens of a sequence that an engine option names, where the user gives no length; ``None`` if none does."""
+        return None
+
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """The most tokens, up to ``bound``, that each planned sequence can have.
 
@@ -224,6 +228,10 @@ class Engine(Places, ABC):
     def command_file(self, planned: CommandInput) -> EmittedFile | None:
         """The file that starts a plan, for an engine that has one in place of a command line."""
         return None
+
+    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of a plan as this engine counts them, where several together are one of its own."""
+        return settings
 
     def flag(self, name: str, value: object) -> str:
         """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""

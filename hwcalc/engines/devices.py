@@ -89,11 +89,15 @@ class Places:
         return None
 
     def lacking(self, opened: Opened, end: str) -> str | None:
-        """What the planned sequences lack outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
+        """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
         return None
 
     def entire(self, opened: Opened) -> Opened:
         """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
+        return opened
+
+    def pinned(self, opened: Opened) -> Opened:
+        """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
         return opened
 
     def names_length(self, gpu: Gpu | None) -> bool:
