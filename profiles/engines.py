@@ -139,6 +139,7 @@ ESTIMATES: Final = {
 RUNTIME_ESTIMATES: Final = {
     "context": ("cuda", "rocm", "other"),
     "kernels": (),
+    "llamacpp": ("cuda", "rocm", "other"),
     "workspace": ("sm_90", "other"),
     "communication": ("nvlink", "pcie", "expert_parallel"),
     "activation": ("hidden_copies", "logit_bytes", "chunk_tokens"),

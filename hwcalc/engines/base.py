@@ -187,6 +187,10 @@ class Engine(Places, ABC):
         """How many sequences the engine runs at once however much memory there is, and the option that limits them; ``None`` is no limit."""
         return None
 
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        """The tokens of a sequence that an engine option names, where the user gives no length; ``None`` if none does."""
+        return None
+
     def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
         """The most tokens, up to ``bound``, that each planned sequence can have.
 

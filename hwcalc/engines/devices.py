@@ -96,6 +96,10 @@ class Places:
         """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
         return opened
 
+    def pinned(self, opened: Opened) -> Opened:
+        """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
+        return opened
+
     def names_length(self, gpu: Gpu | None) -> bool:
         """Whether the engine has a length of its own where the user names none: :meth:`fitting_length`."""
         return self.splits_layers and gpu is not None

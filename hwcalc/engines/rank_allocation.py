@@ -13,7 +13,7 @@ from hwcalc.errors import UsageError
 from hwcalc.formulas import Role
 from hwcalc.profiles.dtypes import find_dtype
 
-__all__ = ["layer_allocations"]
+__all__ = ["allocations_of", "layer_allocations"]
 
 _TORCH_NAMES: Final = {"fp8": "fp8_e4m3"}
 _PER_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE, Role.INDEX})
@@ -28,16 +28,21 @@ def layer_allocations(opened: Opened, stage: int) -> tuple[Allocation, ...]:
     parallel, layers = opened.request.parallel, opened.stack.layers
     if parallel.pp > len(layers):
         raise UsageError(f"pp {parallel.pp:,} is more than the model's {len(layers):,} layers.", hint="Use a smaller pp.")
-    local, kind_tensors = opened.replica, opened.rank_tensors
+    return allocations_of(opened, opened.engine.weight_rules().spans(len(layers), parallel.pp)[stage])
+
+
+def allocations_of(opened: Opened, numbers: Iterable[int], *, extras: bool = True) -> tuple[Allocation, ...]:
+    """The stored tensors of the layers with these numbers, and those beside the layers."""
+    layers, local, kind_tensors = opened.stack.layers, opened.replica, opened.rank_tensors
     out: list[Allocation] = []
-    for number in opened.engine.weight_rules().spans(len(layers), parallel.pp)[stage]:
+    for number in numbers:
         names: dict[str, int] = {}
         for kind in layers[number]:
             for tensor in kind_tensors[kind]:
                 names[tensor.name] = names.get(tensor.name, 0) + 1
                 suffix = "" if names[tensor.name] == 1 else f".{names[tensor.name]}"
                 out += _allocations(f"layers.{number}.{tensor.name}{suffix}", number, tensor, local)
-    for tensor in local.extras:
+    for tensor in local.extras if extras else ():
         out += _allocations(tensor.name, -1, tensor, local)
     return tuple(out)
 

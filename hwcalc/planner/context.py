@@ -140,7 +140,8 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     parallel, layout_notes = _parallel(engine, model, asked, gpu, gpus)
     notes += layout_notes
     _check_divides(model, parallel)
-    seq, seq_notes = (asked.seq, ()) if asked.seq is not None else _default_seq(model)
+    named = asked.seq or engine.length_named(model, asked.batch, asked.engine_options)
+    seq, seq_notes = (named, ()) if named is not None else _default_seq(model)
     notes += seq_notes
     if not 1 <= seq <= MOST_TOKENS or not 1 <= asked.batch <= MOST_TOKENS:
         raise UsageError(f"seq and batch must be from 1 to {MOST_TOKENS:,} (got {seq:,} and {asked.batch:,}).")
@@ -160,7 +161,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
         option_draft=option_draft,
         options=dict(asked.engine_options),
     )
-    shortens = asked.seq is None and engine.names_length(gpu)
+    shortens = named is None and engine.names_length(gpu)
     if is_auto(asked.weights):
         roomy = replace(request, weights=None, seq=min(seq, _USUAL_SEQ) if shortens else seq)
         request, chosen = best_weights(engine, model, roomy)

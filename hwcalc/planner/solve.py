@@ -133,6 +133,7 @@ def longest(opened: Opened, size: int | None = None, end: str = "expected", at_m
 
     ``size`` is the budget of the planned request at this ``end``, if already known, and ``at_most`` an upper bound on the answer.
     """
+    opened = opened.engine.pinned(opened)
     model_length = opened.model.max_position_embeddings
     bound = UNLIMITED if model_length is None else max(model_length, opened.tokens)
     size = budget_bytes(opened, end) if size is None else size
@@ -160,13 +161,14 @@ def most(
     ``size`` is the budget of the planned request at this ``end`` and ``pool`` the engine's pool of that size, if already known;
     ``at_most`` is an upper bound on the answer.
     """
+    opened = opened.engine.pinned(opened)
     limit = opened.engine.most_sequences(opened)
     bound = UNLIMITED if limit is None else min(UNLIMITED, limit[0])
     size = budget_bytes(opened, end) if size is None else size
     if size is None:
         return Most(value=0, limiting="weights")
     pool = opened.engine.pool(opened, max(0, size)).value if pool is None else pool
-    if pool is not None and pool.max_requests is not None:
+    if pool is not None and pool.max_requests is not None and opened.engine.pooled:
         largest = min(bound, pool.max_requests * opened.request.parallel.dp) if pool.fits and size >= 0 else 0
     else:
         guess = _first_guess(opened, size, min(bound, at_most))
@@ -315,7 +317,8 @@ def _accepted(opened: Opened, layout: Layout) -> tuple[Layout, Opened] | None:
     deals = layout.ep < dealt.ep and opened.engine.deals_experts(opened) and has_experts(opened.model)
     for each in (layout, dealt) if deals else (layout,):
         try:
-            return each, opened.changed(**vars(each), dcp=1)
+            changed = opened.changed(**vars(each), dcp=1)
+            return each, changed.engine.entire(changed)
         except KvplanError:
             continue
     return None

@@ -84,6 +84,9 @@ def planned_scheme(model: ModelSpec, name: str | None) -> tuple[Scheme | None, b
     """
     if name in FLOATS:
         return None, True
+    if name is None and model.gguf is not None and model.gguf.tensors:
+        stored = model.once("published scheme", lambda: _stored(model))
+        return stored, stored is not None
     if name is None and model.quantization is None:
         return None, named_in_the_id(model) is None
     if name is not None:
@@ -102,6 +105,12 @@ def _named(model: ModelSpec, name: str) -> Scheme | None:
     from hwcalc.quantization.scheme import uniform_scheme
 
     return uniform_scheme(name) or by_bits(name)
+
+
+def _stored(model: ModelSpec) -> Scheme | None:
+    from hwcalc.quantization.as_stored import stored_scheme
+
+    return stored_scheme(model)
 
 
 def _published(model: ModelSpec) -> Scheme | None:

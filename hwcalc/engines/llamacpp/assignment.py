@@ -6,42 +6,24 @@ import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
 
-__all__ = ["ON_HOST", "Assignment", "Named", "Weighed", "assign", "splits", "weigh", "weights_on"]
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.weights import WeightTensor
+
+__all__ = ["ON_HOST", "Assignment", "Weighed", "assign", "device_of", "splits", "weigh", "weights_on"]
 
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
 
-_BLOCK: Final = re.compile(r"(?:^|\.)blk\.([0-9]{1,6})\.")
-_EXPERTS: Final = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
-"""common/common.h ``LLM_FFN_EXPS_REGEX``."""
-_INPUT: Final = frozenset({"token_embd", "position_embd", "token_types", "per_layer_token_embd"})
-"""src/llama-arch.cpp ``LLM_TENSOR_LAYER_INPUT``: always on the host."""
-_FIRST: Final = frozenset({"token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm"})
-"""Tensors of no block that are loaded with the first one."""
-_COPIED: Final = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short"})
+_COPIED: Final = ("rope_freqs.", "rope_factors_")
 """Tensors of which every device with a block has a copy."""
-_NO_OUTPUT: Final = frozenset(
-    {
-        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe",
-        "wavtokenizer-dec",
-    }
-)  # fmt: skip
-"""Architectures without an output layer, whose token embedding is not its copy."""
 
 
-class Named(Protocol):
-    """A tensor of a file."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def bytes(self) -> int: ...
+_NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 
 
 @frozen
@@ -137,35 +119,26 @@ class Weighed:
         )
 
 
-def weigh(
-    tensors: Iterable[Named], *, blocks: int, loaded: int, arch: str, overrides: Sequence[tuple[re.Pattern[str], int]] = ()
-) -> Weighed:
-    """Sort the tensors by where llama.cpp loads them. Blocks from ``loaded`` on, for multi-token prediction, are not loaded."""
+def weigh(tensors: Iterable[WeightTensor], blocks: int) -> Weighed:
+    """Sort the tensors by where llama.cpp loads them."""
     sizes, overridden = {"input": 0, "output": 0, "tied": 0, "copied": 0}, dict[int, int]()
-    each, embedding, head, tied_to = [[0, 0] for _ in range(blocks)], 0, False, False
-    for tensor in tensors:
-        name, size = tensor.name, tensor.bytes
-        block = _BLOCK.search(name)
-        number = -1 if block is None else int(block[1])
-        if number >= loaded:
-            continue
-        stem = name.rpartition(".")[0]
-        if stem == "token_embd":
-            embedding = size
-        head = head or name == "output.weight"
-        device = next((device for pattern, device in overrides if pattern.search(name)), None)
-        if device is not None:
-            overridden[device] = overridden.get(device, 0) + size
-            tied_to = tied_to or stem == "token_embd"
-        elif number >= 0:
-            each[number][0 if _EXPERTS.search(name) else 1] += size
-        elif stem in _FIRST and blocks:
-            each[0][1] += size
+    each = [[0, 0] for _ in range(blocks)]
+    for one in tensors:
+        if one.buffer is not None:
+            # Both copies of a table go to the same buffer, where they are one.
+            device = device_of(one.buffer)
+            overridden[device] = overridden.get(device, 0) + (0 if one.copy else one.bytes)
+        elif one.role == "layer" and not one.name.startswith(_COPIED):
+            each[min(one.layer, blocks - 1)][0 if one.expert else 1] += one.bytes
         else:
-            sizes["input" if stem in _INPUT else "copied" if stem in _COPIED else "output"] += size
-    if not head and arch not in _NO_OUTPUT and not tied_to:
-        sizes["tied"] = embedding
+            sizes["tied" if one.copy else "copied" if one.role == "layer" else one.role] += one.bytes
     return Weighed(**sizes, blocks=tuple((experts, rest) for experts, rest in each), overridden=overridden)
+
+
+def device_of(buffer: str) -> int:
+    """The number of the device of a buffer type, such as ``CUDA1``; the host for ``CPU`` and for names without a number."""
+    found = _NUMBERED.search(buffer)
+    return int(found[0]) if found else ON_HOST
 
 
 def weights_on(device: int, assignment: Assignment, weighed: Weighed) -> int:

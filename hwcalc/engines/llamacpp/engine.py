@@ -12,12 +12,14 @@ from typing import ClassVar
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
-from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.command import flag_text, serve
 from hwcalc.engines.llamacpp.opened import LlamacppOpened, of_llamacpp
 from hwcalc.engines.llamacpp.options import OPTIONS
+from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
+from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
+from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
@@ -26,12 +28,13 @@ from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, Role
 from hwcalc.model import Definition, ModelSpec, Note
+from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 __all__ = ["Llamacpp"]
 
 
-class Llamacpp(GeneralEngine):
+class Llamacpp(LlamacppPlaces):
     """The contexts of llama.cpp."""
 
     name: ClassVar[str] = "llamacpp"
@@ -40,7 +43,7 @@ class Llamacpp(GeneralEngine):
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
-    options: ClassVar[Mapping[str, EngineOption]] = OPTIONS
+    options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
     has_command: ClassVar[bool] = True
 
     def resolve_version(self, requested: str) -> str:
@@ -78,7 +81,9 @@ class Llamacpp(GeneralEngine):
         return Noted(Dtypes(kv=spelled, roles=MappingProxyType(roles)), notes)
 
     def check(self, opened: Opened) -> None:
-        check_context(of_llamacpp(opened))
+        own = of_llamacpp(opened)
+        check_context(own)
+        own.place_options  # noqa: B018 - refuses what cannot be
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         rule = RULES.get(type(kind))
@@ -91,6 +96,29 @@ class Llamacpp(GeneralEngine):
         own = of_llamacpp(opened)
         width = own.hparams.ple_conv_state
         return (state_tensor(own, "ngram_conv_state", Role.CONV, width, "ple_conv_state"),) if width else ()
+
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        """With ``n_ctx``, what each sequence may have of it."""
+        if "n_ctx" not in options:
+            return None
+        self.check_options(options)
+        named = read_settings(Request(seq=1, batch=max(1, batch), options=options), hparams_of(model))
+        return min(named.n_ctx_asked, named.n_ctx_seq) or None
+
+    def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
+        request, one = opened.request, of_llamacpp(opened).settings
+        limits = [(one.n_seq_max if "n_seq_max" in request.options else MAX_SEQUENCES, "n_seq_max")]
+        if "n_ctx" in request.options:
+            limits.append((max(request.replica_batch, one.n_ctx_asked // request.seq), "n_ctx"))
+        most, name = min(limits)
+        return request.parallel.dp * most, name
+
+    def longest(self, opened: Opened, budget_bytes: int, bound: int) -> int | None:
+        """With ``n_ctx``, the length does not depend on the memory."""
+        own = of_llamacpp(opened)
+        if "n_ctx" not in own.request.options:
+            return None
+        return min(bound, own.settings.n_ctx_seq) if own.needed_bytes <= budget_bytes else 0
 
     def pool(self, opened: Opened, budget_bytes: int) -> Noted[PoolInfo | None]:
         """The context itself: its cells do not follow from the memory, but it must fit."""
@@ -106,7 +134,7 @@ class Llamacpp(GeneralEngine):
                 bytes_per_block=None,
                 blocks_per_request=None,
                 max_concurrency=None,
-                max_requests=one.n_seq_max,
+                max_requests=None,
                 max_seq=one.n_ctx_seq,
                 swa_tokens=one.n_stream * one.cells_swa if any(own.hparams.is_swa) else None,
                 state_slots=None,

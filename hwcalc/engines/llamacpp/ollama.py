@@ -74,7 +74,8 @@ class Ollama(Llamacpp):
     versions: ClassVar[tuple[str, ...]] = ("0.32", "0.31", "0.30")
     source: ClassVar[str] = "Ollama 0.32.15 (fb30760996), llm/llama_server.go, server/sched.go"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType(
-        {option.name: option for option in _OWN} | {name: option for name, option in OPTIONS.items() if name not in _WITHOUT}
+        {option.name: option for option in _OWN}
+        | {name: option for name, option in Llamacpp.options.items() if name not in _WITHOUT}
     )
 
     def resolve_version(self, requested: str) -> str:
@@ -200,5 +201,4 @@ def _batch(opened: OllamaOpened, seq: int, *, flash: bool) -> int:
 
 def _file_bytes(opened: OllamaOpened) -> int:
     """The size of the file; 0 if it is not known."""
-    found = opened.engine.model_weights(opened)
-    return 0 if found is None else found.bytes
+    return sum(one.bytes for one in opened.weight_tensors or () if not one.copy)

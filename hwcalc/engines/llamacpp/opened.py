@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import Stack
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
+
+if TYPE_CHECKING:
+    from hwcalc.engines.devices import Placement
+    from hwcalc.engines.llamacpp.assignment import Assignment
+    from hwcalc.engines.llamacpp.place_options import PlaceOptions
+    from hwcalc.engines.llamacpp.weights import WeightTensor
 
 __all__ = ["LlamacppOpened", "of_llamacpp"]
 
@@ -32,6 +40,40 @@ class LlamacppOpened(Opened):
         read, drafts = self.hparams, self.settings.drafts
         made: Stack = self.model.once(("llamacpp layers", drafts), lambda: Stack(cached_layers(read, drafts=drafts)))
         return made
+
+    @cached_property
+    def place_options(self) -> PlaceOptions:
+        """The options that say where layers lie."""
+        from hwcalc.engines.llamacpp.placement import options_of
+
+        return options_of(self)
+
+    @cached_property
+    def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
+        """The tensors of the planned file; ``None`` if they are not known."""
+        from hwcalc.engines.llamacpp.weights import weight_tensors
+
+        return weight_tensors(self)
+
+    @cached_property
+    def block_cache_bytes(self) -> tuple[int, ...]:
+        """Bytes of cache and states of each block of the file."""
+        size = {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
+        return tuple(sum(size[kind] for kind in layer) for layer in self.stack.layers)
+
+    @cached_property
+    def assignment(self) -> Assignment:
+        """The device of each layer, as it is for this length and number of sequences."""
+        from hwcalc.engines.llamacpp.placement import fitted_assignment
+
+        return fitted_assignment(self)
+
+    @cached_property
+    def placement(self) -> Placement | None:
+        """What each device holds; ``None`` if the tensors of the model are not known."""
+        from hwcalc.engines.llamacpp.placement import placement_of
+
+        return placement_of(self)
 
 
 def of_llamacpp(opened: Opened) -> LlamacppOpened:

@@ -12,12 +12,10 @@ from hwcalc.formulas import DType
 from hwcalc.profiles.dtypes import find_dtype
 from hwcalc.text import brief
 
-__all__ = ["ALL_LAYERS", "CACHE_TYPES", "OPTIONS", "cache_type", "is_switched_on"]
+__all__ = ["CACHE_TYPES", "OPTIONS", "cache_type", "is_switched_on", "switch"]
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """``kv_cache_types`` (common/arg.cpp)."""
-
-ALL_LAYERS: Final = ("all", "auto")
 
 _MOST: Final = 2**31 - 1
 _WORDS: Final = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
@@ -28,7 +26,8 @@ def is_switched_on(value: str) -> bool:
     return _WORDS[value.lower()]
 
 
-def _switch(name: str, value: str) -> bool:
+def switch(name: str, value: str) -> bool:
+    """The parser of a switch."""
     if value.lower() not in _WORDS:
         raise UsageError(
             f"engine option {name}={brief(value, 40)} is not known.", hint="Allowed: true, false (or 1, 0, on, off)."
@@ -37,7 +36,7 @@ def _switch(name: str, value: str) -> bool:
 
 
 def _auto_switch(name: str, value: str) -> bool | None:
-    return None if value.lower() == "auto" else _switch(name, value)
+    return None if value.lower() == "auto" else switch(name, value)
 
 
 def cache_type(name: str, value: str) -> DType:
@@ -49,28 +48,6 @@ def cache_type(name: str, value: str) -> DType:
             f"{name} {brief(value, 40)}: llama.cpp has no cache in this format.", hint=f"Allowed: {', '.join(CACHE_TYPES)}."
         )
     return dtype
-
-
-def _layers(name: str, value: str) -> int | str:
-    return value.lower() if value.lower() in ALL_LAYERS else integer_option(0, _MOST)(name, value)
-
-
-def _shares(name: str, value: str) -> tuple[float, ...]:
-    try:
-        shares = tuple(float(part) for part in value.replace("/", ",").split(","))
-    except ValueError:
-        shares = ()
-    if not 0 < len(shares) <= 128 or not all(0 <= share < 1e9 for share in shares) or not any(shares):
-        raise UsageError(
-            f"engine option {name}={brief(value, 40)} is not a list of shares.", hint="Write one number a GPU: tensor_split=3,1"
-        )
-    return shares
-
-
-def _text(name: str, value: str) -> str:
-    if not 0 < len(value) <= 2_000:
-        raise UsageError(f"engine option {name} has {len(value):,} characters.", hint="Allowed: 1 to 2,000.")
-    return value
 
 
 def _option(name: str, text: str, default: str, check: object) -> EngineOption:
@@ -90,35 +67,30 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
                 integer_option(0, _MOST),
             ),
             _option("n_seq_max", "sequences at once, llama-server's slots (-np)", "batch", integer_option(0, _MOST)),
-            _option("kv_unified", "one buffer for all sequences in place of one for each (-kvu)", "false", _switch),
+            _option("kv_unified", "one buffer for all sequences in place of one for each (-kvu)", "false", switch),
             _option("n_batch", "most tokens of a batch (-b)", "2048", integer_option(0, _MOST)),
             _option("n_ubatch", "most tokens that are computed at once (-ub)", "512", integer_option(0, _MOST)),
             _option("type_k", f"format of keys: {_CACHE} (-ctk)", "f16", cache_type),
             _option("type_v", f"format of values (-ctv): {_CACHE}", "f16", cache_type),
             _option(
-                "swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", _switch
+                "swa_full", "whether layers with a window keep all tokens (--swa-full)", "false; true with defaults=api", switch
             ),
             _option("flash_attn", "flash attention: auto, on or off (-fa)", "auto", _auto_switch),
             _option("n_rs_seq", "older recurrent states kept for each sequence, for speculation", "0", integer_option(0, 1024)),
-            _option("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", _switch),
+            _option("load_mtp", "load the layers for multi-token prediction (--spec-type draft-mtp)", "false", switch),
             _option(
                 "ctx_type",
                 "which context: the main one, or that of multi-token prediction",
                 "default",
                 choice_option("default", "mtp"),
             ),
-            _option("n_gpu_layers", "layers on the GPU, the output as one of them; all, or auto (-ngl)", "auto", _layers),
-            _option("n_cpu_moe", "first layers whose experts stay in host memory (-ncmoe)", "0", integer_option(0, 100_000)),
-            _option("tensor_split", "shares of the GPUs: 3,1 (-ts)", "by free memory", _shares),
-            _option("override_tensor", "which tensors lie where: PATTERN=CPU (-ot)", "none", _text),
-            _option("offload_kqv", "whether the cache of a layer lies with the layer (-nkvo: in host memory)", "true", _switch),
             _option(
                 "defaults",
                 "whose defaults: of llama-server and llama-cli, or of the library",
                 "server",
                 choice_option("api", "server"),
             ),
-            _option("ollama", "start as Ollama does", "false", _switch),
+            _option("ollama", "start as Ollama does", "false", switch),
         )
     }
 )

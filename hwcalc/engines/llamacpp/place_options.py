@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from hwcalc.engines.llamacpp.options import switch
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.text import brief
 from hwcalc.units import MIB, parse_bytes
 
-__all__ = ["FIT_CTX", "FIT_TARGET_MIB", "MOST_DEVICES", "PLACE_OPTIONS", "Override", "PlaceOptions", "place_options"]
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.weights import Override
+
+__all__ = ["FIT_CTX", "FIT_TARGET_MIB", "MOST_DEVICES", "PLACE_OPTIONS", "PlaceOptions", "place_options"]
 
 FIT_TARGET_MIB: Final = 1024
 """common/common.h ``fit_params_target``: what ``--fit`` leaves free on each device."""
@@ -21,20 +25,7 @@ FIT_CTX: Final = 4096
 """common/common.h ``fit_params_min_ctx``: ``--fit`` does not shrink a context below it."""
 MOST_DEVICES: Final = 16
 """src/llama.cpp ``llama_max_devices``."""
-_SWITCH: Final = ("true", "1", "on", "yes", "false", "0", "off", "no")
-_LONGEST_PATTERNS: Final = 2000
 _MOST_LAYERS: Final = 100_000
-_BUFFER: Final = re.compile(r"(?i:cpu)|[A-Za-z]{1,16}([0-9]{1,2})", re.ASCII)
-_REPEATED: Final = re.compile(r"\([^)]*[+*][^)]*\)[+*{]")
-_MOST_REPEATS: Final = 8
-
-
-@frozen
-class Override:
-    """Tensors whose name the pattern finds lie on this device: the number of a GPU, or -1 for the host."""
-
-    pattern: str
-    device: int
 
 
 def _layers(name: str, value: str) -> int | str:
@@ -53,27 +44,17 @@ def _shares(name: str, value: str) -> tuple[float, ...]:
 
 
 def _overrides(name: str, value: str) -> tuple[Override, ...]:
-    """``pattern=buffer,pattern=buffer``: a buffer is ``CPU`` or a GPU by its number, such as ``CUDA1``."""
-    out = []
-    for one in filter(None, value[:_LONGEST_PATTERNS].split(",")):
-        pattern, _, buffer = one.rpartition("=")
-        found = _BUFFER.fullmatch(buffer.strip())
-        slow = _REPEATED.search(pattern) or sum(map(pattern.count, "*+{")) > _MOST_REPEATS
-        try:
-            re.compile(pattern)
-        except (re.error, RecursionError, OverflowError):
-            found = None
-        if not pattern or found is None or slow:
-            raise UsageError(
-                f"engine option {name}={brief(one, 60)} is not understood.",
-                hint=f"A pattern of tensor names and where they go, CPU or a GPU: {name}='\\.ffn_.*_exps\\.=CPU'",
-            )
-        out.append(Override(pattern=pattern, device=int(found[1]) if found[1] else -1))
-    return tuple(out)
+    from hwcalc.engines.llamacpp.weights import overrides
+
+    return overrides(value)
 
 
 def _bytes(name: str, value: str) -> int:
     return parse_bytes(value, f"engine option {name}")
+
+
+def _option(name: str, text: str, default: str, check: Callable[[str, str], object]) -> EngineOption:
+    return EngineOption(name=name, help=text, default=default, check=check)
 
 
 def _options(*options: EngineOption) -> Mapping[str, EngineOption]:
@@ -81,18 +62,18 @@ def _options(*options: EngineOption) -> Mapping[str, EngineOption]:
 
 
 PLACE_OPTIONS: Final = _options(
-    EngineOption("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
-    EngineOption("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
-    EngineOption("cpu_moe", "keep all experts in host memory", "false", choice_option(*_SWITCH)),
-    EngineOption("override_tensor", "tensors on another device: PATTERN=CPU", "", _overrides),
-    EngineOption("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
-    EngineOption("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
-    EngineOption("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
-    EngineOption("no_kv_offload", "keep the cache in host memory", "false", choice_option(*_SWITCH)),
-    EngineOption("fit", "leave layers in host memory where the GPU is too small", "on", choice_option("on", "off")),
-    EngineOption("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
-    EngineOption("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
-    EngineOption("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
+    _option("n_gpu_layers", "layers on the GPU: a number, all, or auto (what fits)", "auto", _layers),
+    _option("n_cpu_moe", "layers, from the first, whose experts stay in host memory", "0", integer_option(0, _MOST_LAYERS)),
+    _option("cpu_moe", "keep all experts in host memory", "false", switch),
+    _option("override_tensor", "tensors on another device: PATTERN=CPU", "", _overrides),
+    _option("tensor_split", "share of the layers on each GPU: 3,1", "by free memory", _shares),
+    _option("split_mode", "how several GPUs divide the model", "layer", choice_option("none", "layer", "row")),
+    _option("main_gpu", "the GPU that is used with split_mode=none", "0", integer_option(0, MOST_DEVICES - 1)),
+    _option("no_kv_offload", "keep the cache in host memory", "false", switch),
+    _option("fit", "leave layers in host memory where the GPU is too small", "true", switch),
+    _option("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
+    _option("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
+    _option("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
 )
 
 
@@ -119,28 +100,28 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
     As common/fit.cpp, it does not where the user says so.
     """
 
-    def value(name: str) -> object:
+    def value(name: str) -> Any:
         return PLACE_OPTIONS[name].check(name, options[name]) if name in options else None
 
-    def switch(name: str) -> bool:
-        return str(value(name) or "no").lower() in _SWITCH[:4]
+    def on(name: str) -> bool:
+        return switch(name, options.get(name, PLACE_OPTIONS[name].default))
 
     layers = value("n_gpu_layers")
     said = options.keys() & {"n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split"}
-    fixed = bool(said) or options.get("split_mode") == "row" or options.get("fit") == "off" or not fits_itself
+    fixed = bool(said) or options.get("split_mode") == "row" or not on("fit") or not fits_itself
     if layers in (None, "auto"):
         layers = -1 if fixed else None
     target, shortest, host = value("fit_target"), value("fit_ctx"), value("host_memory")
     return PlaceOptions(
         n_gpu_layers=layers if layers is None or isinstance(layers, int) else -1,
-        n_cpu_moe=int(str(value("n_cpu_moe") or 0)),
-        cpu_moe=switch("cpu_moe"),
-        overrides=value("override_tensor") or (),  # type: ignore[arg-type]
-        tensor_split=value("tensor_split") or (),  # type: ignore[arg-type]
-        split_mode=value("split_mode") or "layer",  # type: ignore[arg-type]
-        main_gpu=int(str(value("main_gpu") or 0)),
-        kv_on_host=switch("no_kv_offload"),
-        target_bytes=(FIT_TARGET_MIB if target is None else int(str(target))) * MIB,
-        shortest=FIT_CTX if shortest is None else int(str(shortest)),
-        host_bytes=host if isinstance(host, int) else None,
+        n_cpu_moe=value("n_cpu_moe") or 0,
+        cpu_moe=on("cpu_moe"),
+        overrides=value("override_tensor") or (),
+        tensor_split=value("tensor_split") or (),
+        split_mode=value("split_mode") or "layer",
+        main_gpu=value("main_gpu") or 0,
+        kv_on_host=on("no_kv_offload"),
+        target_bytes=(FIT_TARGET_MIB if target is None else target) * MIB,
+        shortest=FIT_CTX if shortest is None else shortest,
+        host_bytes=host,
     )

@@ -12,20 +12,9 @@ __all__ = ["check_context"]
 
 def check_context(opened: LlamacppOpened) -> None:
     """Raise an error if llama.cpp refuses the model or the request."""
-    _check_parallel(opened)
     _check_model(opened)
     _check_sizes(opened)
     _check_cache_types(opened)
-
-
-def _check_parallel(opened: LlamacppOpened) -> None:
-    parallel = opened.request.parallel
-    for name, value in (("tp", parallel.tp), ("dcp", parallel.dcp), ("ep", parallel.ep)):
-        if value > 1:
-            raise UsageError(
-                f"llama.cpp gives each GPU whole layers: it has no --{name} {value}.",
-                hint=f"Use: --gpus {value}, or --pp {value}",
-            )
 
 
 def _check_model(opened: LlamacppOpened) -> None:
@@ -52,6 +41,11 @@ def _check_sizes(opened: LlamacppOpened) -> None:
     one = opened.settings
     if not one.n_ctx_asked:
         raise UsageError("n_ctx is 0, and the file names no context length.", hint="Use: --engine-option n_ctx=4096")
+    if opened.request.replica_batch > one.n_seq_max:
+        raise UsageError(
+            f"n_seq_max {one.n_seq_max:,} is fewer than the {opened.request.replica_batch:,} sequences that are planned.",
+            hint=f"Use: --engine-option n_seq_max={opened.request.replica_batch}, or a smaller --batch",
+        )
     if not one.n_batch and not one.n_ubatch:
         raise UsageError("n_batch and n_ubatch cannot both be 0.", hint="Use: --engine-option n_batch=2048")
     if one.n_outputs < one.n_seq_max:

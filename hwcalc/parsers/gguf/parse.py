@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hwcalc.errors import ConfigError
-from hwcalc.formulas import Layer, Stack
+from hwcalc.formulas import Stack
+from hwcalc.formulas.weights import Weights
 from hwcalc.model import Definition, GgufFacts, GgufTensor, ModelFacts, ModelSpec, Parameters, RawModel, WeightFacts
-from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
+from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.parsers.gguf.layers import cached_layers, published_layers
+from hwcalc.parsers.gguf.weights import counted_weights
 from hwcalc.parsers.limits import check_size
 
 __all__ = ["parse_gguf"]
@@ -17,8 +19,6 @@ __all__ = ["parse_gguf"]
 _READING: Final = "llamacpp"
 _FILE_TYPES: Final = {0: "fp32", 1: "fp16", 32: "bf16"}
 """``llama_ftype`` of files that are not quantised."""
-_NOT_PARAMETERS: Final = ("rope_freqs.", "rope_factors_")
-"""Tensors that a model computes and does not learn."""
 
 
 def parse_gguf(raw: RawModel) -> ModelSpec:
@@ -33,6 +33,7 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
         published, cached = published_layers(read), cached_layers(read)
     except ValueError as error:
         raise ConfigError(f"the metadata of {read.arch} do not make sense: {error}.") from error
+    counted = counted_weights(read, raw.tensors)
     spec = ModelSpec(
         id=raw.id,
         source=raw.source,
@@ -45,10 +46,11 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
         max_position_embeddings=read.n_ctx_train or None,
         hidden_size=read.n_embd,
         vocab_size=read.n_vocab or None,
-        parameters=raw.parameters or _parameters(read, raw.tensors),
+        parameters=raw.parameters or _parameters(counted),
         weights=raw.weights or _weights(keys, raw.tensors),
+        counted=counted,
         notes=raw.notes,
-        readings={_READING: Stack(cached)} if _differ(published, cached) else {},
+        readings={_READING: Stack(cached)} if published != cached else {},
         facts=ModelFacts(
             experts_per_token=read.n_expert_used,
             mtp_modules=read.n_layer_nextn or None,
@@ -59,10 +61,6 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
     )
     check_size((spec,))
     return spec
-
-
-def _differ(published: tuple[Layer, ...], cached: tuple[Layer, ...]) -> bool:
-    return published != cached
 
 
 def _number(keys: Mapping[str, Any], key: str) -> int:
@@ -95,22 +93,7 @@ def _weights(keys: Mapping[str, Any], tensors: Sequence[GgufTensor]) -> WeightFa
     )
 
 
-def _parameters(read: Hparams, tensors: Sequence[GgufTensor]) -> Parameters | None:
-    """Parameters of the file. Of the experts of a layer, a token uses some: their tensors hold all of them side by side."""
-    total = active = drafts = 0
-    for tensor in tensors:
-        if tensor.name.startswith(_NOT_PARAMETERS):
-            continue
-        count = _elements(tensor)
-        if _layer(tensor.name) >= read.n_layer:
-            drafts += count
-            continue
-        total += count
-        active += count * read.n_expert_used // read.n_expert if "_exps." in tensor.name and read.n_expert else count
-    return Parameters(total=total, active=active, mtp=drafts or None, definition=Definition.EXACT) if tensors else None
-
-
-def _layer(name: str) -> int:
-    """The number of the block that a tensor belongs to; -1 for a tensor beside the blocks."""
-    parts = name.split(".", 2)
-    return int(parts[1]) if parts[0] == "blk" and len(parts) > 1 and parts[1].isdecimal() and len(parts[1]) < 6 else -1
+def _parameters(counted: Weights | None) -> Parameters | None:
+    if counted is None:
+        return None
+    return Parameters(total=counted.total, active=counted.active, mtp=counted.mtp or None, definition=Definition.EXACT)

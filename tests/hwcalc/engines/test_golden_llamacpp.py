@@ -53,6 +53,7 @@ REFUSED: Final = [name for name, row in rows().items() if "refused" in row]
 
 @pytest.mark.parametrize("name", MADE)
 def test_the_context_has_these_bytes(name: str) -> None:
+    """The bytes are those of llama.cpp's own breakdown."""
     row = rows()[name]
     made = plan(metadata(row), engine="llamacpp", engine_options=row["options"])
     assert made.cache.total_bytes == row["exact_bytes"]["context"]
@@ -61,6 +62,7 @@ def test_the_context_has_these_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_settings_caches_and_states_are_those_of_the_log(name: str) -> None:
+    """Each cache of the log is one of the plan, with its cells, keys and values."""
     row = rows()[name]
     made = opened(row)
     settings = made.settings
@@ -82,6 +84,7 @@ def test_settings_caches_and_states_are_those_of_the_log(name: str) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_llama_cpp_refuses_is_refused_with_its_words(name: str) -> None:
+    """A context that llama.cpp does not make is an error with a way out."""
     row = rows()[name]
     with pytest.raises(KvplanError, match="requires flash attention") as caught:
         opened(row)
@@ -90,6 +93,7 @@ def test_what_llama_cpp_refuses_is_refused_with_its_words(name: str) -> None:
 
 
 def test_the_file_has_all_rows() -> None:
+    """No row is passed over."""
     assert (len(MADE), len(REFUSED)) == (208, 1)
 
 

@@ -74,7 +74,7 @@ def test_a_family_shares_its_budget_and_its_notes(engine: str) -> None:
     assert long.budget is not None
     assert short.notes == long.notes
     assert "gpu-memory-estimated" in {note.code for note in long.notes}
-    assert (long.family is short.family, long.family is long.changed(tp=2).family) == (True, False)
+    assert (long.family is short.family, long.family is long.changed(pp=2).family) == (True, False)
 
 
 def test_notes_are_collected_once_each() -> None:

@@ -1,0 +1,104 @@
+"""What each device needs beside weights and cache, and what that leaves of it.
+
+A GPU: visible memory - what stays free - the process - the compute buffer. The host: the compute buffer, and the outputs of the last
+layer, which llama.cpp keeps there.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.budget import Budget, BudgetPart, Section
+from hwcalc.engines.costs import estimated, exact, memory_of
+from hwcalc.engines.llamacpp.place_options import PlaceOptions
+from hwcalc.engines.noted import Noted
+from hwcalc.model import Note
+from hwcalc.profiles.engines import runtime_profile
+from hwcalc.units import GIB, human_bytes
+
+if TYPE_CHECKING:
+    from hwcalc.engines.devices import DeviceShare, Placement
+    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.profiles.gpus import Gpu, VisibleMemory
+
+__all__ = ["budget_of", "host_room", "margin_of", "process", "room_of"]
+
+_VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
+_SYSTEM_PARTS: Final = (Fraction(1, 8), Fraction(1, 16), Fraction(0))
+"""How much of a machine's one memory the system and other programs keep: at most, probably, at least. A habit, not a measurement."""
+_LIKELY_HOST: Final = 4
+"""Times the memory of the GPUs that a host may well have; as much as they have it surely has."""
+
+
+def process(gpu: Gpu) -> BudgetPart:
+    """What the process takes of a GPU outside the buffers of llama.cpp."""
+    name = _VENDORS.get(gpu.vendor.lower(), "other")
+    return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
+
+
+def margin_of(opened: LlamacppOpened, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction]:
+    """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
+    hardware = opened.request.hardware
+    if hardware.margin is not None or hardware.memory_utilization is not None:
+        return Noted(hardware.margin or Fraction(0))
+    message = (
+        f"{human_bytes(options.target_bytes)} of each GPU stay free, as llama.cpp's --fit leaves them. "
+        "Set it with --engine-option fit_target=MIB, or --margin."
+    )
+    share = min(Fraction(1), Fraction(options.target_bytes, memory.expected_bytes))
+    return Noted(share, (Note(code="default-margin", message=message),))
+
+
+def room_of(opened: LlamacppOpened, options: PlaceOptions, end: str) -> int | None:
+    """Bytes of a GPU that may be used at this end of what programs see; ``None`` if its memory is not known."""
+    gpu = opened.request.hardware.gpu
+    memory = None if gpu is None else memory_of(gpu).value
+    if memory is None:
+        return None
+    size: int = getattr(memory, f"{end}_bytes")
+    share = opened.request.hardware.memory_utilization
+    margin = margin_of(opened, options, memory).value
+    return max(0, ceil(size * (1.0 if share is None else share)) - ceil(size * margin))
+
+
+def budget_of(opened: LlamacppOpened, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
+    """The bytes that the fullest GPU has left for its part of the cache."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None:
+        return Noted(None)
+    memory, notes = memory_of(gpu)
+    if memory is None:
+        return Noted(None, notes)
+    share = placement.devices[placement.fullest]
+    margin = margin_of(opened, options, memory)
+    utilization = opened.request.hardware.memory_utilization
+    weights = exact("weights", Section.WEIGHTS, share.weights_bytes, _what(share, placement))
+    budget = Budget.of(memory, 1.0 if utilization is None else utilization, margin.value, (weights, *share.parts))
+    return Noted(budget, (*notes, *margin.notes))
+
+
+def _what(share: DeviceShare, placement: Placement) -> str:
+    """The layers whose tensors a device holds, in words."""
+    layers = f"layers {share.layers.text}" if share.layers else "no layer"
+    experts = " without the experts of some" if placement.experts_on_host else ""
+    return f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
+
+
+def host_room(opened: LlamacppOpened, options: PlaceOptions, placement: Placement, end: str) -> int:
+    """Bytes of the host's memory that the model may take: as the user says, or by the hardware.
+
+    A machine with one memory has what the GPU leaves. Of other hosts nobody knows: at least the memory of the GPUs, and likely four times.
+    """
+    gpu = opened.request.hardware.gpu
+    if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
+        return options.host_bytes
+    sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
+    if gpu is not None and gpu.shares_host_memory:
+        part = _SYSTEM_PARTS[("low", "expected", "high").index(end)]
+        opposite = {"low": "high", "high": "low"}.get(end, end)
+        whole = sold if options.host_bytes is None else options.host_bytes
+        return ceil(whole * (1 - part)) - sum(share.needed(opposite) for share in placement.gpus)
+    gpus = opened.request.gpus * sold
+    return {"low": gpus, "expected": _LIKELY_HOST * gpus}.get(end, 2**50)

@@ -1,0 +1,180 @@
+"""Where a model lies: which layers on which GPU, and what stays in the memory of the host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.budget import BudgetPart
+from hwcalc.engines.devices import HOST, DeviceShare, Placement
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
+from hwcalc.engines.llamacpp.equation import process, room_of
+from hwcalc.engines.llamacpp.fitting import Fitting, fitted
+from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
+from hwcalc.engines.stored import bytes_of
+from hwcalc.errors import UsageError
+from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas.frozen import replace
+
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+
+__all__ = [
+    "PINNED",
+    "assignment_of",
+    "cache_on",
+    "fitted_assignment",
+    "options_of",
+    "placement_of",
+    "weighed_of",
+    "whole_assignment",
+]
+
+PINNED: Final = "pinned"
+"""The key of a family whose requests all have the same assignment."""
+
+
+def options_of(opened: LlamacppOpened) -> PlaceOptions:
+    """The options on places, checked against the number of GPUs."""
+    options = place_options(opened.request.options, fits_itself=opened.settings.server)
+    gpus = opened.request.gpus
+    if gpus > MOST_DEVICES:
+        raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
+    if len(options.tensor_split) > gpus:
+        count = len(options.tensor_split)
+        raise UsageError(f"engine option tensor_split has {count} shares for {gpus} GPUs.", hint=f"Add: --gpus {count}")
+    if options.main_gpu >= gpus:
+        raise UsageError(f"engine option main_gpu={options.main_gpu}: the GPUs are 0 to {gpus - 1}.", hint="Leave it out.")
+    over = next((device for one in options.overrides if (device := device_of(one.buffer)) >= gpus), None)
+    if over is not None:
+        raise UsageError(f"engine option override_tensor names GPU {over}: the GPUs are 0 to {gpus - 1}.", hint="Add --gpus.")
+    return options
+
+
+def weighed_of(opened: LlamacppOpened) -> Weighed | None:
+    """The tensors by where they lie; ``None`` if they are not known."""
+    tensors = opened.weight_tensors
+    if tensors is None:
+        return None
+    from hwcalc.engines.llamacpp.weights import loaded, with_overrides
+
+    mtp, given, blocks = opened.settings.load_mtp, opened.place_options.overrides, opened.hparams.n_layer_all
+    key = ("llamacpp weighed", opened.request.weights, mtp, given)
+    weighed: Weighed = opened.model.once(key, lambda: weigh(with_overrides(loaded(tensors, mtp=mtp), given), blocks))
+    return weighed
+
+
+def _ends(opened: LlamacppOpened) -> tuple[float, ...]:
+    """Where the part of each GPU ends; a GPU that is not used has none."""
+    options, gpus = opened.place_options, opened.request.gpus
+    if options.split_mode == "none":
+        return tuple(float(number >= options.main_gpu) for number in range(gpus))
+    return splits(options.tensor_split, gpus)
+
+
+def assignment_of(opened: LlamacppOpened) -> Assignment:
+    """The device of each layer: as the options say, or as llama.cpp fits them by itself."""
+    if PINNED in opened.family:
+        pinned: Assignment = opened.family[PINNED]
+        return pinned
+    return opened.assignment
+
+
+def fitted_assignment(opened: LlamacppOpened) -> Assignment:
+    """The same, worked out for this length and number of sequences."""
+    options = opened.place_options
+    weighed = weighed_of(opened)
+    if options.n_gpu_layers is None and weighed is not None and opened.request.hardware.kv_memory is None:
+        room = room_of(opened, options, "low")
+        if room is not None:
+            return fitted(_fitting(opened, weighed, _ends(opened), room))
+    return whole_assignment(opened)
+
+
+def whole_assignment(opened: LlamacppOpened) -> Assignment:
+    """As many layers on the GPUs as the options say, or all of them."""
+    options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
+    whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
+    hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
+    return replace(whole, experts_on_host=_with_experts(range(hosted), weighed_of(opened), whole))
+
+
+def _with_experts(numbers: range, weighed: Weighed | None, assignment: Assignment) -> LayerNumbers:
+    """Those of the blocks that have experts and lie on a GPU."""
+    known = () if weighed is None else weighed.blocks
+    return LayerNumbers(n for n in numbers if n < len(known) and known[n][0] and assignment.blocks[n] != ON_HOST)
+
+
+def _fitting(opened: LlamacppOpened, weighed: Weighed, ends: tuple[float, ...], room: int) -> Fitting:
+    def needed(assignment: Assignment, device: int) -> int:
+        weights, cache = weights_on(device, assignment, weighed), cache_on(device, assignment, opened)
+        return weights + cache + sum(part.high for part in _parts(opened, assignment, device))
+
+    return Fitting(
+        blocks=opened.hparams.n_layer_all,
+        gpus=tuple(dict.fromkeys(assign(opened.hparams.n_layer_all, opened.hparams.n_layer_all + 1, ends).blocks)),
+        ends=ends,
+        experts=tuple(bool(experts) for experts, _ in weighed.blocks),
+        holds=lambda assignment, device: needed(assignment, device) <= room,
+    )
+
+
+def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int:
+    """Bytes of cache and states on a device: those of its blocks, unless the whole cache stays on the host."""
+    sizes = opened.block_cache_bytes
+    extras = bytes_of(opened.extras)
+    if opened.place_options.kv_on_host:
+        return sum(sizes) + extras if device == ON_HOST else 0
+    own = sum(size for one, size in zip(assignment.blocks, sizes, strict=False) if one == device)
+    return own + (extras if assignment.blocks and assignment.blocks[-1] == device else 0)
+
+
+def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
+    """What a device needs beside weights and cache."""
+    from hwcalc.engines.llamacpp.compute import device_buffers
+
+    gpu = opened.request.hardware.gpu
+    buffers = device_buffers(opened, assignment, device)
+    return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
+
+
+def placement_of(opened: LlamacppOpened) -> Placement | None:
+    """The share of each device; ``None`` if the tensors of the model are not known."""
+    weighed = weighed_of(opened)
+    if weighed is None:
+        return None
+    assignment = assignment_of(opened)
+    order = (*range(opened.request.gpus), ON_HOST)
+    divided = _rows(opened, weighed) if opened.place_options.split_mode == "row" else None
+    shares = tuple(
+        DeviceShare(
+            device=HOST if device == ON_HOST else f"gpu{device}",
+            layers=assignment.layers(device),
+            output=assignment.output == device,
+            weights_bytes=_weights(device, assignment, weighed, divided),
+            cache_bytes=cache_on(device, assignment, opened),
+            parts=_parts(opened, assignment, device),
+        )
+        for device in order
+    )
+    gpus = shares[:-1]
+    return Placement(
+        devices=shares,
+        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high")),
+        gpu_layers=assignment.gpu_layers,
+        all_layers=len(assignment.blocks) + 1,
+        experts_on_host=assignment.experts_on_host,
+    )
+
+
+def _rows(opened: LlamacppOpened, weighed: Weighed) -> tuple[float, ...]:
+    """The share of each GPU in every matrix, with ``split_mode=row``."""
+    ends = _ends(opened)
+    return tuple(end - start for start, end in zip((0.0, *ends), ends, strict=False))
+
+
+def _weights(device: int, assignment: Assignment, weighed: Weighed, divided: tuple[float, ...] | None) -> int:
+    if divided is None or device == ON_HOST:
+        return weights_on(device, assignment, weighed)
+    together = sum(weights_on(one, assignment, weighed) for one in range(len(divided)))
+    before = int(together * sum(divided[:device]))
+    return (together if device == len(divided) - 1 else int(together * sum(divided[: device + 1]))) - before
