@@ -229,6 +229,10 @@ class Engine(Places, ABC):
         """The file that starts a plan, for an engine that has one in place of a command line."""
         return None
 
+    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of a plan as this engine counts them, where several together are one of its own."""
+        return settings
+
     def flag(self, name: str, value: object) -> str:
         """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
         return f"--{name.replace('_', '-')} {value}"

@@ -89,7 +89,7 @@ class Places:
         return None
 
     def lacking(self, opened: Opened, end: str) -> str | None:
-        """What the planned sequences lack outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
+        """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
         return None
 
     def entire(self, opened: Opened) -> Opened:

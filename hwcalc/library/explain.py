@@ -175,7 +175,7 @@ def explain(model: ModelLike | None = None, **options: Unpack[PlanOptions]) -> E
 
 def explained(plan: Plan, opened: Opened) -> Explanation:
     """An explanation of a plan. ``opened`` is the request that was planned."""
-    from hwcalc.library import explain_limits, explain_memory
+    from hwcalc.library import explain_devices, explain_limits, explain_memory
     from hwcalc.library.often_quoted import often_quoted
     from hwcalc.library.symbols import symbols_in
 
@@ -183,6 +183,7 @@ def explained(plan: Plan, opened: Opened) -> Explanation:
         explain_memory.weights(plan, opened),
         explain_memory.activations(plan),
         explain_memory.overhead(plan),
+        explain_devices.devices(plan),
         explain_memory.pool(plan),
         explain_memory.verdict(plan, opened),
         explain_limits.speed(plan),

@@ -16,7 +16,7 @@ from hwcalc.units import human_bytes
 if TYPE_CHECKING:
     from hwcalc.engines.base import Opened
 
-__all__ = ["activations", "overhead", "pool", "verdict", "weights"]
+__all__ = ["activations", "bytes_figure", "overhead", "pool", "verdict", "weights"]
 
 _POOL_FIGURES: Final = ("blocks", "max_requests", "max_concurrency", "tokens")
 """The steps of a pool whose results are fields of the pool."""
@@ -34,7 +34,7 @@ def weights(plan: Plan, opened: Opened) -> ExplainedSection:
     figures += _of_budget(plan, "weights")
     if plan.fit is None and plan.memory.per_gpu.weights not in (None, found.bytes):
         size = plan.memory.per_gpu.weights or 0
-        figures.append(_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
+        figures.append(bytes_figure("weights of a GPU", "memory.per_gpu.weights", size, definition=found.definition))
     return ExplainedSection(
         name="weights",
         title="weights",
@@ -50,7 +50,7 @@ def _of_files(opened: Opened) -> Iterator[ExplainedFigure]:
     if files is None or opened.request.weights is not None:
         return
     for dtype, size in files.bytes_by_dtype.items():
-        yield _figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
+        yield bytes_figure(f"files, {dtype}", "", size, definition=files.definition, source=files.source)
 
 
 def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[ExplainedFigure]:
@@ -64,7 +64,7 @@ def _of_blocks(parts: Sequence[WeightPart], definition: Definition) -> Iterator[
             if stored.scale_bytes:
                 formula, values = f"{formula} + scales", values | {"scales": stored.scale_bytes}
             where = f"memory.weights.parts.{number}.formats.{place}.bytes"
-            yield _figure(name, where, stored.bytes, formula, values, definition=definition)
+            yield bytes_figure(name, where, stored.bytes, formula, values, definition=definition)
 
 
 def _on_weights(plan: Plan, opened: Opened) -> Iterator[str]:
@@ -155,7 +155,7 @@ def _of_part(part: BudgetPartInfo, place: str) -> Iterator[ExplainedFigure]:
     if not part.steps:
         ends = part.low, part.high
         name = f"{part.name} of a GPU" if part.section == "weights" else part.name
-        yield _figure(name, f"{place}.expected", part.expected, ends=ends, definition=definition, source=part.source)
+        yield bytes_figure(name, f"{place}.expected", part.expected, ends=ends, definition=definition, source=part.source)
         return
     *before, last = part.steps
     for number, one in enumerate(before):
@@ -169,6 +169,12 @@ def _times_gpus(
     """The sum of the parts of a section on all GPUs of the plan; nothing for a single part on a single GPU."""
     assert plan.fit is not None
     budget = plan.fit.budget
+    if plan.memory.devices:
+        values = {one.device: getattr(one, section) for one in plan.memory.devices if getattr(one, section)}
+        if len(values) == 1 and budget is not None and plan.fit.gpus == 1 and len(_of_budget(plan, section)) == 1:
+            return ()
+        name, place = f"{section}, all devices", f"memory.{section}.bytes"
+        return (bytes_figure(name, place, size, " + ".join(values) or "0", values, ends=ends, definition=definition),)
     parts = [part for part in (() if budget is None else budget.parts) if part.section == section]
     values = {symbol_name(part.name): part.expected for part in parts}
     if len(values) == plan.fit.gpus == 1:
@@ -178,7 +184,7 @@ def _times_gpus(
         formula = f"({formula}) x gpus" if len(values) > 1 else f"{formula} x gpus"
     everywhere = f"{section}, all GPUs" if plan.fit.gpus > 1 else f"{section}, together"
     place = f"memory.{section}.bytes"
-    return (_figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition),)
+    return (bytes_figure(everywhere, place, size, formula, values | {"gpus": plan.fit.gpus}, ends=ends, definition=definition),)
 
 
 def pool(plan: Plan) -> ExplainedSection | None:
@@ -193,7 +199,7 @@ def pool(plan: Plan) -> ExplainedSection | None:
             figures.append(figure_of(one, place, definition=str(plan.pool.definition)))
     about = (
         "What is left for the cache on each GPU."
-        if plan.pool is None
+        if plan.pool is None or plan.memory.devices
         else "What is left for the cache on each GPU, cut into blocks."
     )
     return ExplainedSection(name="pool", title="pool", about=about, figures=tuple(figures), remarks=_on_pool(plan))
@@ -203,7 +209,9 @@ def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
     fit = plan.fit
     assert fit is not None
     if budget is None:
-        yield _figure("left for the cache", "fit.usable_bytes", fit.usable_bytes, "kv_memory", {"kv_memory": fit.usable_bytes})
+        yield bytes_figure(
+            "left for the cache", "fit.usable_bytes", fit.usable_bytes, "kv_memory", {"kv_memory": fit.usable_bytes}
+        )
         return
     formula = "visible" if budget.utilization == 1 else "ceil(visible x utilization)"
     formula += " - margin" if budget.margin_bytes else ""
@@ -212,9 +220,11 @@ def _room(plan: Plan, budget: BudgetInfo | None) -> Iterator[ExplainedFigure]:
         formula = f"max(0, {formula})"
     known = Definition.EXACT if budget.total_low_bytes == budget.total_high_bytes else Definition.ESTIMATE
     ends = _usable_ends(budget)
-    yield _figure("usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, ends=ends, definition=known)
+    yield bytes_figure(
+        "usable", "fit.budget.requested_bytes", budget.requested_bytes, formula, values, ends=ends, definition=known
+    )
     sums = {name: sum(part.expected for part in budget.parts if part.section == name) for name in _SECTIONS}
-    yield _figure(
+    yield bytes_figure(
         "left for the cache",
         "fit.budget.expected",
         budget.expected,
@@ -257,7 +267,7 @@ def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
     if fit.budget is not None:
         values |= {name: getattr(share, name) for name in _SECTIONS}
     ends = fit.needed_low_bytes, fit.needed_high_bytes
-    needs = _figure(
+    needs = bytes_figure(
         "needs",
         "fit.needed_bytes",
         fit.needed_bytes,
@@ -266,7 +276,7 @@ def verdict(plan: Plan, opened: Opened) -> ExplainedSection | None:
         ends=ends,
         definition=plan.memory.cache.definition if fit.budget is None else Definition.ESTIMATE,
     )
-    room = _figure(
+    room = bytes_figure(
         "headroom",
         "fit.headroom_bytes",
         fit.headroom_bytes,
@@ -320,7 +330,7 @@ def _ends_of_needs(plan: Plan) -> Iterator[ExplainedFigure]:
         if sign == "-" and sum(values.values()) < size:
             formula = f"max(0, {formula})"
         place = f"fit.needed_{end}_bytes"
-        yield _figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
+        yield bytes_figure(name, place, result, formula, values | {memory: size}, definition=Definition.ESTIMATE)
 
 
 def _compared(words: str, needed: int, usable: int, *, holds: bool) -> str:
@@ -349,7 +359,7 @@ def _sum(
     )
 
 
-def _figure(
+def bytes_figure(
     name: str,
     place: str,
     result: float,

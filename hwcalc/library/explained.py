@@ -31,7 +31,7 @@ __all__ = [
     "symbol_name",
 ]
 
-SECTIONS: Final = ("cache", "weights", "activations", "overhead", "pool", "verdict", "limits", "speed", "quoted")
+SECTIONS: Final = ("cache", "weights", "activations", "overhead", "devices", "pool", "verdict", "limits", "speed", "quoted")
 """The sections of an explanation, in order. The kinds of layers are ``cache``."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _PLUS: Final = re.compile(r" \+ (?![^()]*\))")

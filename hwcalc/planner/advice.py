@@ -66,9 +66,15 @@ _WORTH: Final = frozenset({(Cost.NOTHING, 1), (Cost.CACHE, 1), (Cost.WEIGHTS, 1)
 """Ranks that are offered even if they only probably help: most people would try these first."""
 
 
-def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Sizes | None) -> tuple[Try, ...]:
-    """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do."""
-    return _Adviser(opened, line, fits=fits).advise(fewest)
+def advice(opened: Opened, line: CommandLine, *, fits: bool, fewest: Sizes | None, partly: bool = False) -> tuple[Try, ...]:
+    """The changes that make this plan fit, or fit for certain if it ``fits`` already. ``fewest`` are the fewest GPUs that would do.
+
+    With ``partly``, the line is planned with a part of the model on the host, and ``opened`` is the same request with all on the GPUs.
+    """
+    if line.given.get("seq") is None and opened.engine.names_length(opened.request.hardware.gpu):
+        # The engine would take another length with other hardware or formats.
+        line = line.changed(seq=opened.tokens)
+    return _Adviser(opened, line, fits=fits, partly=partly).advise(fewest)
 
 
 def required(opened: Opened, line: CommandLine, flags: tuple[Try, ...]) -> tuple[Try, ...]:
@@ -88,8 +94,8 @@ def _with_command(opened: Opened, line: CommandLine, one: Try) -> Try:
 class _Adviser:
     """Tries changes of one plan, and counts them."""
 
-    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool) -> None:
-        self.opened, self.line, self.fits = opened, line, fits
+    def __init__(self, opened: Opened, line: CommandLine, *, fits: bool, partly: bool) -> None:
+        self.opened, self.line, self.fits, self.partly = opened, line, fits, partly
         self.left = MOST_PLANS
         self.offers: list[Offer] = []
         budget = None if opened.request.hardware.gpu is None else opened.budget
@@ -97,6 +103,7 @@ class _Adviser:
         size = solve.budget_bytes(opened, "low") or 0
         self._seen: dict[str, Opened | None] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
+        savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost is Cost.HOST)]
         self.savings = [one for one in savings if self._saves(one)]
         self.back = self._taken_back()
         self.freed = [one for one in savings if self._saves(self.back | one, self.back)] if self.back is not None else []
@@ -170,7 +177,8 @@ class _Adviser:
             return None
         try:
             sure = solve.holds(changed, "low")
-            holds = sure or (not self.fits and solve.holds(changed))
+            # What only probably fits is left to the host by the engine itself.
+            holds = sure or (not self.fits and not self.partly and solve.holds(changed))
         except KvplanError:
             return None
         return Offer(change=change, opened=changed, sure=sure) if holds else None
@@ -192,6 +200,15 @@ class _Adviser:
         if key not in self._seen:
             self._seen[key] = self._open(change)
         return self._seen[key]
+
+    def _is_set(self, change: Change) -> bool:
+        """Whether the line has these engine options already, by their default too: what is planned may be stricter than the line."""
+        given = self.line.given.get("engine_options") or {}
+        own = change.settings.get("engine_options", {})
+        known = self.opened.engine.options
+        return change.settings.keys() == {"engine_options"} and all(
+            value == given.get(name, known[name].default) for name, value in own.items() if name in known
+        )
 
     def _open(self, change: Change) -> Opened | None:
         settings = {name: value for name, value in change.settings.items() if name not in ("instance", "gpus", "engine_options")}
@@ -291,7 +308,9 @@ class _Adviser:
         if instance is not None:
             own, larger, _ = of_cloud(instance)
             settings["instance"] = instance if count <= own else larger
-        sizes = ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
+        # An engine that gives each GPU a run of layers needs their number alone.
+        runs = self.opened.engine.splits_layers
+        sizes = "" if runs else ", ".join(f"{size} {layout[size]}" for size in layout if layout[size] > 1)
         what = f"{count:,} x {name}" if settings.get("instance") == instance else f"{settings['instance']}, {count:,} x {name}"
         cost = Cost.GPUS if count > request.gpus else Cost.NOTHING
         return Change(cost=cost, what=f"{what}{f' ({sizes})' if sizes else ''}", settings=settings)
@@ -350,6 +369,8 @@ class _Adviser:
     def _held(self, opened: Opened, *, sure: bool) -> int:
         """How many sequences of the planned length fit, or for a single one how many tokens."""
         end = "low" if sure else "expected"
+        # As the plan of the line counts: with the layers where it puts them.
+        opened = opened.engine.pinned(opened)
         if self.opened.batch > 1:
             return largest(opened, "batch", MOST_TOKENS, end)
         bound = opened.model.max_position_embeddings
@@ -358,13 +379,16 @@ class _Adviser:
     def _written(self, offer: Offer) -> Try:
         settings = dict(offer.change.settings)
         flags = flags_of(self.opened, {**self._chosen(offer.change), **settings})
+        if self.opened.engine.splits_layers and "gpus" in settings:
+            settings |= dict.fromkeys(PARALLEL)
         if "gpu" in settings:
             settings["gpu"] = settings["gpu"].id
         if "engine_options" in settings:
-            settings["engine_options"] = {**self.opened.request.options, **settings["engine_options"]}
+            settings["engine_options"] = {**(self.line.given.get("engine_options") or {}), **settings["engine_options"]}
         numbers = settings.keys() & {"seq", "batch"}
         gain = "" if numbers else self._gain(offer)
-        effect = "; ".join(filter(None, (offer.change.what, gain, "" if offer.sure else "probably fits")))
+        whole = "all layers on the GPU" if self.partly else ""
+        effect = "; ".join(filter(None, (offer.change.what, whole, gain, "" if offer.sure else "probably fits")))
         return Try(command=self.line.changed(**settings).text, flag=flags, effect=effect)
 
     def _gain(self, offer: Offer) -> str:
@@ -373,7 +397,8 @@ class _Adviser:
         if before < held < MOST_TOKENS:
             what = "holds {}" if self.opened.batch > 1 else "up to {} tokens"
             certain = " for certain" if self.fits else ""
-            return f"{what.format(f'{held:,}')} instead of {before:,}{certain}"
+            instead = f" instead of {before:,}{certain}" if before or not self.partly else ""
+            return f"{what.format(f'{held:,}')}{instead}"
         size = solve.budget_bytes(offer.opened, "low" if offer.sure else "expected") or 0
         return f"leaves {human_bytes(size - offer.opened.needed_bytes)}"
 

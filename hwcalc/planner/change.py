@@ -168,7 +168,7 @@ def flags_of(opened: Opened, settings: Mapping[str, Any]) -> str:
     """The settings in the spelling of the engine."""
     parallel = vars(opened.request.parallel)
     words: list[str] = []
-    for name, value in settings.items():
+    for name, value in opened.engine.own_settings(opened, settings).items():
         if name in {"gpu", "gpus", "instance"} or value is None or (name in parallel and value in (1, parallel[name])):
             continue
         if name == "engine_options":

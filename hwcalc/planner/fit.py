@@ -13,7 +13,7 @@ from hwcalc.units import human_bytes
 
 __all__ = ["plan_fit"]
 
-_MEMORY = ("cache", *Section, "state slots", None)
+_MEMORY = ("cache", *Section, "state slots", "host memory", None)
 
 
 def plan_fit(opened: Opened, rank_bytes: int, line: CommandLine | None = None) -> tuple[PoolInfo | None, FitInfo | None]:
@@ -75,7 +75,7 @@ def _fit(
         message=_message(opened, pool, most, fits=fits, short=rank_bytes - size),
         suggestions=()
         if line is None
-        else _suggestions(entire, pool, line, fewest, fits=wanted.fits, sure=wanted is Verdict.FITS),
+        else _suggestions(entire, pool, line, fewest, fits=wanted.fits, sure=wanted is Verdict.FITS, partly=entire is not opened),
         budget=None if budget is None else _budget_info(opened, budget),
     )
 
@@ -120,9 +120,9 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
         return ""
     if most.limiting not in _MEMORY:
         return f"{most.limiting} lets {most.value:,} sequences run at once, not {opened.batch:,}"
-    lacking = opened.engine.lacking(opened, "expected")
-    if lacking is not None and short <= 0:
-        return f"what is not on the GPUs needs more {lacking} than there is"
+    placement = opened.engine.placement(opened)
+    if placement is not None and short <= 0 and opened.engine.lacking(opened, "expected") is not None:
+        return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
     return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
 
@@ -153,7 +153,7 @@ def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:
 
 
 def _suggestions(
-    opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool
+    opened: Opened, pool: PoolInfo | None, line: CommandLine, fewest: Layout | None, *, fits: bool, sure: bool, partly: bool
 ) -> tuple[Try, ...]:
     """What the engine requires besides, and changes that make the plan fit, or fit for certain."""
     from hwcalc.planner.advice import advice, required
@@ -163,4 +163,4 @@ def _suggestions(
     if sure:
         return requires
     layout = None if fewest is None else sizes_of(fewest)
-    return (*requires, *advice(opened, line, fits=fits, fewest=layout))
+    return (*requires, *advice(opened, line, fits=fits, fewest=layout, partly=partly))

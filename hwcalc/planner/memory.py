@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
 from hwcalc.engines.noted import Noted
+from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.formats import FLOATS, WeightFormat
 from hwcalc.formulas.frozen import replace
 from hwcalc.formulas.weights import Block, Part, Weights
@@ -93,7 +94,7 @@ def _weights_of(opened: Opened) -> Noted[WeightsInfo]:
 
 def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budget: BudgetInfo) -> MemoryInfo:
     """The memory of each device, and the sums over them."""
-    devices = tuple(_device(share) for share in placement.devices)
+    devices = tuple(_device(share, placement) for share in placement.devices)
     fullest = devices[placement.fullest]
     sums = {
         section: [
@@ -126,7 +127,7 @@ def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budge
     )
 
 
-def _device(share: DeviceShare) -> DeviceInfo:
+def _device(share: DeviceShare, placement: Placement) -> DeviceInfo:
     activations, overhead = (
         sum(part.expected for part in share.parts if part.section is section)
         for section in (Section.ACTIVATIONS, Section.OVERHEAD)
@@ -134,6 +135,7 @@ def _device(share: DeviceShare) -> DeviceInfo:
     return DeviceInfo(
         device=share.device,
         layers=share.layers,
+        experts=placement.experts_on_host if share is placement.host else LayerNumbers(),
         output=share.output,
         weights=share.weights_bytes,
         cache=share.cache_bytes,

@@ -286,11 +286,13 @@ class FitInfo:
 class DeviceInfo:
     """What one device holds: ``gpu0``, ``gpu1``, and ``host`` for the memory of the host.
 
-    ``layers`` are the blocks whose cache, and most of whose weights, lie there. ``output`` says whether it has the output layer too.
+    ``layers`` are the blocks that lie there, and ``experts`` those of which it has the experts alone. ``output`` says whether it has the
+    output layer too.
     """
 
     device: str
     layers: LayerNumbers
+    experts: LayerNumbers
     output: bool
     weights: int
     cache: int

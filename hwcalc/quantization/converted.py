@@ -6,7 +6,7 @@ two. Vectors, norms, routers and convolutions stay in 32 bits. Towers lie in a f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -22,17 +22,20 @@ from hwcalc.quantization.scheme import read_scheme
 __all__ = ["Conversion", "Piece", "converted"]
 
 _PARTS: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
-_SPLIT: Final = frozenset({"internlm2", "internlm3", "baichuan", "bailing_moe", "bailing_moe_linear"})
-"""Model types whose fused queries, keys and values the converter pulls apart."""
+_SPLIT: Final = frozenset({"InternLM2ForCausalLM", "BaichuanForCausalLM", "BaiChuanForCausalLM", "BailingMoeForCausalLM"})
+"""Classes whose fused queries, keys and values the converter pulls apart."""
 _KEPT_KV_B: Final = frozenset({"minicpm3", "plm"})
 """Model types whose ``kv_b_proj`` it keeps in one."""
 _FUSED_EXPERTS: Final = frozenset({"granite_swa", "gemma4", "gemma4_text", "gemma4_unified_text"})
 """Model types whose gates and ups of experts it keeps in one tensor."""
-_WITHOUT_MTP: Final = frozenset({"deepseek_v3", "kimi_k2", "axk1", "mimo"})
+_GATE_UP: Final = "ffn_gate_up_exps.weight"
+_WITHOUT_MTP: Final = frozenset(
+    {"deepseek_v3", "kimi_k2", "axk1", "mimo", "deepseek_v4", "deepseek_ref", "minimax_m2", "minimax_m3_vl"}
+)
 """Model types whose layers for multi-token prediction it leaves out."""
 _FLOAT_ROLES: Final = (WeightRole.ROUTER, WeightRole.NORM, WeightRole.BIAS, WeightRole.CONV)
 _FLOAT_STEMS: Final = frozenset({"indexer.proj.weight", "position_embd.weight", "token_types.weight", "ffn_gate_inp.weight"})
-_ONE_COUNT: Final = ("qwen3_next", "qwen3_5")
+_ONE_COUNT: Final = ("qwen3_next", "qwen3_5", "minimax_")
 """Model types of which the converter writes one count of heads, though some layers have none."""
 _OF_70B: Final[Mapping[str, int]] = {"llama": 80, "mistral": 80, "qwen2": 80, "nemotron-nas": 80, "olmo": 80, "jais2": 68}
 """Model types of which llama.cpp takes so many layers for 70B (``type`` in src/models/*.cpp)."""
@@ -40,12 +43,11 @@ _OF_70B: Final[Mapping[str, int]] = {"llama": 80, "mistral": 80, "qwen2": 80, "n
 
 @frozen
 class Piece:
-    """A weight, or a part of it, in a tensor of the file: the index of its family, and the numbers of one layer."""
+    """A weight of one layer, or a part of it, in a tensor of the file: its family, its layer there, and how many numbers it is."""
 
     family: int
+    layer: int
     elements: int
-    shift: int = 0
-    """What the number of a layer in the file is more than in its block."""
 
 
 @frozen
@@ -84,21 +86,23 @@ def _converted(model: ModelSpec) -> Conversion:
     sources: dict[int, tuple[Block, Weight]] = {}
     pieces: dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]] = {}
     for block in blocks:
-        layers = _layers(block, trunk)
+        own = range(block.count) if block.layers is None else block.layers
+        layers = _layers(block, own, model, trunk)
         four = any(weight.path.startswith("norm_2.") for weight in block.weights)
         for weight in block.weights:
             found = []
             for stem, shape, elements in _tensors(block, weight, model, four_norms=four):
                 key = (stem, shape, _type(stem, shape, weight))
-                if key in numbers and not set(layers).isdisjoint(families[key] or (-1,)):
+                if key in numbers and stem != _GATE_UP and not set(layers).isdisjoint(families[key] or (-1,)):
                     # Two weights cannot share a name: the second keeps its own.
                     key = (f"{block.part.value}.{weight.path}", shape, key[2])
-                numbers.setdefault(key, len(numbers))
-                sources.setdefault(numbers[key], (block, weight))
+                place = numbers.setdefault(key, len(numbers))
+                sources.setdefault(place, (block, weight))
                 families.setdefault(key, []).extend(layers)
-                found.append(Piece(family=numbers[key], elements=elements, shift=trunk if block.part is Part.MTP else 0))
-            own = range(block.count) if block.layers is None else block.layers
-            pieces.setdefault((block.kind, block.part, weight.path), {}).update(dict.fromkeys(own, tuple(found)))
+                found.append((place, elements))
+            places = pieces.setdefault((block.kind, block.part, weight.path), {})
+            for number, layer in zip(own, layers or (-1,) * len(own), strict=True):
+                places[number] = tuple(Piece(family=place, layer=layer, elements=elements) for place, elements in found)
     made = tuple(
         Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(set(layers))))
         for (stem, shape, form), layers in families.items()
@@ -119,14 +123,12 @@ def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict
     return kept
 
 
-def _layers(block: Block, trunk: int) -> tuple[int, ...]:
-    """The numbers of the layers in the file; empty outside the layers."""
+def _layers(block: Block, own: Sequence[int], model: ModelSpec, trunk: int) -> tuple[int, ...]:
+    """The numbers of the layers in the file; empty outside the layers. All parts of a module for prediction are one block there."""
     if block.part is Part.MTP:
-        numbers = range(block.count) if block.layers is None else block.layers
-        return tuple(trunk + number for number in numbers)
-    if block.layers is not None:
-        return block.layers
-    return tuple(range(block.count)) if block.count > 1 else ()
+        modules = model.facts.mtp_modules
+        return tuple(trunk + (number if modules is None else min(number, modules - 1)) for number in own)
+    return tuple(own) if block.layers is not None or block.count > 1 else ()
 
 
 def _tensors(block: Block, weight: Weight, model: ModelSpec, *, four_norms: bool) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -135,7 +137,7 @@ def _tensors(block: Block, weight: Weight, model: ModelSpec, *, four_norms: bool
     if weight.role is WeightRole.ROUTER and "shared_expert_gate" not in weight.path:
         stem = f"ffn_gate_inp.{'bias' if weight.path.endswith('.bias') else 'weight'}"
     else:
-        stem = gguf_stem(weight.path, block.kind, inside=inside, four_norms=four_norms)
+        stem = gguf_stem(weight.path, block.kind, model.model_type, inside=inside, four_norms=four_norms)
         if weight.path.startswith("mlp.router.bias"):
             stem = "ffn_gate_inp.bias"
     shape = tuple(reversed(weight.shape))
@@ -143,23 +145,32 @@ def _tensors(block: Block, weight: Weight, model: ModelSpec, *, four_norms: bool
         shape = (*shape, weight.copies)
         fused = model.model_type in _FUSED_EXPERTS and stem in ("ffn_gate_exps.weight", "ffn_up_exps.weight")
         if fused:
-            yield "ffn_gate_up_exps.weight", (shape[0], 2 * shape[1], *shape[2:]), weight.elements
+            yield _GATE_UP, (shape[0], 2 * shape[1], *shape[2:]), weight.elements
             return
     if len(shape) == 3 and weight.role is WeightRole.CONV:
-        shape = tuple(length for length in shape if length > 1) or (1,)
-    if stem == "attn_qkv.weight" and (model.model_type in _SPLIT or "qkvz" in weight.path):
+        # Kimi's keep the middle dimension; states of Mamba-2 get one.
+        shape = shape if stem.startswith("ssm_conv1d_") else tuple(length for length in shape if length > 1) or (1,)
+    if stem in ("ssm_a", "ssm_d") and len(shape) == 1 and block.kind == "mamba":
+        paths = [one.path for one in block.weights]
+        second = any(path.endswith("dt_bias") for path in paths) and not any("bcdt" in path for path in paths)
+        shape = (1, *shape) if second else shape
+    if stem == "attn_qkv.weight" and (model.architecture in _SPLIT or "qkvz" in weight.path):
         yield from _divided(block, weight, model)
     elif stem == "attn_kv_b.weight" and model.model_type not in _KEPT_KV_B:
         yield from _latent(block, weight, model)
-    elif weight.path.endswith(("shared_mlp.input_linear.weight",)):
-        ending = "_shexp" if any(one.role is WeightRole.EXPERT for other in model.counted.blocks for one in other.weights) else ""  # type: ignore[union-attr]
+    elif weight.path.endswith("shared_mlp.input_linear.weight"):
         for name in ("gate", "up"):
-            yield f"ffn_{name}{ending}.weight", (shape[0], shape[1] // 2), weight.elements // 2
+            yield f"ffn_{name}{_shared(model)}.weight", (shape[0], shape[1] // 2), weight.elements // 2
     elif weight.path.endswith("shared_mlp.output_linear.weight"):
-        moe = any(one.role is WeightRole.EXPERT for other in model.counted.blocks for one in other.weights)  # type: ignore[union-attr]
-        yield f"ffn_down{'_shexp' if moe else ''}.weight", shape, weight.elements
+        yield f"ffn_down{_shared(model)}.weight", shape, weight.elements
     else:
         yield stem, shape, weight.elements
+
+
+def _shared(model: ModelSpec) -> str:
+    """What the name of a shared expert ends in. Without experts beside it, it is the feed-forward part itself."""
+    blocks = () if model.counted is None else model.counted.blocks
+    return "_shexp" if any(weight.role is WeightRole.EXPERT for block in blocks for weight in block.weights) else ""
 
 
 def _divided(block: Block, weight: Weight, model: ModelSpec) -> Iterator[tuple[str, tuple[int, ...], int]]:
@@ -199,17 +210,20 @@ def _type(stem: str, shape: tuple[int, ...], weight: Weight) -> str:
 
 
 def _facts(model: ModelSpec, families: tuple[Family, ...], trunk: int) -> MixFacts:
-    experts = max((family.shape[2] for family in families if family.stem.endswith("_exps.weight")), default=0)
+    experts = max(
+        (family.shape[2] for family in families if family.stem.endswith("_exps.weight") and len(family.shape) > 2), default=0
+    )
     kind = model.model_type
+    predicting = 0 if kind in _WITHOUT_MTP else model.facts.mtp_modules or 0
     first = next(iter(model.stack), ())
     heads = next((one for one in first if isinstance(one, AttentionKind)), None)
-    latent = next((one for one in first if hasattr(one, "kv_lora_rank")), None)
+    latent = next((one for one in first if hasattr(one, "num_attention_heads")), None)
     if heads is None and latent is None and kind.startswith(_ONE_COUNT):
         heads = next((group.kind for group in model.stack.groups if isinstance(group.kind, AttentionKind)), None)
     gqa = heads.num_attention_heads // heads.num_key_value_heads if heads else getattr(latent, "num_attention_heads", 0)
     return MixFacts(
         arch=_architecture(kind),
-        n_layer_all=1 + max((number for family in families for number in family.layers), default=trunk - 1),
+        n_layer_all=max(trunk + predicting, 1 + max((number for family in families for number in family.layers), default=-1)),
         n_expert=experts,
         n_gqa=gqa,
         is_70b=_OF_70B.get(kind) == trunk and gqa != 1,

@@ -67,7 +67,7 @@ class Mix(Scheme):
             pieces = places.get(number, ())
             whole = sum(piece.elements for piece in pieces)
             for piece in pieces:
-                elements, size, name = self._stored(piece, number)
+                elements, size, name = self._stored(piece)
                 found = sums.setdefault(name, [0, 0])
                 found[0] += elements * weight.elements // whole
                 found[1] += -(-size * weight.elements // whole)
@@ -95,10 +95,10 @@ class Mix(Scheme):
         """The type that the mix is named after."""
         return MIXES[self.name]
 
-    def _stored(self, piece: Piece, number: int) -> tuple[int, int, str]:
+    def _stored(self, piece: Piece) -> tuple[int, int, str]:
         """Numbers, bytes and type of a piece in one layer."""
         family = self.conversion.families[piece.family]
-        name = self._types[piece.family][number + piece.shift if family.layers else -1]
+        name = self._types[piece.family][piece.layer]
         return piece.elements, family.bytes_as(name, piece.elements), name
 
     @cached_property

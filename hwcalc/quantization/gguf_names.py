@@ -73,7 +73,7 @@ _INSIDE: Final[Mapping[str, str]] = {
     "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "dense_h_to_4h": "ffn_up", "dense_4h_to_h": "ffn_down",
     "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
     "input_linear": "ffn_gate", "output_linear": "ffn_down", "ffn_sub_norm": "ffn_sub_norm",
-    "residual_layernorm": "ffn_norm", "residual_mlp.gate_proj": "ffn_gate", "residual_mlp.up_proj": "ffn_up",
+    "residual_layernorm": "ffn_norm_exps", "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale", "residual_mlp.gate_proj": "ffn_gate", "residual_mlp.up_proj": "ffn_up",
     "residual_mlp.down_proj": "ffn_down",
     # experts: "_exps" and "_shexp" are added by what the path says
     "experts.gate_proj": "ffn_gate_exps", "experts.up_proj": "ffn_up_exps", "experts.down_proj": "ffn_down_exps",
@@ -111,13 +111,22 @@ _INSIDE: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Tensors of a layer."""
 
+_AFTER: Final = frozenset(
+    {
+        "gpt_oss", "glm4_moe", "solar_open", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "seed_oss",
+        "apertus",
+    }
+)  # fmt: skip
+"""Model types whose norm before the feed-forward part is called ``post_attention_norm``."""
+_BOTH_AFTER: Final = frozenset({"olmo2", "olmo3", "exaone4", "exaone_moe"})
+"""Model types whose two norms both follow what they belong to."""
 _FOUR_NORMS: Final[Mapping[str, str]] = {"norm_1": "post_attention_norm", "norm_2": "ffn_norm", "norm_3": "post_ffw_norm"}
 """The norms of a layer with two before and two after."""
 _SHARED: Final = ("shared_expert.", "shared_experts.", "shared_mlp.", "shared_mlp_")
 
 
 @lru_cache(maxsize=4096)
-def gguf_stem(path: str, kind: str, *, inside: bool, four_norms: bool = False) -> str:
+def gguf_stem(path: str, kind: str, model_type: str = "", *, inside: bool, four_norms: bool = False) -> str:
     """The name of a tensor without the number of its layer, ``.weight`` and ``.bias`` kept.
 
     >>> gguf_stem("mlp.experts.down_proj.weight", "moe", inside=True)
@@ -136,8 +145,14 @@ def gguf_stem(path: str, kind: str, *, inside: bool, four_norms: bool = False) -
     ends = [".".join(parts[at:]) for at in range(len(parts))]
     if inside and four_norms and module in _FOUR_NORMS:
         return f"{_FOUR_NORMS[module]}{ending}"
+    if inside and module in ("norm_1", "post_attention_layernorm") and model_type in _AFTER:
+        return f"post_attention_norm{ending}"
+    if inside and module in ("norm_0", "norm_1") and model_type in _BOTH_AFTER:
+        return f"{'post_attention_norm' if module == 'norm_0' else 'post_ffw_norm'}{ending}"
     stem = next((table[key] for end in ends for key in (f"{kind}/{end}", end) if key in table), None)
     if stem is None:
         return path
+    if not ending and not stem.startswith("ssm_") and "." not in stem:
+        ending = ".weight"
     shared = any(word in f"{module}." for word in _SHARED) and stem in ("ffn_gate", "ffn_up", "ffn_down")
     return f"{stem}{'_shexp' if shared else ''}{ending}"

@@ -8,6 +8,7 @@ from typing import Final
 from hwcalc.formulas.frozen import frozen
 from hwcalc.model import EXAMPLE_PARAMETERS, NO_WEIGHTS, Note
 from hwcalc.planner.result import NO_VERDICT, Plan
+from hwcalc.report.places import host_line
 from hwcalc.report.summary import fit_lines, source_line
 from hwcalc.report.text import UNSURE, VERDICT_COLORS, plural
 from hwcalc.text import clean
@@ -52,9 +53,11 @@ def first_lines(plan: Plan, *, full: bool = False) -> Lines:
     if plan.fit is None:
         return Lines(answer=(), details=())
     lines = fit_lines(plan)
-    shown = _DETAILS if full else _OF_POOL if plan.pool is not None else frozenset()
+    pooled = plan.pool is not None and not plan.memory.devices
+    shown = _DETAILS if full else _OF_POOL if pooled else frozenset()
     answer = [line for line in lines if line[0] not in _DETAILS]
-    whole = [("needs", _needs(plan)), ("cache", _cache(plan))]
+    host = host_line(plan)
+    whole = [("needs", _needs(plan)), *([("host", host)] if host else []), ("cache", _cache(plan))]
     # Why it does not fit comes first.
     place = sum(label == "error" for label, _ in answer)
     return Lines(answer=(*answer[:place], *whole, *answer[place:]), details=tuple(line for line in lines if line[0] in shown))

@@ -20,6 +20,7 @@ from hwcalc.report.explain_lines import (
 )
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
+from hwcalc.report.places import DEVICE_HEADER, device_rows
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import exact, percent
 from hwcalc.text import clean
@@ -50,6 +51,7 @@ def plan_markdown(plan: Plan, *, quiet: bool = False, detail: str = "usual", **_
     if detail == "brief":
         return "\n".join([*parts, *_warnings(plan)])
     figure_rows = [(f.name, exact(f.bytes), human_bytes(f.bytes), f.meaning) for f in figures(plan)]
+    devices = device_rows(plan, full=full)
     whole = plan.cache.total_bytes
     share_rows = [
         (s.title, f"{s.count:,}" if s.count else "", s.layers.text, s.rule, s.dtypes, percent(s.bytes, whole), exact(s.bytes))
@@ -59,6 +61,7 @@ def plan_markdown(plan: Plan, *, quiet: bool = False, detail: str = "usual", **_
         [
             *parts,
             markdown_table(("KV cache", "bytes", "", ""), figure_rows, right=(1, 2)),
+            *([markdown_table(DEVICE_HEADER, devices, right=range(2, len(DEVICE_HEADER)))] if devices else []),
             markdown_table(("layers", "count", "which", "kept", "dtype", "share", "bytes"), share_rows, right=(1, 5, 6)),
             *([markdown_table(*_tensors(plan))] if full else []),
             *_foot(plan, quiet=quiet, full=full),

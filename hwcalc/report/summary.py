@@ -9,6 +9,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
 from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
+from hwcalc.report.places import places
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
 from hwcalc.units import human_bytes
@@ -174,16 +175,19 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
+    everywhere = "GPU and host" if memory.devices else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
     out = [
-        Figure(
-            name=name, bytes=part.bytes, meaning=f"on all {fit.gpus:,} GPUs; {_meaning(part)}" if fit.gpus > 1 else _meaning(part)
-        )
+        Figure(name=name, bytes=part.bytes, meaning=f"{everywhere}; {_meaning(part)}" if everywhere else _meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
     if memory.per_gpu.total is not None:
         fullest = f"the fullest of {fit.gpus:,} GPUs" if fit.gpus > 1 else "of the one GPU"
         meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
         out.append(Figure(name="per GPU", bytes=memory.per_gpu.total, meaning=meaning))
+    if memory.devices:
+        host = memory.devices[-1]
+        meaning = f"{human_bytes(host.total_low)} to {human_bytes(host.total_high)}"
+        out.append(Figure(name="host memory", bytes=host.total, meaning=meaning))
     return out
 
 
@@ -217,6 +221,8 @@ def verdict(plan: Plan) -> str:
     required = f" with {flags}" if flags else ""
     required += f"{' and' if flags else ''} only with {variables}" if variables else ""
     words = f"{fit.verdict.text}{where}"
+    if fit.gpu_layers is not None and (fit.verdict.certain or fit.needed_high_bytes <= fit.usable_bytes):
+        return f"{words}: {places(plan)}" if fit.fits else f"{words} with {places(plan)}"
     if not fit.verdict.certain:
         return (
             f"{words}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
@@ -238,7 +244,7 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
     fit = plan.fit
     assert fit is not None
     out = [("error", clean(plan.reason))] if plan.reason else []
-    out += _equation(plan) if plan.pool is None else _pool(plan, plan.pool)
+    out += _equation(plan) if plan.pool is None or plan.memory.devices else _pool(plan, plan.pool)
     if fit.max_batch is not None and fit.gpu is not None:
         expected = _expected(fit.max_batch, fit.expected_max_batch)
         many = f"{_up_to(fit.max_batch, 'sequence')} of {plan.request.seq:,} tokens{expected}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
+from hwcalc.report.places import DEVICE_HEADER, device_rows
 from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
@@ -102,6 +103,7 @@ def plan_table(
     if detail != "brief":
         parts += _figures(plan, width) if plan.fit is not None else []
         parts += _details(plan, full=full)
+        parts += _devices(plan, width, full=full)
         parts += _layers(plan, width)
         parts += _everything(plan, width) if full else []
         if not quiet:
@@ -200,6 +202,19 @@ def _details(plan: Plan, *, full: bool) -> list[RenderableType]:
 
     lines = first_lines(plan, full=full).details
     return [Text("each GPU", style="bold"), *hanging([(label, text, "") for label, text in lines]), Text()] if lines else []
+
+
+def _devices(plan: Plan, width: int, *, full: bool) -> list[RenderableType]:
+    """What each device holds, for engines that place layers."""
+    from rich.text import Text
+
+    rows = [[Text(cell) for cell in row] for row in device_rows(plan, full=full)]
+    header = [Text(title, style="bold") for title in DEVICE_HEADER]
+    if not rows:
+        return []
+    for row in rows:
+        row[0] = Text("  ") + row[0]
+    return [columns([header, *rows], width=width, right=range(2, len(DEVICE_HEADER))), Text()]
 
 
 def _layers(plan: Plan, width: int) -> list[RenderableType]:

@@ -6,9 +6,9 @@ number of sequences; a longer conversation takes no more memory, and one that fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
@@ -19,11 +19,13 @@ from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
+from hwcalc.engines.llamacpp.savings import savings
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
 from hwcalc.engines.request import Request
+from hwcalc.engines.saving import Saving
 from hwcalc.engines.stored import Dtypes, StoredTensor
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas import LayerKind, Role
@@ -153,6 +155,17 @@ class Llamacpp(LlamacppPlaces):
 
             return find_engine("ollama")[0]
         return self
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        return savings(of_llamacpp(opened), short_bytes)
+
+    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Lengths and numbers of sequences together are the context of all slots."""
+        if not settings.keys() & {"seq", "batch"}:
+            return settings
+        seq, batch = settings.get("seq", opened.tokens), settings.get("batch", opened.batch)
+        others = {name: value for name, value in settings.items() if name not in ("seq", "batch")}
+        return {"n_ctx": seq * batch, **({"n_seq_max": batch} if "batch" in settings else {}), **others}
 
     def flag(self, name: str, value: object) -> str:
         return flag_text(name, value)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.command import CommandInput, EmittedFile
@@ -18,6 +18,7 @@ from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, choice_option, integer_option, is_on
 from hwcalc.engines.request import Request
+from hwcalc.engines.saving import Saving
 from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import ModelSpec, Note
@@ -53,7 +54,12 @@ _OWN: Final = tuple(
         ("kv_cache_type", "OLLAMA_KV_CACHE_TYPE, as --dtype", "f16", OPTIONS["type_k"].check),
     )
 )
-_WITHOUT: Final = frozenset({"defaults", "kv_unified", "swa_full"})
+_WITHOUT: Final = frozenset(
+    {
+        "defaults", "kv_unified", "swa_full", "n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split", "split_mode", "no_kv_offload",
+        "offload_kqv", "fit", "fit_ctx",
+    }
+)  # fmt: skip
 """Options of llama.cpp that Ollama sets for nobody."""
 
 
@@ -110,6 +116,9 @@ class Ollama(Llamacpp):
             message = f"Ollama cuts num_ctx to the {own.hparams.n_ctx_train:,} tokens that the model was trained for."
             opened.tell(Note(code="context-cut", message=message))
 
+    def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
+        return super().length_named(model, batch, options) if "num_ctx" not in options else _number("num_ctx", options["num_ctx"])
+
     def names_length(self, gpu: Gpu | None) -> bool:
         return True
 
@@ -126,6 +135,15 @@ class Ollama(Llamacpp):
         )
         message = f"Planned for {tokens:,} tokens, Ollama's own num_ctx: {why}. Set it with --seq."
         return Noted(tokens, (Note(code="ollama-context", message=message),))
+
+    def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
+        """Those that Ollama can be told."""
+        for one in super().savings(opened, short_bytes):
+            if one.settings.get("engine_options", {}).keys() <= self.options.keys():
+                yield one
+
+    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return settings
 
     def flag(self, name: str, value: object) -> str:
         return ollama_flag(name, value)

@@ -98,7 +98,7 @@ class LlamacppPlaces(GeneralEngine):
         room = room_of(own, own.place_options, end)
         others = (share for place, share in enumerate(own.placement.gpus) if place != own.placement.fullest)
         if room is not None and any(share.needed(opposite) > room for share in others):
-            return "memory of another GPU"
+            return "cache"
         host = host_room(own, own.place_options, own.placement, end)
         return "host memory" if own.placement.host.needed(opposite) > host else None
 

@@ -235,7 +235,18 @@ def test_sections_are_in_order(capsys: Capture) -> None:
     _, out, _ = run(capsys, "explain", "Qwen/Qwen3-8B", "--seq", "32k", "--gpu", "h100", "--engine", "vllm")
     titles = [line for line in out.splitlines() if line in {*SECTIONS, "sum"} or line.startswith("often quoted")]
 
-    assert titles == ["sum", *SECTIONS[1:-1], "often quoted, and wrong for this model"]
+    assert titles == ["sum", *(one for one in SECTIONS[1:-1] if one != "devices"), "often quoted, and wrong for this model"]
+
+
+def test_devices_come_before_the_pool(capsys: Capture) -> None:
+    """An engine that leaves layers to the host says what each device holds."""
+    _, out, _ = run(
+        capsys, "explain", "Qwen/Qwen3-8B", "--seq", "32k", "--gpu", "rtx-3060-12gb", "--engine", "llamacpp", "--weights", "q8_0"
+    )
+    titles = [line for line in out.splitlines() if line in {*SECTIONS, "sum"}]
+
+    assert titles == ["sum", *SECTIONS[1:-1]]
+    assert re.search(r"^  host has layers 0-[0-9]+\.$", out, re.MULTILINE)
 
 
 def test_without_hardware(capsys: Capture) -> None:

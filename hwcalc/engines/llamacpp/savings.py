@@ -1,0 +1,91 @@
+"""What llama.cpp can be told so that it takes less memory of a GPU.
+
+Formats of weights are other files, or the one that ``llama-quantize`` makes. Experts in host memory cost least of what lies there: of each
+token's work they are the smallest part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.options import is_on
+from hwcalc.engines.saving import Cost, Saving, host_holds
+
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+
+__all__ = ["savings"]
+
+_FORMATS: Final = (
+    (Cost.WEIGHTS, "q8_0"),
+    (Cost.WEIGHTS, "q6_k"),
+    (Cost.FEW_BITS, "q4_k_m"),
+    (Cost.FEW_BITS, "iq4_xs"),
+    (Cost.FEWER_BITS, "q3_k_m"),
+    (Cost.FEWER_BITS, "iq3_xxs"),
+    (Cost.FEWER_BITS, "q2_k"),
+)
+"""Formats that publishers offer, the larger first."""
+_EIGHT_BITS: Final = "q8_0"
+_FOUR_BITS: Final = "q4_0"
+_BATCH: Final = 512
+_SMALL_BATCH: Final = 128
+
+
+def savings(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
+    """The savings for the planned GPU, of which it lacks ``short_bytes``."""
+    yield from _free(opened)
+    yield from _cache(opened)
+    for cost, name in _FORMATS:
+        yield Saving(cost, f"a file in {name.upper()}", {"weights": name})
+    one = opened.settings
+    if one.n_ubatch > _SMALL_BATCH:
+        size = _BATCH if one.n_ubatch > _BATCH else _SMALL_BATCH
+        yield Saving(Cost.SPEED, f"batches of {size}, which read prompts slower", {"engine_options": {"n_ubatch": str(size)}})
+    yield from _on_host(opened, short_bytes)
+
+
+def _free(opened: LlamacppOpened) -> Iterator[Saving]:
+    """Settings that cost nothing, or nearly so, to take back."""
+    one, options = opened.settings, opened.request.options
+    if one.swa_full and any(opened.hparams.is_swa):
+        yield Saving(Cost.NOTHING, "windows keep only their tokens", {"engine_options": {"swa_full": "false"}})
+    if one.n_seq_max > opened.request.replica_batch:
+        count = str(opened.request.replica_batch)
+        yield Saving(Cost.NOTHING, f"slots for {count} at once", {"engine_options": {"n_seq_max": count}})
+    if one.flash_attn_asked is False and "flash_attn" in options:
+        yield Saving(Cost.NOTHING, "flash attention", {"engine_options": {"flash_attn": "on"}})
+
+
+def _cache(opened: LlamacppOpened) -> Iterator[Saving]:
+    """Caches of eight and of four bits, which need flash attention."""
+    one, options = opened.settings, opened.request.options
+    flash = {"flash_attn": "on"} if one.flash_attn_asked is False and "flash_attn" in options else {}
+    for cost, name in ((Cost.CACHE, _EIGHT_BITS), (Cost.FEW_CACHE_BITS, _FOUR_BITS)):
+        own = {"type_k": name, "type_v": name} if {"type_k", "type_v"} & options.keys() else {}
+        settings = ({} if own else {"dtype": name}) | ({"engine_options": {**own, **flash}} if own or flash else {})
+        yield Saving(cost, f"{name} cache", settings)
+
+
+def _on_host(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
+    """Experts of as few layers as are needed in host memory, those of all layers, or what does not fit of everything."""
+    from hwcalc.engines.llamacpp.placement import weighed_of
+
+    gpu, weighed = opened.request.hardware.gpu, weighed_of(opened)
+    if short_bytes <= 0 or weighed is None or opened.request.hardware.kv_memory is not None:
+        return
+    if not host_holds(gpu, short_bytes) or is_on(opened.request.options.get("cpu_moe")):
+        return
+    experts = [experts for experts, _ in weighed.blocks]
+    if any(experts):
+        moved, before = 0, int(opened.request.options.get("n_cpu_moe", "0"))
+        for number, size in enumerate(experts):
+            moved += size if number >= before else 0
+            if moved >= short_bytes * opened.request.gpus:
+                count = str(number + 1)
+                what = f"experts of the first {number + 1} layers in host memory, slower"
+                yield Saving(Cost.HOST, what, {"engine_options": {"n_cpu_moe": count}})
+                break
+        yield Saving(Cost.HOST, "all experts in host memory, slower", {"engine_options": {"cpu_moe": "true"}})
+    yield Saving(Cost.HOST, "layers in host memory as far as needed, much slower", {"engine_options": {"n_gpu_layers": "auto"}})
