@@ -238,10 +238,8 @@ def _packed(keys: list[Key], rows: list[dict[str, Any]], head: Mapping[str, Any]
 
 
 def _packed_value(kind: int, value: Any, order: str) -> bytes:
-    if isinstance(value, bytes) and kind != _STRING:
-        return value
-    if kind == _STRING:
-        return struct.pack(f"{order}Q", len(value)) + value
+    if isinstance(value, bytes):
+        return value if kind != _STRING else struct.pack(f"{order}Q", len(value)) + value
     if kind == _ARRAY:
         inner, items = value
         head = struct.pack(f"{order}IQ", inner, len(items))
@@ -253,7 +251,8 @@ def _packed_value(kind: int, value: Any, order: str) -> bytes:
         return struct.pack(f"{order}?", bool(value))
     size = 8 * struct.calcsize(letter)
     number = int(value) % 2**size
-    return number.to_bytes(size // 8, "little" if order == "<" else "big")
+    packed: bytes = number.to_bytes(size // 8, "little" if order == "<" else "big")
+    return packed
 
 
 def _float(value: Any) -> float:
