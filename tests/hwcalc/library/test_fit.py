@@ -147,29 +147,19 @@ def test_an_own_model_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_folder_with_broken_files(tmp_path: Path, capsys: Capture) -> None:
     """Each that cannot be read is named with the reason; the others are listed."""
-    keys = {
-        "general.architecture": "llama",
-        "llama.block_count": 2,
-        "llama.context_length": 32_768,
-        "llama.embedding_length": 256,
-        "llama.feed_forward_length": 512,
-        "llama.attention.head_count": 4,
-        "llama.attention.head_count_kv": 2,
-        "llama.vocab_size": 32,
-    }
-    given.written(tmp_path / "good.gguf", "llama", keys, {"token_embd.weight": (256, 32), "output_norm.weight": (256,)})
+    (tmp_path / "good.gguf").write_bytes(given.gguf_bytes())
     (tmp_path / "empty.gguf").write_bytes(b"")
     (tmp_path / "text.gguf").write_text("no header at all", encoding="utf-8")
     (tmp_path / "huge.gguf").write_bytes(b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 16)
     (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere")
-    result = fit(folder=str(tmp_path), gpu="rtx-3060", seq="8k")
+    result = fit(folder=str(tmp_path), gpu="rtx-3060")
 
     assert [row.id for row in result.models] == ["good.gguf"]
     assert result.models[0].stored
     assert {Path(one.id).name for one in result.unread} >= {"empty.gguf", "text.gguf", "huge.gguf"}
     assert all(one.message for one in result.unread)
 
-    status, out, _ = run(capsys, "fit", "--folder", str(tmp_path), "--gpu", "rtx-3060", "--seq", "8k")
+    status, out, _ = run(capsys, "fit", "--folder", str(tmp_path), "--gpu", "rtx-3060")
     assert status == 0
     assert "good.gguf" in out
     assert "text.gguf" in out
