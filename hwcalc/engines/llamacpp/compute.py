@@ -142,5 +142,5 @@ def _estimated(moment: Moment, kept: int, one: Settings, ends: tuple[int, int, i
         expected=expected,
         high=high,
         source=f"fullest moment: {moment.name}; {error.source}",
-        steps=(step("compute_buffer", formula, ends, **terms),),
+        steps=(step("compute_buffer", formula, ends, unit="bytes", **terms),),
     )

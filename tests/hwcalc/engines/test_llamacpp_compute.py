@@ -21,7 +21,7 @@ from tests.paths import GOLDEN
 
 MEASURED: Final = json.loads((GOLDEN / "llamacpp_compute.json").read_text(encoding="utf-8"))
 NOT_OPTIONS: Final = {"model", "cpu", "gpu", "host", "n_outputs", "flash_attn"}
-SERVER: Final = {"n_outputs": 1}
+SERVER: Final[dict[str, Any]] = {"n_outputs": 1}
 WHOLE: Final = Part()
 ALONE: Final = Part(alone=True)
 FIRST_OF_TWO: Final = Part(output=False, copies=PIPELINE_COPIES)
