@@ -85,9 +85,10 @@ def _published(read: Hparams, layer: int) -> Layer:
 
 def _published_window(read: Hparams, layer: int) -> int | None:
     """The window of a layer as the file says it; 0 tokens are none."""
-    if read.architecture.ignores_window:
-        return read.sliding_window or None
-    return (read.sliding_window or read.n_swa or None) if read.is_swa[layer] else None
+    row, window = read.architecture, read.sliding_window or read.n_swa
+    if not window or not (row.ignores_window or read.is_swa[layer]):
+        return None
+    return window + row.window_without_query
 
 
 def _heads(read: Hparams, layer: int) -> dict[str, int]:
