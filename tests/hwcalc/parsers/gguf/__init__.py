@@ -1,1 +1,1 @@
-"""Tests of GGUF metadata."""
+"""Tests of GGUF metadata and of the keys for a config."""
