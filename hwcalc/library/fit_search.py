@@ -181,7 +181,7 @@ class Search:
         words += ["--batch", str(request.batch)] if request.batch != 1 else []
         words += ["--dtype", asked.dtype] if asked.dtype else []
         words += ["--weights", request.weights] if request.weights else []
-        words += ["--engine", asked.engine] if asked.engine != "reference" else []
+        words += ["--engine", str(asked.engine)]
         words += ["--gpu", str(asked.gpu)]
         words += ["--gpus", str(asked.gpus)] if asked.gpus else []
         return " ".join(map(shell_word, words))
