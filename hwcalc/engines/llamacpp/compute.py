@@ -3,51 +3,74 @@
 from __future__ import annotations
 
 from math import ceil, floor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from hwcalc.engines.budget import BudgetPart, Section
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment
 from hwcalc.engines.llamacpp.graph import (
+    FLOAT,
     PIPELINE_COPIES,
     Moment,
     Part,
-    fullest,
+    gpu_moments,
     host_bytes,
     input_bytes,
+    layer_cache_bytes,
     output_bytes,
     outputs,
 )
 from hwcalc.engines.steps import step
+from hwcalc.formulas.frozen import replace
 from hwcalc.profiles.llamacpp import compute_errors
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.parsers.gguf.hparams import Hparams
+    from hwcalc.profiles.estimate import Estimate
 
 __all__ = ["compute_buffer", "device_buffers", "host_buffer", "output_buffer"]
-
-_COMPUTE: Final = "compute buffer"
 
 
 def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
     gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
+    helper = opened.request.gpus > 0 and _helps(opened)
     if device != ON_HOST:
-        return (compute_buffer(read, one, _part(opened, assignment, device, gpus)),) if device in gpus else ()
-    if not gpus:
-        return (compute_buffer(read, one, Part()), output_buffer(read, one))
-    copies = _copies(opened, assignment, gpus)
-    return (host_buffer(read, one, copies, partly=ON_HOST in assignment.blocks), output_buffer(read, one))
+        # Without any layer the first GPU still multiplies large batches for the host.
+        part = _part(opened, assignment, device, gpus or [0])
+        return (compute_buffer(read, one, part),) if device in gpus or part.from_host is not None else ()
+    if not gpus and not helper:
+        return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
+    partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host)
+    return (host_buffer(read, one, _copies(opened, assignment, gpus), partly=partly, helped=helper), output_buffer(read, one))
+
+
+def _helps(opened: LlamacppOpened) -> bool:
+    """Whether a GPU multiplies large batches with weights that lie on the host, of which it makes a copy (``offload_op`` of a backend).
+
+    A machine with one memory has no need of it.
+    """
+    gpu = opened.request.hardware.gpu
+    return gpu is not None and not gpu.shares_host_memory
 
 
 def _part(opened: LlamacppOpened, assignment: Assignment, device: int, gpus: list[int]) -> Part:
     gpu = opened.request.hardware.gpu
+    hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
+    copied = None
+    # The scheduler asks the first GPU.
+    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host):
+        largest = opened.largest_tensors
+        sizes = [max(largest[number]) for number in hosted if number < len(largest)]
+        copied = max([0, *sizes, *(largest[number][0] for number in assignment.experts_on_host if number < len(largest))])
     return Part(
         first=bool(assignment.blocks) and assignment.blocks[0] in (device, ON_HOST),
         output=assignment.output == device,
         copies=_copies(opened, assignment, gpus),
+        from_host=copied,
+        cache_from_host=0 if copied is None else layer_cache_bytes(opened.hparams, opened.settings, hosted),
         sixteen_bit=gpu is None or gpu.vendor.lower() in ("nvidia", "amd"),
     )
 
@@ -60,36 +83,31 @@ def _copies(opened: LlamacppOpened, assignment: Assignment, gpus: list[int]) -> 
 
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:
-    """The compute buffer of a device that runs a part of the model."""
-    moment, size = fullest(read, one, part)
+    """The compute buffer of a device that runs a part of the model. Each end of the range has its own fullest moment."""
+    errors = compute_errors()
+    sized = [(moment, size, errors[moment.name]) for moment, size in gpu_moments(read, one, part)]
+    moment, size, error = max(sized, key=lambda triple: triple[1] * triple[2].expected)
+    low, high = max(size * error.low for _, size, error in sized), max(size * error.high for _, size, error in sized)
     kept = size - moment.bytes(one.n_ubatch, outputs(one))
-    return _estimated(_COMPUTE, size, moment.name, _steps(moment, one, kept))
+    ends = (floor(low), ceil(size * error.expected), ceil(high))
+    return _estimated(moment, kept, one, ends, error)
 
 
-def _steps(moment: Moment, one: Settings, kept: int) -> dict[str, int]:
-    terms = {"kept_inputs": kept, "n_ubatch": one.n_ubatch, "numbers_per_token": moment.per_token}
-    if moment.per_output:
-        terms |= {"n_outputs": outputs(one), "numbers_per_output": moment.per_output}
-    return terms | ({"other_numbers": moment.fixed} if moment.fixed else {})
+def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False, helped: bool = True) -> BudgetPart:
+    """The compute buffer of the host beside GPUs.
 
-
-def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool = False) -> BudgetPart:
-    """The compute buffer of the host beside GPUs; ``partly``: some layers run on the host."""
-    size = host_bytes(read, one, copies)
-    terms = {"kept_inputs": copies * input_bytes(read, one), "n_ubatch": one.n_ubatch, "numbers_per_token": 0}
-    terms["numbers_per_token"] = (size - terms["kept_inputs"]) // (4 * one.n_ubatch)
-    part = _estimated(_COMPUTE, size, "host", terms)
+    ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
+    """
+    size, kept = host_bytes(read, one, copies), copies * input_bytes(read, one)
+    error = compute_errors()["host"]
+    embeddings = Moment(name="host", per_token=(size - kept) // (4 * one.n_ubatch))
+    ends = (floor(size * error.low), ceil(size * error.expected), ceil(size * error.high))
+    part = _estimated(embeddings, kept, one, ends, error)
     if not partly:
         return part
-    whole = compute_buffer(read, one, Part(output=False))
-    return BudgetPart(
-        name=_COMPUTE,
-        section=Section.ACTIVATIONS,
-        low=part.low,
-        expected=part.expected,
-        high=max(part.high, whole.high),
-        source=part.source,
-    )
+    whole = compute_buffer(read, one, Part(alone=True, output=False))
+    likely = part if helped else whole
+    return replace(likely, low=part.low, high=max(part.high, whole.high))
 
 
 def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
@@ -100,22 +118,29 @@ def output_buffer(read: Hparams, one: Settings) -> BudgetPart:
     return BudgetPart(name="output buffer", section=Section.ACTIVATIONS, low=low, expected=most, high=high, source=source)
 
 
-def _estimated(name: str, size: int, moment: str, terms: dict[str, int]) -> BudgetPart:
-    error = compute_errors()[moment]
-    low, expected, high = floor(size * error.low), ceil(size * error.expected), ceil(size * error.high)
-    formula = "kept_inputs + 4 x (n_ubatch x numbers_per_token)"
-    if "numbers_per_output" in terms:
-        formula = "kept_inputs + 4 x (n_outputs x numbers_per_output)"
-        terms.pop("numbers_per_token")
-        terms.pop("n_ubatch")
-    elif "other_numbers" in terms:
-        formula = "kept_inputs + 4 x (n_ubatch x numbers_per_token + other_numbers)"
+def _estimated(moment: Moment, kept: int, one: Settings, ends: tuple[int, int, int], error: Estimate) -> BudgetPart:
+    terms: dict[str, float] = {"kept_inputs": kept}
+    products = []
+    if moment.per_token:
+        terms |= {"n_ubatch": one.n_ubatch, "numbers_per_token": moment.per_token}
+        products.append("n_ubatch x numbers_per_token")
+    if moment.per_output:
+        terms |= {"n_outputs": outputs(one), "numbers_per_output": moment.per_output}
+        products.append("n_outputs x numbers_per_output")
+    if moment.fixed:
+        terms["other_numbers"] = moment.fixed
+        products.append("other_numbers")
+    formula = f"kept_inputs + number_bytes x ({' + '.join(products)})"
+    terms["number_bytes"] = FLOAT
+    if error.expected != 1:
+        formula, terms = f"({formula}) x measured_share", terms | {"measured_share": error.expected}
+    low, expected, high = ends
     return BudgetPart(
-        name=name,
+        name="compute buffer",
         section=Section.ACTIVATIONS,
         low=low,
         expected=expected,
         high=high,
-        source=f"fullest moment: {moment}; {error.source}",
-        steps=(step(name.replace(" ", "_"), formula, (low, expected, high), **terms),),
+        source=f"fullest moment: {moment.name}; {error.source}",
+        steps=(step("compute_buffer", formula, ends, **terms),),
     )

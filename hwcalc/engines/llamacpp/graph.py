@@ -7,25 +7,26 @@ src/llama-graph.cpp and src/models of llama.cpp 0c1e57098 and compared with the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas.formats import FP16
 from hwcalc.formulas.frozen import frozen
-from hwcalc.parsers.gguf.architectures import Latents, Memory, States
+from hwcalc.parsers.gguf.architectures import Memory, States
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.settings import Settings
     from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = [
+    "FLOAT",
     "PIPELINE_COPIES",
     "Moment",
     "Part",
-    "fullest",
     "gpu_moments",
     "host_bytes",
     "input_bytes",
-    "mask_bytes",
+    "mask_cells",
     "moments",
     "output_bytes",
     "outputs",
@@ -37,13 +38,16 @@ PIPELINE_COPIES: Final = 4
 """ggml/src/ggml-backend.cpp ``GGML_SCHED_MAX_COPIES``: copies of the inputs where several GPUs work on different batches."""
 _UNGATED: Final = frozenset(
     {
-        "arcee", "apertus", "bert", "bloom", "codeshell", "falcon", "gpt2", "gptj", "gptneox", "jais2", "jina-bert-v3", "mpt",
-        "nemotron", "nemotron_h", "nemotron_h_moe", "nomic-bert-moe", "phi2", "plm", "starcoder", "starcoder2", "t5", "talkie",
+        "apertus", "arcee", "bert", "bloom", "codeshell", "falcon", "gpt2", "gptj", "gptneox", "jais2", "jina-bert-v3", "mpt",
+        "nemotron", "nemotron_h", "nemotron_h_moe", "nomic-bert-moe", "phi2", "plm", "pockettts", "starcoder", "starcoder2",
+        "wavtokenizer-dec",
     }
 )  # fmt: skip
 """Architectures whose feed-forward part has no gate beside it: one tensor of its width is alive, not three."""
 _PARALLEL: Final = frozenset({"cohere2", "cohere2moe", "command-r"})
 """Architectures whose attention and gated feed-forward part have the same input, which stays until both are done."""
+_POSITIONS: Final = frozenset({"bert", "gpt2", "mpt", "starcoder"})
+"""Architectures that look up a vector for each position as well (``position_embd``)."""
 _INDEXER_MEMORIES: Final = (Memory.DSA, Memory.DSA_OR_ATTENTION, Memory.DSA_WINDOW, Memory.HYBRID_INDEXER)
 
 
@@ -54,8 +58,14 @@ class Part:
     first: bool = True
     """Whether it runs the first layer, after the embedding."""
     output: bool = True
+    alone: bool = False
+    """Whether the host runs everything, with one buffer for what is a copy beside a GPU."""
     copies: int = 1
     """:data:`PIPELINE_COPIES`, or 1."""
+    from_host: int | None = None
+    """Bytes of the largest tensor that lies on the host and is copied here for a batch; ``None`` if nothing is."""
+    cache_from_host: int = 0
+    """Bytes of the keys and values of the host's fullest layer, which are copied here for a batch as well."""
     sixteen_bit: bool = False
     """Whether flash attention reads keys and values as 16-bit floats, of which it makes copies (ggml-cuda/fattn.cu)."""
 
@@ -79,35 +89,32 @@ def outputs(one: Settings) -> int:
     return min(one.n_ubatch, one.n_outputs)
 
 
-def mask_bytes(read: Hparams, one: Settings) -> int:
-    """The masks of the attention: one number for each token and each cell of a stream, of 16 bits with flash attention."""
-    cells = sum(_mask_cells(read, one))
-    return cells * one.n_ubatch * (2 if one.flash_attn else FLOAT)
+def input_bytes(read: Hparams, one: Settings) -> int:
+    """The inputs that stay alive through the whole pass: a number of the mask for each token and each cell of a stream, and others."""
+    per_cell = 2 if one.flash_attn else FLOAT
+    # The mask of an indexer has 16 bits whatever the attention is.
+    indexer = 2 * one.n_ctx_seq if _has_indexer(read) else 0
+    return one.n_ubatch * (per_cell * sum(mask_cells(read, one)) + indexer + _value_index_bytes(read, one))
 
 
-def _mask_cells(read: Hparams, one: Settings) -> tuple[int, ...]:
-    row = read.architecture
-    if row.memory is Memory.NONE:
+def _has_indexer(read: Hparams) -> bool:
+    return read.architecture.memory in _INDEXER_MEMORIES and read.indexer_n_head > 0
+
+
+def mask_cells(read: Hparams, one: Settings) -> tuple[int, ...]:
+    """The cells of each mask. A model without cache has one for the batch itself."""
+    if read.architecture.memory is Memory.NONE:
         return (one.n_ubatch,) * (2 if read.n_swa else 1)
-    if row.memory is Memory.RECURRENT:
+    if read.architecture.memory is Memory.RECURRENT:
         return ()
-    masks = (one.n_ctx_seq, one.cells_swa) if read.n_swa and any(read.is_swa) else (one.n_ctx_seq,)
-    return (*masks, one.n_ctx_seq) if row.memory in _INDEXER_MEMORIES and read.indexer_n_head else masks
+    return (one.n_ctx_seq, one.cells_swa) if read.n_swa and any(read.is_swa) else (one.n_ctx_seq,)
 
 
 def _value_index_bytes(read: Hparams, one: Settings) -> int:
-    """Without flash attention values are stored one by one: an index of 64 bits for each, for each of the caches."""
+    """Bytes for a token: without flash attention every number of a value is stored by its own index of 64 bits, in each cache."""
     if one.flash_attn or read.is_mla or read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
         return 0
-    widths = {
-        swa: max((read.n_embd_v_gqa(n) for n in range(read.n_layer) if read.is_swa[n] == swa), default=0) for swa in (False, True)
-    }
-    return 8 * one.n_ubatch * sum(widths.values())
-
-
-def input_bytes(read: Hparams, one: Settings) -> int:
-    """The inputs that stay alive through the whole pass."""
-    return mask_bytes(read, one) + _value_index_bytes(read, one)
+    return 8 * len(mask_cells(read, one)) * read.n_embd_v_gqa_max
 
 
 def _query_width(read: Hparams, *, values: bool = False) -> int:
@@ -132,10 +139,16 @@ def _feed_forward(read: Hparams) -> int:
     return most + (read.n_embd if read.arch in _PARALLEL else 0)
 
 
-def _latent(read: Hparams) -> int:
-    """Attention over latent vectors: the queries, and the same queries in the width of a latent, twice."""
-    rope = read.n_rot
-    return max(read.n_head) * (read.key_length_mla + 2 * read.kv_lora_rank + 2 * rope) + 3 * read.n_embd
+def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> int:
+    """The keys and values of the layer that has most."""
+    if read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
+        return 0
+    most = 0
+    for number in layers:
+        cells = one.n_stream * (one.cells_swa if read.is_swa[number] else one.n_ctx_seq)
+        keys, values = read.n_embd_k_gqa(number), 0 if read.is_mla else read.n_embd_v_gqa(number)
+        most = max(most, cells * (one.type_k.row_bytes(keys) + one.type_v.row_bytes(values)))
+    return most
 
 
 def _sixteen_bit_copies(read: Hparams, one: Settings) -> int:
@@ -165,6 +178,13 @@ def _state(read: Hparams, sequences: int) -> Moment | None:
             per_token=projected + 2 * wide + inner + 2 * read.n_embd,
             fixed=sequences * (read.n_embd_s + 3 * read.n_embd_r),
         )
+    if states in (States.DELTA, States.KDA):
+        inner, wide = (
+            (inner, wide)
+            if inner and states is States.DELTA
+            else (max(read.n_head) * read.kda_head_dim, 3 * max(read.n_head) * read.kda_head_dim)
+        )
+        return Moment(name="state", per_token=2 * (inner + wide + read.n_embd), fixed=sequences * 2 * read.n_embd_s)
     if states is States.WKV:
         wkv6 = 13 if read.arch in ("rwkv6", "rwkv6qwen2") else 18
         return Moment(name="state", per_token=wkv6 * read.n_embd, fixed=sequences * (2 * read.n_embd_s + read.n_embd_r))
@@ -173,48 +193,81 @@ def _state(read: Hparams, sequences: int) -> Moment | None:
 
 def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     """The moments of a pass that may be the fullest on a device."""
-    base = 2 * read.n_embd + (_query_width(read, values=True) if part.first and not read.is_recurrent[0] else 0)
-    found = []
-    ahead = _feed_forward(read)
-    if ahead:
-        found.append(Moment(name="feed-forward", per_token=ahead + base))
-    if read.is_mla and read.architecture.latents is not Latents.NEVER:
-        found.append(Moment(name="latent attention", per_token=_latent(read)))
+    width, values = _query_width(read), _query_width(read, values=True)
+    cached = not read.is_recurrent[0] and read.architecture.memory is not Memory.NONE
+    base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
+    found = [Moment(name="feed-forward", per_token=_feed_forward(read) + base)]
+    if part.from_host is not None:
+        ahead = (_feed_forward(read) + base) * 9 // 10
+        found.append(Moment(name="weights of the host", per_token=ahead, fixed=part.from_host // FLOAT))
+        found.append(Moment(name="cache of the host", per_token=4 * read.n_embd, fixed=part.cache_from_host // FLOAT))
+    if read.is_mla:
+        found.append(_latent(read, one))
     copies = _sixteen_bit_copies(read, one) if part.sixteen_bit and one.flash_attn else 0
     if copies:
-        width = _query_width(read) + _query_width(read, values=True)
-        found.append(Moment(name="16-bit copies", per_token=2 * read.n_embd + width, fixed=copies // FLOAT))
-    if not one.flash_attn and read.architecture.memory is not Memory.RECURRENT:
-        cells = max(_mask_cells(read, one))
-        found.append(Moment(name="attention scores", per_token=max(read.n_head) * cells + 4 * read.n_embd))
+        found.append(Moment(name="16-bit copies", per_token=2 * read.n_embd + width + values, fixed=copies // FLOAT))
+    if not one.flash_attn and mask_cells(read, one):
+        found.append(_scores(read, one))
+    elif read.architecture.memory is Memory.MSA and (one.n_seq_max == 1 or not one.kv_unified):
+        # The blocks that a token chooses become a mask for each key/value head, twice, and a mask of 32 bits.
+        heads = 2 * max(read.n_head_kv) if one.n_seq_max == 1 else max(read.n_head_kv)
+        found.append(Moment(name="indexer", per_token=base + _feed_forward(read) + one.n_ctx_seq * (heads + 1)))
     state = _state(read, one.state_rows)
     if state is not None:
         found.append(state)
-    if part.output and read.n_vocab:
-        found.append(Moment(name="logits", per_output=read.n_vocab + read.n_embd))
+    if part.output and not read.architecture.encoder:
+        name = (
+            "logits of hybrids"
+            if read.architecture.states in (States.MAMBA1, States.MAMBA2) and mask_cells(read, one)
+            else "logits"
+        )
+        found.append(Moment(name=name, per_token=read.n_embd if part.alone else 0, per_output=read.n_vocab + read.n_embd))
     return tuple(found)
 
 
-def fullest(read: Hparams, one: Settings, part: Part) -> tuple[Moment, int]:
-    """The moment that needs most, and the bytes of the buffer."""
-    return max(gpu_moments(read, one, part), key=lambda pair: pair[1])
+def _beside(read: Hparams) -> int:
+    """Inputs of the layers that stay beside the residual stream: an embedding for each layer, copies of the stream."""
+    per_layer = read.n_embd_per_layer * read.n_layer
+    return per_layer + (6 * read.n_embd if read.arch == "gemma3n" else _query_width(read) if per_layer else 0)
+
+
+def _latent(read: Hparams, one: Settings) -> Moment:
+    """Attention over latent vectors: the queries, and the same queries in the width of a latent, twice."""
+    widths = read.key_length_mla + 2 * read.kv_lora_rank + 2 * read.n_rot
+    per_token = 3 * read.n_embd + max(read.n_head) * widths
+    if _has_indexer(read) and one.flash_attn:
+        return Moment(name="indexer", per_token=9 * per_token // 5 + one.n_ctx_seq)
+    return Moment(name="latent attention", per_token=per_token)
+
+
+def _scores(read: Hparams, one: Settings) -> Moment:
+    """Without flash attention: the scores of all heads over all cells. The values of a latent are turned over before."""
+    scores = max(read.n_head) * max(mask_cells(read, one))
+    if not read.is_mla:
+        return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + _query_width(read)))
+    turned = one.n_stream * one.n_ctx_seq * read.kv_lora_rank // 2
+    name = "indexer" if _has_indexer(read) else "attention scores"
+    return Moment(name=name, per_token=scores + _latent(read, one).per_token, fixed=turned)
 
 
 def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment, int], ...]:
     """The moments with the bytes of the whole buffer that each would need."""
     kept = part.copies * input_bytes(read, one)
+    kept += FLOAT * one.n_ubatch * read.n_embd if part.alone else 0
     if part.copies > 1:
         kept += FLOAT * one.n_ubatch * read.n_embd * (4 if part.first else 8)
     return tuple(
-        (moment, (kept if part.copies > 1 or moment.name != "logits" else 0) + moment.bytes(one.n_ubatch, outputs(one)))
+        # The mask is gone when the logits are made, unless other batches need it.
+        (moment, (0 if moment.per_output and part.copies == 1 else kept) + moment.bytes(one.n_ubatch, outputs(one)))
         for moment in moments(read, one, part)
     )
 
 
 def host_bytes(read: Hparams, one: Settings, copies: int = 1) -> int:
     """The buffer of the host where all layers lie on GPUs: the embeddings of a batch and the inputs."""
-    embeddings = FLOAT * one.n_ubatch * read.n_embd
-    return copies * input_bytes(read, one) + (2 if copies == 1 else copies + 1) * embeddings
+    embeddings = (2 if copies == 1 else copies + 1) + (read.arch in _POSITIONS)
+    numbers = embeddings * read.n_embd + read.n_embd_per_layer * read.n_layer
+    return copies * input_bytes(read, one) + FLOAT * one.n_ubatch * numbers
 
 
 def output_bytes(read: Hparams, count: int) -> int:

@@ -56,6 +56,16 @@ class LlamacppOpened(Opened):
         return weight_tensors(self)
 
     @cached_property
+    def largest_tensors(self) -> tuple[tuple[int, int], ...]:
+        """Bytes of the largest tensor of each block: among its experts, and among all else. Empty if they are not known."""
+        most = [[0, 0] for _ in range(self.hparams.n_layer_all)]
+        for tensor in self.weight_tensors or ():
+            if 0 <= tensor.layer < len(most) and not tensor.tower:
+                pair = most[tensor.layer]
+                pair[not tensor.expert] = max(pair[not tensor.expert], tensor.bytes)
+        return tuple((experts, other) for experts, other in most)
+
+    @cached_property
     def block_cache_bytes(self) -> tuple[int, ...]:
         """Bytes of cache and states of each block of the file."""
         size = {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}

@@ -170,7 +170,7 @@ _WHOLE: Final = Architecture(rotates_whole_heads=True)
 
 _ORDINARY: Final = (
     "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "chameleon", "chatglm", "codeshell",
-    "cogvlm", "command-r", "dbrx", "deepseek", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
+    "cogvlm", "command-r", "dbrx", "deepseek", "deepseek2-ocr", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
     "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe", "graniteswitch", "grovemoe", "hrm_text",
     "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "internlm2", "jais", "jais2", "maincoder", "minicpm", "minimax-m2",
     "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
@@ -187,7 +187,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         **dict.fromkeys(("phi3", "phimoe"), Architecture(ignores_window=True)),
         **dict.fromkeys(("deci", "falcon", "llama-embed"), _WHOLE),
         "gptj": Architecture(runs=False),
-        **dict.fromkeys(("deepseek2-ocr", "glm4moe", "hy_v3"), Architecture(drafts=True)),
+        **dict.fromkeys(("glm4moe", "hy_v3"), Architecture(drafts=True)),
         "grok": Architecture(keeps_flash_attention_off=True),
         # Windows, with the period of the architecture.
         "afmoe": Architecture(window=Window(period=4, optional=True)),
@@ -230,7 +230,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "t5": Architecture(encoder_decoder=True),
         "t5encoder": Architecture(encoder=True),
         # Latents and indexers.
-        **{name: Architecture(latents=Latents.OPTIONAL, drafts=True) for name in ("deepseek2", "mistral4")},
+        "deepseek2": Architecture(latents=Latents.OPTIONAL, drafts=True),
+        "mistral4": Architecture(latents=Latents.OPTIONAL),
         **{name: Architecture(latents=Latents.NEVER) for name in ("minicpm3", "plm")},
         **{
             name: Architecture(memory=Memory.DSA, latents=Latents.REQUIRED, indexer=True, drafts=True, dense_mtp=True)

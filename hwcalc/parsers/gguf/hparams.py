@@ -92,6 +92,8 @@ class Hparams:
     n_ff_shexp: int = 0
     hyper_connections: int = 0
     dec_n_layer: int = 0
+    n_embd_per_layer: int = 0
+    """Width of an embedding that each layer has for itself (Gemma 3n and 4)."""
 
     @property
     def architecture(self) -> Architecture:

@@ -35,6 +35,7 @@ def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) ->
         "n_head_kv": file.per_layer("attention.head_count_kv", layers, heads),
         "n_ff": file.per_layer("feed_forward_length", layers, (0,) * layers),
         "dec_n_layer": file.whole("decoder_block_count", layers - nextn, maximum=MAX_LAYERS) if row.encoder_decoder else 0,
+        "n_embd_per_layer": file.whole("embedding_length_per_layer_input"),
     }
     read |= _head_widths(file, read)
     read |= _latents(file, row) | _states(file, row, read) | _experts(file, layers)

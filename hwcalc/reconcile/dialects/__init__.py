@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.reconcile.dialects import prometheus, transformers, vllm, vllm_rows, vllm_settings
+from hwcalc.reconcile.dialects import llamacpp, llamacpp_rows, prometheus, transformers, vllm, vllm_rows, vllm_settings
 from hwcalc.text import shown
 
 if TYPE_CHECKING:
@@ -86,6 +86,17 @@ DIALECTS: Final = (
         compare=transformers.compare,
         overheads=transformers.overheads,
         batch_shape=transformers.batch_shape,
+    ),
+    Dialect(
+        name=llamacpp.NAME,
+        title=llamacpp.TITLE,
+        engine="llamacpp",
+        sought=llamacpp.SOUGHT,
+        parser=llamacpp.LlamacppParser,
+        inputs=llamacpp.plan_inputs,
+        compare=llamacpp_rows.compare,
+        overheads=llamacpp_rows.overheads,
+        batch_shape=llamacpp_rows.batch_shape,
     ),
 )
 """If two dialects know equally many lines of a log, the first one reads it."""

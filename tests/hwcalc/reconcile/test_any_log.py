@@ -54,6 +54,16 @@ STATEMENTS: Final = (
     "Based on the available memory, the estimated maximum model length is {0}.",
     'vllm:cache_config_info{{block_size="{0}",num_gpu_blocks="{1}",kv_cache_size_tokens="{2}",kv_cache_max_concurrency="{3}"}} 1',
     "memory footprint: {0} GB, KV cache: {1} bytes",
+    "llama_context: constructing llama_context",
+    "llama_context: n_ctx = {0}",
+    "llama_context: n_seq_max = {0}",
+    "llama_context: n_ubatch = {0}",
+    "llama_kv_cache: CUDA0 KV buffer size = {0} MiB",
+    "llama_kv_cache: size = {0} MiB ( {1} cells, {2} layers, {3}/1 seqs), K (q8_0): 1.00 MiB, V (q4_0): 1.00 MiB",
+    "load_tensors: offloaded {0}/{1} layers to GPU",
+    "load_tensors: CUDA{0} model buffer size = {1} MiB",
+    "|   - CUDA0 (RTX 4090)   | {0} = {1} + ( {2} =     0 +       0 +    4205) +       -2590 |",
+    'msg="starting llama-server" cmd="--ctx-size {0} --parallel {1} --n-gpu-layers {2} --cache-type-k {3}"',
 )
 
 

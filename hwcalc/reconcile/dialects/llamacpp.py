@@ -1,0 +1,287 @@
+"""The log of llama.cpp, of programs that run it (Ollama among them), and of ik_llama.cpp.
+
+llama.cpp states each buffer when it makes it, in MiB with two decimals, by device and kind: ``CUDA0 KV buffer size = 1024.00 MiB``. At the
+end it prints a table in whole MiB. Names before the colon have changed over the years (``llm_load_tensors``, ``llama_new_context_with_model``,
+``llama_kv_cache_unified_iswa``), so they are not looked at. Ollama's own engine writes ``msg="kv cache" device=CUDA0 size="1.0 GiB"``.
+Source: llama.cpp 0c1e57098 src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, common/fit.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from hwcalc.reconcile.facts import BINARY, Facts, PrintedNumber, number_after, number_at
+from hwcalc.units import MIB
+
+__all__ = ["NAME", "SOUGHT", "TITLE", "LlamacppParser", "plan_inputs"]
+
+NAME: Final = "llamacpp"
+TITLE: Final = "llama.cpp, ik_llama.cpp or Ollama"
+SOUGHT: Final = (
+    "CUDA0 KV buffer size =  1024.00 MiB",
+    "CUDA0 model buffer size =  4403.49 MiB",
+    "CUDA0 compute buffer size =   258.50 MiB",
+    "offloaded 33/33 layers to GPU",
+    "n_ctx_seq     = 8192",
+)
+
+_LONGEST: Final = 4096
+_MOST_CACHES: Final = 64
+_BUFFERS: Final[Mapping[str, str]] = {
+    "model buffer size": "model_bytes",
+    "KV buffer size": "kv_bytes",
+    "RS buffer size": "state_bytes",
+    "state buffer size": "state_bytes",
+    "compute buffer size": "compute_bytes",
+    "output buffer size": "output_bytes",
+}
+"""What stands between the device and its size -> the name of the fact. ik_llama.cpp's ``CUDA0 buffer size`` is a model's."""
+_BUFFER: Final = re.compile(
+    r"([A-Za-z][A-Za-z0-9_]{0,30}(?:\[[^\]\s]{1,60}\])?) +(?:DSV4 [a-z]{1,8} )?((?:model |KV |RS |state |compute |output )?buffer size) *[:=]"
+)
+_KV_TOTAL: Final = re.compile(
+    r"size = {0,8}[0-9.]{1,20} MiB \( *([0-9]{1,12}) cells, *([0-9]{1,4}) layers, *([0-9]{1,4})(?:/([0-9]{1,4}))? seqs"
+)
+_KV_TYPES: Final = re.compile(r"\bK \(([a-z0-9_]{2,8})\): *[0-9.]{1,20} MiB, V \(([a-z0-9_]{2,8})\)")
+_SELF: Final = re.compile(r"KV self size *= *[0-9.]{1,20} MiB, (?:K|c\^KV) \(([a-z0-9_]{2,8})\)")
+_RECURRENT: Final = re.compile(r"seqs *([0-9]{1,4}) rs_seq\)")
+_OFFLOADED: Final = re.compile(r"offloaded ([0-9]{1,5})/([0-9]{1,5}) layers to GPU")
+_SETTING: Final = re.compile(
+    r"\b(n_seq_max|n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|flash_attn|kv_unified|n_rs_seq|n_outputs_max|mla_attn) *= *([0-9A-Za-z]{1,12})\b"
+)
+_SETTING_LINES: Final = ("llama_context:", "llama_new_context_with_model:", "llama_init_from_model:")
+_CONTEXT: Final = re.compile(r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +=")
+"""Older releases do not announce a context."""
+_DRY_RUN: Final = re.compile(r"no_alloc *= *1\b")
+_KV_INIT: Final = re.compile(r"type_k = '([a-z0-9_]{2,8})', type_v = '([a-z0-9_]{2,8})'")
+_BREAKDOWN: Final = re.compile(r"\|\s+- ([^|]{1,80}?)\s*\|")
+_GPU_ROW: Final = re.compile(
+    r"\| *([0-9]{1,9}) = +(-?[0-9]{1,20}) \+ \( *([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9})\) \+ +(-?[0-9]{1,20})"
+)
+_HOST_ROW: Final = re.compile(r"\| +([0-9]{1,9}) = +([0-9]{1,9}) \+ +([0-9]{1,9}) \+ +([0-9]{1,9}) +\|")
+_BUILD: Final = re.compile(r"\bbuild(?:_info)?: (?:b)?([0-9]{1,6})\b")
+_OLLAMA: Final = re.compile(
+    r'msg="(model weights|kv cache|compute graph|total memory)"(?: [a-z_]{1,20}=[^ "]{1,40})*? (?:device|buffer|backend)=([A-Za-z0-9:_.-]{1,40}) (?:buffer_type=[^ ]{1,40} )?size="([^"]{1,20})"'
+)
+_OLLAMA_NAMES: Final = {"model weights": "model_bytes", "kv cache": "kv_bytes", "compute graph": "compute_bytes"}
+_OLLAMA_COMMAND: Final = re.compile(
+    r"--(ctx-size|batch-size|ubatch-size|n-gpu-layers|gpu-layers|parallel|kv-cache-type|cache-type-k|cache-type-v) ([A-Za-z0-9_]{1,12})\b"
+)
+_OLLAMA_SETTINGS: Final = {
+    "ctx-size": "n_ctx",
+    "batch-size": "n_batch",
+    "ubatch-size": "n_ubatch",
+    "n-gpu-layers": "n_gpu_layers",
+    "gpu-layers": "n_gpu_layers",
+    "parallel": "n_seq_max",
+    "cache-type-k": "type_k",
+    "cache-type-v": "type_v",
+}
+_SWITCHES: Final = {"1": "on", "0": "off", "true": "on", "false": "off", "enabled": "on", "disabled": "off", "auto": "auto"}
+_TABLE: Final = ("total_bytes", "free_bytes", "self_bytes", "model_sum_bytes", "context_sum_bytes", "compute_sum_bytes")
+
+
+class LlamacppParser:
+    """Reads the log line by line. Of a start only the first model and its first context count: a draft model comes after them."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self.starts = 1
+        self._aside = False
+        """Whether the lines are about something else: a dry run of ``--fit``, a draft model, a further context."""
+        self._contexts = 0
+        self._caches = 0
+        self._told = False
+
+    def feed(self, number: int, text: str) -> None:
+        """Read one line."""
+        text = text[:_LONGEST]
+        self._stage(text)
+        if "memory breakdown" in text or "|   - " in text:
+            self._breakdown(number, text)
+        elif self._aside:
+            return
+        elif "buffer size" in text:
+            self._buffer(number, text)
+        elif "MiB (" in text and " cells," in text:
+            self._cache(number, text)
+        elif "KV self size" in text:
+            self._kv_self(number, text)
+        elif "msg=" in text:
+            self._ollama(number, text)
+        elif "offloaded " in text:
+            self._offloaded(number, text)
+        elif any(name in text for name in _SETTING_LINES):
+            self._settings(number, text)
+        else:
+            self._model(number, text)
+
+    def _stage(self, text: str) -> None:
+        """Notice a new start, a dry run, a second model and a second context."""
+        built = _BUILD.search(text)
+        if built is not None or 'msg="starting runner"' in text or 'msg="starting llama-server"' in text:
+            if self._contexts:
+                self.starts += 1
+                self.facts.clear()
+            self._aside, self._contexts, self._caches = False, 0, 0
+        elif "loaded meta data with" in text:
+            self._aside = self._contexts > 0
+        elif "no_alloc" in text and _DRY_RUN.search(text):
+            self._aside = True
+        elif "constructing llama_context" in text or _CONTEXT.search(text):
+            self._contexts += not self._aside
+            self._aside = self._aside or self._contexts > 1
+
+    def _buffer(self, number: int, text: str) -> None:
+        found = _BUFFER.search(text)
+        printed = None if found is None else number_at(text, found.end())
+        if found is None or printed is None:
+            return
+        device, name = found[1], _BUFFERS.get(found[2], "model_bytes")
+        if device == "LoRA" or "LoRA" in text:
+            return
+        rank = f"{device} {self._caches + 1}" if name in ("kv_bytes", "state_bytes") and self._caches < _MOST_CACHES else device
+        self.facts.add_bytes(name, printed, line=number, text=text, rank=rank)
+
+    def _cache(self, number: int, text: str) -> None:
+        """The sum of one cache over all devices, behind the lines of its buffers."""
+        found = _KV_TOTAL.search(text)
+        size = number_after(text, "size =")
+        if found is None or size is None or self._caches >= _MOST_CACHES:
+            return
+        self._caches += 1
+        recurrent = _RECURRENT.search(text)
+        rank = str(self._caches)
+        if "R (f32)" in text or recurrent is not None:
+            self.facts.add_bytes("state_sum_bytes", size, line=number, text=text, rank=rank)
+            if recurrent is not None:
+                self.facts.add("n_rs_seq", int(recurrent[1]), line=number, text=text)
+            return
+        self.facts.add_bytes("kv_sum_bytes", size, line=number, text=text, rank=rank)
+        self.facts.add("cells", int(found[1]), line=number, text=text, rank=rank)
+        types = _KV_TYPES.search(text)
+        if types is not None:
+            self._types(types[1], types[2], number, text)
+
+    def _kv_self(self, number: int, text: str) -> None:
+        """The older sum over all caches. ik_llama.cpp writes ``c^KV`` for a latent."""
+        self.facts.add_bytes("kv_sum_bytes", number_after(text, "KV self size"), line=number, text=text, rank="1")
+        types = _KV_TYPES.search(text)
+        latent = _SELF.search(text)
+        if types is not None:
+            self._types(types[1], types[2], number, text)
+        elif latent is not None:
+            self._types(latent[1], latent[1], number, text)
+
+    def _types(self, key: str, value: str, number: int, text: str) -> None:
+        self.facts.add("type_k", key, line=number, text=text)
+        self.facts.add("type_v", value, line=number, text=text)
+
+    def _offloaded(self, number: int, text: str) -> None:
+        found = _OFFLOADED.search(text)
+        if found is not None:
+            self.facts.add("n_gpu_layers", int(found[1]), line=number, text=text)
+            self.facts.add("all_layers", int(found[2]), line=number, text=text)
+
+    def _settings(self, number: int, text: str) -> None:
+        found = _SETTING.search(text)
+        if found is None:
+            return
+        name, value = found[1], found[2].lower()
+        name = "n_ctx_seq" if name == "n_ctx_per_seq" else name
+        if name in ("flash_attn", "kv_unified"):
+            if value in _SWITCHES:
+                self.facts.add(name, _SWITCHES[value], line=number, text=text)
+        elif value.isdecimal():
+            self.facts.add(name, int(value), line=number, text=text)
+
+    def _model(self, number: int, text: str) -> None:
+        if "type_k = '" in text:
+            types = _KV_INIT.search(text)
+            if types is not None:
+                self._types(types[1], types[2], number, text)
+        elif "using full-size SWA cache" in text:
+            self.facts.add("swa_full", "true", line=number, text=text)
+        elif "file size" in text and ("print_info" in text or "llm_load_print_meta" in text):
+            self.facts.add_bytes("file_bytes", number_after(text, "file size"), line=number, text=text)
+        elif "model size" in text and "llm_load_print_meta" in text:
+            self.facts.add_bytes("file_bytes", number_after(text, "model size"), line=number, text=text)
+        elif "general.name" in text and "print_info" in text:
+            self.facts.add("general_name", text.rpartition("=")[2].strip()[:80], line=number, text=text)
+
+    def _ollama(self, number: int, text: str) -> None:
+        found = _OLLAMA.search(text)
+        if found is not None and found[1] in _OLLAMA_NAMES:
+            printed = number_at(found[3], 0)
+            if printed is not None and printed.unit in BINARY:
+                name = _OLLAMA_NAMES[found[1]]
+                rank = f"{found[2]} 1" if name == "kv_bytes" else found[2]
+                value, low, high = _tenths(printed)
+                self.facts.add(name, value, line=number, text=text, unit="bytes", low=low, high=high, rank=rank)
+            return
+        if "cmd=" in text:
+            for setting in _OLLAMA_COMMAND.finditer(text):
+                self._ollama_setting(setting[1], setting[2], number, text)
+            if "--flash-attn" in text:
+                self.facts.add("flash_attn", "on", line=number, text=text)
+
+    def _ollama_setting(self, name: str, value: str, number: int, text: str) -> None:
+        if name == "kv-cache-type":
+            self._types(value.lower(), value.lower(), number, text)
+        elif name.startswith("cache-type"):
+            self.facts.add(_OLLAMA_SETTINGS[name], value.lower(), line=number, text=text)
+        elif value.isdecimal():
+            self.facts.add(_OLLAMA_SETTINGS[name], int(value), line=number, text=text)
+
+    def _breakdown(self, number: int, text: str) -> None:
+        """A row of the table that is printed at the end. Those of a dry run come before any context, and do not count."""
+        device = _BREAKDOWN.search(text)
+        if device is None or not self._contexts:
+            return
+        rank = device[1].split(" (")[0]
+        row, names = _GPU_ROW.search(text, device.end() - 1), _TABLE
+        if row is None:
+            row, names = _HOST_ROW.search(text, device.end() - 1), _TABLE[2:]
+        if row is None:
+            return
+        for name, whole in zip(names, row.groups(), strict=False):
+            # Whole MiB, rounded down; what does not fit into a machine word is a known fault of the table's last column.
+            low = int(whole) * MIB
+            if 0 <= low < 2**50:
+                self.facts.add(name, low, line=number, text=text, unit="bytes", low=low, high=low + MIB - 1, rank=rank)
+
+
+def _tenths(printed: PrintedNumber) -> tuple[int, int, int]:
+    """A size with as many decimals as it has: Ollama prints one, and none for bytes."""
+    scale, factor = 10**printed.decimals, BINARY[printed.unit]
+    value = (2 * printed.digits * factor + scale) // (2 * scale)
+    low, high = -(-(2 * printed.digits - 1) * factor // (2 * scale)), (2 * printed.digits + 1) * factor // (2 * scale)
+    return (value, value, value) if factor == 1 else (value, low, high)
+
+
+_OPTIONS: Final = ("n_ctx", "n_seq_max", "n_batch", "n_ubatch", "n_rs_seq", "type_k", "type_v", "n_gpu_layers")
+
+
+def plan_inputs(facts: Facts) -> tuple[dict[str, object], dict[str, str]]:
+    """What the log states of a plan: the length of a slot and the slots, and llama.cpp's own options."""
+    options = {
+        name: str(value)
+        for name in _OPTIONS
+        if (value := facts.number(name) if facts.word(name) is None else facts.word(name)) is not None
+    }
+    unified = facts.word("kv_unified")
+    if unified is not None:
+        options["kv_unified"] = "true" if unified == "on" else "false"
+    if facts.word("flash_attn") in ("on", "off"):
+        options["flash_attn"] = str(facts.word("flash_attn"))
+    if facts.word("swa_full") is not None:
+        options["swa_full"] = "true"
+    stated: dict[str, object] = {}
+    slots, length = facts.number("n_seq_max"), facts.number("n_ctx_seq") or facts.number("n_ctx")
+    if length is not None:
+        stated["seq"] = int(length)
+    if slots is not None:
+        stated["batch"] = int(slots)
+    return stated, options

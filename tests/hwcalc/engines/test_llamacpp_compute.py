@@ -1,0 +1,181 @@
+"""Compute buffers: derived sizes against those that llama.cpp reserves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+
+from hwcalc.engines.budget import BudgetPart
+from hwcalc.engines.llamacpp.compute import compute_buffer, host_buffer, output_buffer
+from hwcalc.engines.llamacpp.graph import PIPELINE_COPIES, Part, moments
+from hwcalc.engines.llamacpp.settings import Settings, read_settings
+from hwcalc.engines.request import Request
+from hwcalc.formulas.frozen import replace
+from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
+from hwcalc.profiles.llamacpp import compute_errors
+from hwcalc.units import MIB
+from tests.paths import GOLDEN
+
+MEASURED: Final = json.loads((GOLDEN / "llamacpp_compute.json").read_text(encoding="utf-8"))
+NOT_OPTIONS: Final = {"model", "cpu", "gpu", "host", "n_outputs", "flash_attn"}
+SERVER: Final = {"n_outputs": 1}
+WHOLE: Final = Part()
+ALONE: Final = Part(alone=True)
+FIRST_OF_TWO: Final = Part(output=False, copies=PIPELINE_COPIES)
+LAST_OF_TWO: Final = Part(first=False, copies=PIPELINE_COPIES)
+
+
+def hparams(model: str) -> Hparams:
+    """The hyperparameters of a measured model."""
+    return read_hparams(MEASURED["models"][model])
+
+
+def settings(read: Hparams, row: Mapping[str, Any]) -> Settings:
+    """The settings of a measured row: defaults of the library, without the whole cache for windows."""
+    options = {name: str(value) for name, value in row.items() if name not in NOT_OPTIONS}
+    options |= {"defaults": "api", "swa_full": "0", "flash_attn": "on" if row.get("flash_attn", 1) else "off"}
+    one = read_settings(Request(seq=row["n_ctx"], options=options), read)
+    return replace(one, n_outputs=row.get("n_outputs", one.n_batch))
+
+
+def gpu(model: str, part: Part = WHOLE, **row: Any) -> BudgetPart:
+    """The compute buffer of a GPU."""
+    read = hparams(model)
+    return compute_buffer(read, settings(read, row), part)
+
+
+def host(model: str, copies: int = 1, *, partly: bool = False, **row: Any) -> BudgetPart:
+    """The compute buffer of the host beside GPUs."""
+    read = hparams(model)
+    return host_buffer(read, settings(read, row), copies, partly=partly)
+
+
+def inside(part: BudgetPart, size: float) -> bool:
+    """Whether a size lies in the range; printed sizes are rounded to a hundredth or half of a MiB."""
+    return part.low - 0.5 * MIB <= size <= part.high + 0.5 * MIB
+
+
+def published() -> dict[str, tuple[BudgetPart, float]]:
+    """The figures that were published with the rules, in MiB: those of a server unless the name says otherwise."""
+    llama = "llama-3.1-8b"
+    found = {
+        "8B, library": (gpu(llama, n_ctx=8192), 258.50),
+        "8B, library, host": (host(llama, n_ctx=8192), 24.01),
+        "8B": (gpu(llama, n_ctx=8192, **SERVER), 116.01),
+        "8B, host": (host(llama, n_ctx=8192, **SERVER), 24.01),
+        "8B, 128k": (gpu(llama, n_ctx=131072, **SERVER), 236.01),
+        "8B, 128k, host": (host(llama, n_ctx=131072, **SERVER), 144.01),
+        "8B without flash attention": (gpu(llama, n_ctx=8192, flash_attn=0), 564.0),
+        "8B without flash attention, 32k": (gpu(llama, n_ctx=32768, flash_attn=0), 2148.0),
+        "8B, first of two GPUs": (gpu(llama, FIRST_OF_TWO, n_ctx=8192), 172),
+        "8B, last of two GPUs": (gpu(llama, LAST_OF_TWO, n_ctx=8192), 354.5),
+        "8B, host of two GPUs": (host(llama, PIPELINE_COPIES, n_ctx=8192), 72),
+        "8B, ten layers on a GPU, host": (host(llama, partly=True, n_ctx=8192), 124),
+        "8B, outputs": (output_buffer(hparams(llama), settings(hparams(llama), {"n_ctx": 8192, **SERVER})), 0.49),
+        "DeepSeek-V3, 2,048 tokens": (gpu("deepseek-v3", n_ctx=32768, n_ubatch=2048, **SERVER), 1640),
+        "Mamba-2": (gpu("mamba2-codestral-7b", n_ctx=8192, **SERVER), 112.6),
+    }
+    tables = {
+        "gpt-oss-20b": (95.5, 119.5), "qwen3-30b-a3b": (92, 116), "deepseek-v3": (386, 410), "deepseek-v3.2": (627, 784),
+        "qwen3-next-80b": (90, 114), "qwen3.5-27b": (130, 154), "jamba-v0.1": (192, 216), "granite-4.0-h-small": (150, 174),
+        "llama4-scout": (104, 128.5), "gemma4-31b": (188.5, 212.5),
+    }  # fmt: skip
+    for model, sizes in tables.items():
+        for n_ctx, size in zip((8192, 32768), sizes, strict=True):
+            found[f"{model}, {n_ctx}"] = (gpu(model, n_ctx=n_ctx, **SERVER), size)
+    return found
+
+
+PUBLISHED: Final = published()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_figure_lies_inside_the_range(name: str) -> None:
+    """Each of them does."""
+    part, size = PUBLISHED[name]
+    assert inside(part, size * MIB), (part.low / MIB, size, part.high / MIB)
+
+
+def test_16_bit_copies_of_a_quantised_cache() -> None:
+    """8B with 128k tokens of q8_0: 512 MiB for one layer's keys and values, which the host does not need."""
+    read = hparams("llama-3.1-8b")
+    one = settings(read, {"n_ctx": 131072, "type_k": "q8_0", "type_v": "q8_0", **SERVER})
+    copies = {moment.name: 4 * moment.fixed for moment in moments(read, one, Part(sixteen_bit=True))}
+    assert copies["16-bit copies"] == 512 * MIB
+    assert inside(compute_buffer(read, one, Part(sixteen_bit=True)), 672.09 * MIB)
+    assert "16-bit copies" not in {moment.name for moment in moments(read, one, WHOLE)}
+
+
+def test_measured_sizes_lie_inside_the_ranges() -> None:
+    """At least 19 of 20 of what was measured over architectures, batches, contexts, sequences and attention; never further off than half."""
+    found: dict[str, list[bool]] = {"gpu": [], "host": [], "cpu": []}
+    for row in MEASURED["rows"]:
+        read = hparams(row["model"])
+        one = settings(read, row)
+        parts = {"gpu": compute_buffer(read, one, WHOLE), "host": host_buffer(read, one), "cpu": compute_buffer(read, one, ALONE)}
+        for place, part in parts.items():
+            if place in row:
+                found[place].append(inside(part, row[place]))
+                assert part.low / 1.5 < row[place] < 1.5 * part.high + MIB, (place, row)
+    shares = {place: sum(fits) / len(fits) for place, fits in found.items()}
+    assert min(shares.values()) >= 0.95, shares
+    assert sum(map(len, found.values())) == 876
+
+
+def test_golden_contexts() -> None:
+    """Of the contexts that libllama made on a CPU, 19 of 20 have their compute buffer inside the range."""
+    fits = []
+    for row in json.loads((GOLDEN / "llamacpp.json").read_text(encoding="utf-8"))["cases"]:
+        if "exact_bytes" not in row:
+            continue
+        read = read_hparams(
+            {"general.architecture": row["arch"]} | {f"{row['arch']}.{key}": value for key, value in row["hparams"].items()}
+        )
+        options = {name: str(value) for name, value in row["options"].items()} | {"defaults": "api"}
+        one = read_settings(Request(seq=row["options"]["n_ctx"] or 1, options=options), read)
+        fits.append(inside(compute_buffer(read, one, ALONE), row["exact_bytes"]["compute_cpu"]))
+    assert len(fits) == 208
+    assert sum(fits) / len(fits) >= 0.95, sum(fits)
+
+
+@pytest.mark.parametrize("model", MEASURED["models"])
+def test_larger_batches_and_contexts_need_no_less(model: str) -> None:
+    """On every device, with and without flash attention."""
+    for flash in (0, 1):
+        for part in (WHOLE, ALONE, FIRST_OF_TWO, LAST_OF_TWO):
+            batches = [gpu(model, part, n_ctx=8192, n_ubatch=ubatch, flash_attn=flash).expected for ubatch in (32, 64, 512, 1024)]
+            contexts = [gpu(model, part, n_ctx=n_ctx, flash_attn=flash).expected for n_ctx in (2048, 4096, 20000, 131072)]
+            assert batches == sorted(batches)
+            assert contexts == sorted(contexts)
+
+
+@pytest.mark.parametrize("model", MEASURED["models"])
+def test_a_range_holds_what_is_expected(model: str) -> None:
+    """Low <= expected <= high, and the steps add up to it."""
+    part = gpu(model, n_ctx=8192, **SERVER)
+    assert 0 < part.low <= part.expected <= part.high
+    assert part.steps
+
+
+def test_weights_of_the_host_are_copied() -> None:
+    """Qwen3-30B-A3B in Q4_K with all experts on the host: 108 MiB of one tensor beside the batch; eight tensors of Llama 8B fit as well."""
+    assert inside(gpu("qwen3-30b-a3b", Part(from_host=108 * MIB), n_ctx=8192, **SERVER), 176.01 * MIB)
+    assert inside(gpu("deepseek-v3", Part(from_host=2016 * MIB), n_ctx=8192, **SERVER), 2228.01 * MIB)
+    assert inside(gpu("llama-3.1-8b", Part(from_host=33030144, cache_from_host=32 * MIB), n_ctx=8192, **SERVER), 129.5 * MIB)
+    assert inside(gpu("llama-3.1-8b", Part(from_host=33030144, cache_from_host=128 * MIB), n_ctx=32768, **SERVER), 185.0 * MIB)
+    assert inside(gpu("llama-3.1-70b", Part(from_host=126 * MIB, cache_from_host=16 * MIB), n_ctx=4096, **SERVER), 306.0 * MIB)
+
+
+def test_every_moment_has_a_measured_error() -> None:
+    """The profile names every moment that a derivation may give."""
+    names = {"host"}
+    for model in MEASURED["models"]:
+        read = hparams(model)
+        for flash in (0, 1):
+            one = settings(read, {"n_ctx": 8192, "flash_attn": flash})
+            part = Part(from_host=1, sixteen_bit=True)
+            names |= {moment.name for moment in moments(read, replace(one, type_k=one.type_v) if flash else one, part)}
+    assert names | {"16-bit copies"} == set(compute_errors())

@@ -1,0 +1,81 @@
+"""llama.cpp's log beside the plan: figures that people have published, and that its developers printed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from hwcalc.reconcile import reconcile
+from hwcalc.reconcile.result import Reconciliation
+from tests.hwcalc.reconcile.logs import LOGS
+
+LLAMA_8B: Final = (LOGS / "llamacpp" / "llama-3.1-8b-q4_k_m.log").read_text(encoding="utf-8")
+
+
+def figures(result: Reconciliation) -> dict[str, bool]:
+    """Whether each figure agrees."""
+    return {row.name: row.within for row in result.rows}
+
+
+def test_everything_on_one_gpu() -> None:
+    """Cells, caches and layers are exact, and model and compute buffers agree."""
+    result = reconcile("meta-llama/Llama-3.1-8B", LLAMA_8B, gpu="rtx-4090", weights="q4_k_m", engine_options={"defaults": "api"})
+    assert result.dialect == "llamacpp"
+    assert figures(result) == {
+        "cells": True,
+        "cells of a slot": True,
+        "cache": True,
+        "weights": True,
+        "layers": True,
+        "weights on GPUs": True,
+        "compute on GPUs": True,
+        "compute on the host": True,
+        "output buffer": True,
+    }
+    assert result.within
+    cache = next(row for row in result.rows if row.name == "cache")
+    assert (cache.reported, cache.tolerance) == (2**30, 0.0)
+
+
+def test_without_a_gpu_only_the_context_is_compared() -> None:
+    """What a GPU holds needs its name."""
+    result = reconcile("meta-llama/Llama-3.1-8B", LLAMA_8B, weights="q4_k_m", engine_options={"defaults": "api"})
+    assert figures(result) == {"cells": True, "cells of a slot": True, "cache": True, "weights": True}
+    assert "no-gpu" in {note.code for note in result.notes}
+
+
+def test_a_cache_of_another_size_differs() -> None:
+    """One cell too many is a difference, whatever the tolerance."""
+    wrong = LLAMA_8B.replace("size = 1024.00 MiB", "size = 1024.13 MiB")
+    result = reconcile("meta-llama/Llama-3.1-8B", wrong, weights="q4_k_m", tolerance="5%", engine_options={"defaults": "api"})
+    assert figures(result)["cache"] is False
+    assert not result.within
+
+
+def test_several_gpus_are_compared_together() -> None:
+    """A published log of Command R 35B on two cards: the cache lies on both (github.com/ggml-org/llama.cpp/pull/6122)."""
+    log = """
+    llm_load_tensors: offloaded 41/41 layers to GPU
+    llm_load_tensors:        CPU buffer size =  1640.62 MiB
+    llm_load_tensors:      CUDA0 buffer size =  5434.38 MiB
+    llm_load_tensors:      CUDA1 buffer size = 13989.53 MiB
+    llama_new_context_with_model: n_ctx      = 4096
+    llama_new_context_with_model: n_batch    = 2048
+    llama_new_context_with_model: n_ubatch   = 512
+    llama_kv_cache_init:      CUDA0 KV buffer size =  1536.00 MiB
+    llama_kv_cache_init:      CUDA1 KV buffer size =  3584.00 MiB
+    llama_new_context_with_model: KV self size  = 5120.00 MiB, K (f16): 2560.00 MiB, V (f16): 2560.00 MiB
+    """
+    result = reconcile("CohereForAI/c4ai-command-r-v01", log)
+    assert figures(result)["cache"] is True
+    assert next(row for row in result.rows if row.name == "cache").reported == 5120 * 2**20
+
+
+@pytest.mark.parametrize("cells", [240_000, 32])
+def test_an_older_build_rounds_otherwise(cells: int) -> None:
+    """Builds before November 2025 rounded cells to 32 without flash attention, which is said."""
+    log = LLAMA_8B.replace("n_ctx         = 8192", f"n_ctx         = {cells}")
+    result = reconcile("meta-llama/Llama-3.1-8B", log, weights="q4_k_m")
+    assert figures(result)["cells"] is False
+    assert "older-build" in {note.code for note in result.notes}
