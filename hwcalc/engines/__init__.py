@@ -63,7 +63,7 @@ def _load(name: str) -> Engine:
 
 def find_engine(spelling: str | None) -> tuple[Engine, str | None]:
     """The engine that ``transformers`` or ``transformers@5.14`` names, and the requested version; ``None`` is the formulas."""
-    spelling = spelling or DEFAULT
+    spelling = DEFAULT if spelling is None else spelling
     given, at, version = spelling.strip().lower().partition("@")
     name = spelled(given)
     if name not in ENGINES:

@@ -35,6 +35,16 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "index_topk": "tokens that the indexer selects; it bounds what is read, not what is kept",
         "index_extra_elements": "numbers that the indexer keeps beside its key",
         "compress_ratio": "tokens that become one compressed entry",
+        # llama.cpp.
+        "roundup": "the next multiple: roundup(300, 256) is 512",
+        "n_ctx": "tokens of all sequences together (-c)",
+        "n_seq_max": "sequences at once (-np)",
+        "n_stream": "buffers of cells: one for each sequence, or one for all (-kvu)",
+        "n_ubatch": "most tokens that are computed at once (-ub)",
+        "n_rs_seq": "older states that are kept for each sequence, for speculation",
+        "n_embd_r": "numbers of a layer's last inputs: of its convolution or its token shift",
+        "n_embd_s": "numbers of a layer's recurrent state",
+        "ple_conv_state": "numbers of the last inputs of the layer that looks n-grams up",
         # What recurrent layers keep.
         "num_heads": "heads of the recurrence, each with a state of its own",
         "state_layers": "layers that keep a state",

@@ -138,7 +138,7 @@ class Library:
         ):
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
-        self._breakdown = getattr(lib, "_Z26llama_get_memory_breakdownPK13llama_context")
+        self._breakdown = lib._Z26llama_get_memory_breakdownPK13llama_context
         self._breakdown.restype, self._breakdown.argtypes = _Map, (ctypes.c_void_p,)
         lib.llama_log_set(self._log, None)
 
@@ -213,10 +213,15 @@ def main() -> None:
     path = wheel()
     assert path is not None
     library = Library(path)
-    print(json.dumps(library.defaults()), flush=True)
+    _say(library.defaults())
     for line in sys.stdin:
         asked = json.loads(line)
-        print(json.dumps(_apart(lambda asked=asked: _contexts(library, asked))), flush=True)
+        _say(_apart(lambda asked=asked: _contexts(library, asked)))
+
+
+def _say(answer: Any) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 def _contexts(library: Library, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pytest
 
@@ -49,9 +49,10 @@ CONTEXTS: Final[tuple[Mapping[str, Any], ...]] = (
     {"n_ctx": 4096, "n_seq_max": 2, "n_rs_seq": 4, "type_k": "bf16", "type_v": "bf16", "swa_full": False},
 )
 DRAFTS: Final = {"n_ctx": 4096, "ctx_type": "mtp", "swa_full": False}
-LEAST_MADE: Final = 0.9
-"""Most contexts must be made: a graph that llama.cpp cannot build for made-up sizes ends the process, and tells nothing."""
-
+DEFAULTS: Final = {
+    "n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "type_k": 1, "type_v": 1, "flash_attn": -1, "n_rs_seq": 0,
+}  # fmt: skip
+"""What the library gives to the fields that are set here, if they lie where they are looked for."""
 _SIZE: Final = re.compile(r"size = +([0-9.]+) MiB \( *(\d+) cells")
 
 
@@ -93,26 +94,40 @@ def _add(writer: Any, name: str, value: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """What the library says about every context of every model."""
-    folder = tmp_path_factory.mktemp("gguf")
+def library() -> Iterator[Library]:
+    """A process that makes contexts, and that lives on when one of them ends it."""
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1", "PYTHONPATH": os.pathsep.join((str(ROOT), *sys.path))}
-    asked = []
-    for number, (name, model) in enumerate(models().items()):
-        path = folder / f"{number}.gguf"
-        write(path, model["arch"], model["keys"])
-        asked.append((name, {"path": str(path), "mtp": True, "contexts": contexts_of(model["arch"])}))
-    text = "".join(f"{json.dumps(one)}\n" for _, one in asked)
     command = [sys.executable, "-m", "tests.llamacpp.library"]
-    out = subprocess.run(command, input=text, capture_output=True, text=True, env=environment, cwd=ROOT, check=True)
-    defaults, *answers = map(json.loads, out.stdout.splitlines())
-    known = {"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "type_k": 1, "type_v": 1, "flash_attn": -1}
-    assert defaults == {**known, "n_rs_seq": 0}, "llama_context_params has other fields: see tests/llamacpp/library.py"
-    found = {}
-    for (name, _), answer in zip(asked, answers, strict=True):
-        assert answer["status"] == "loaded", f"{name}: {answer}"
-        found[name] = answer["contexts"]
-    yield found
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        found = Library(process.stdin, process.stdout)
+        assert found.answer() == DEFAULTS, "llama_context_params has other fields: see tests/llamacpp/library.py"
+        yield found
+        process.stdin.close()
+
+
+class Library:
+    """The two ends of that process."""
+
+    def __init__(self, asks: IO[str], answers: IO[str]) -> None:
+        self._asks = asks
+        self._answers = answers
+
+    def answer(self) -> Any:
+        """The next answer."""
+        return json.loads(self._answers.readline())
+
+    def contexts(self, path: Path, options: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What comes of each context of the model in a file."""
+        self._asks.write(json.dumps({"path": str(path), "mtp": True, "contexts": options}) + "\n")
+        self._asks.flush()
+        found = self.answer()
+        assert found["status"] == "loaded", found
+        contexts: list[dict[str, Any]] = found["contexts"]
+        return contexts
 
 
 def planned(name: str, options: Mapping[str, Any]) -> LlamacppOpened:
@@ -128,21 +143,30 @@ def planned(name: str, options: Mapping[str, Any]) -> LlamacppOpened:
 
 
 @pytest.mark.parametrize("name", models())
-def test_the_contexts_of_a_model_are_planned_to_the_byte(name: str, made: dict[str, list[dict[str, Any]]]) -> None:
-    """Bytes, settings and cells are those of the library; what it refuses is refused."""
-    for options, one in zip(contexts_of(models()[name]["arch"]), made[name], strict=True):
-        if one["status"] == "crashed":
-            continue
+def test_the_contexts_of_a_model_are_planned_to_the_byte(name: str, library: Library, tmp_path: Path) -> None:
+    """Bytes, settings and cells are those of the library; what it refuses is refused.
+
+    A graph that llama.cpp cannot build for made-up sizes ends the process and says nothing of the memory.
+    """
+    arch, keys = models()[name]["arch"], models()[name]["keys"]
+    path, asked = tmp_path / "model.gguf", contexts_of(arch)
+    write(path, arch, keys)
+    answers = library.contexts(path, asked)
+    assert any(one["status"] == "made" for one in answers)
+    for options, one in zip(asked, answers, strict=True):
         if one["status"] == "refused":
             with pytest.raises(KvplanError):
                 planned(name, options)
-            continue
-        own = planned(name, options)
-        assert own.stored_bytes == one["bytes"], options
-        settings = own.settings
-        assert {key: getattr(settings, key) for key in one["settings"]} == one["settings"]
-        logged = {int(cells) for line in one["log"] for size, cells in _SIZE.findall(line) if float(size)}
-        assert logged - {settings.n_seq_max} == _cells(own) - {settings.n_seq_max}
+        elif one["status"] == "made":
+            _compare(planned(name, options), one)
+
+
+def _compare(own: LlamacppOpened, one: Mapping[str, Any]) -> None:
+    assert own.stored_bytes == one["bytes"]
+    settings = own.settings
+    assert {key: getattr(settings, key) for key in one["settings"]} == one["settings"]
+    logged = {int(cells) for line in one["log"] for size, cells in _SIZE.findall(line) if float(size)}
+    assert logged - {settings.n_seq_max} == _cells(own) - {settings.n_seq_max}
 
 
 def _cells(own: LlamacppOpened) -> set[int]:
@@ -151,11 +175,6 @@ def _cells(own: LlamacppOpened) -> set[int]:
     return {tensor.positions for tensor in kept if tensor.role not in (Role.STATE, Role.CONV) and tensor.bytes >= 2**13}
 
 
-def test_most_contexts_are_made(made: dict[str, list[dict[str, Any]]]) -> None:
-    """The library makes contexts of at least thirty architectures, and few of the others end its process."""
-    states = [one["status"] for contexts in made.values() for one in contexts]
-    architectures = {
-        models()[name]["arch"] for name, contexts in made.items() if any(one["status"] == "made" for one in contexts)
-    }
-    assert len(architectures) >= 30
-    assert states.count("made") + states.count("refused") >= LEAST_MADE * len(states)
+def test_the_models_are_of_many_architectures() -> None:
+    """Nearly every architecture that llama.cpp loads is among them."""
+    assert len({model["arch"] for model in models().values()}) >= 140
