@@ -1,8 +1,9 @@
-"""Feed kvplan what nobody would: damaged configs, arguments, check files, profiles, logs, headers and weight files.
+"""Feed kvplan what nobody would: damaged configs, arguments, check files, profiles, logs, headers, weight files and GGUF files.
 
     python scripts/fuzz.py                        10,000 inputs, about a minute
     python scripts/fuzz.py --inputs 1000000       a million
     python scripts/fuzz.py --seconds 3600         as many as an hour allows
+    python scripts/fuzz.py --family gguf --inputs 50000
     python scripts/fuzz.py --replay FILE...       what was kept of an earlier fault
 
 Every input must end with a documented exit status other than 70 (a fault in kvplan itself), within 5 seconds of the processor and 300 MB,
@@ -44,7 +45,16 @@ if str(ROOT) not in sys.path:
 from hwcalc.formulas.frozen import frozen  # noqa: E402 - after the path is known
 from scripts.fuzzing.case import Case, case_document, read_case, write_files  # noqa: E402
 from scripts.fuzzing.families import FAMILIES, WEIGHTS, case_of  # noqa: E402
-from scripts.fuzzing.watch import MEMORY_BYTES, SECONDS, Outcome, complaints, environment, run_case  # noqa: E402
+from scripts.fuzzing.watch import (  # noqa: E402
+    MEMORY_BYTES,
+    READING_SECONDS,
+    SECONDS,
+    Outcome,
+    complaints,
+    environment,
+    read_alone,
+    run_case,
+)
 
 HANGS_SECONDS: Final = 60.0
 """A worker that is this long at one input is ended."""
@@ -93,7 +103,7 @@ def main() -> int:
     started = time.monotonic()
     done: Counter[str] = Counter()
     suspects: list[tuple[int, str]] = []
-    most = {"seconds": (0.0, 0), "memory": (0, 0)}
+    most = {"seconds": (0.0, 0), "memory": (0, 0), "reading": (0.0, 0)}
     try:
         # Here, not in the workers, which may be killed.
         with tempfile.TemporaryDirectory(prefix="kvplan-fuzz-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as scratch:
@@ -200,7 +210,7 @@ def _work(pipe: Connection, options: argparse.Namespace, first: int, end: int) -
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     families = _families(options)
     counted: Counter[str] = Counter()
-    most: dict[str, Any] = {"seconds": (0.0, 0), "memory": (0, 0)}
+    most: dict[str, Any] = {"seconds": (0.0, 0), "memory": (0, 0), "reading": (0.0, 0)}
     # What is imported and read by now stays: nobody need search it for garbage.
     gc.freeze()
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
@@ -213,6 +223,7 @@ def _work(pipe: Connection, options: argparse.Namespace, first: int, end: int) -
             outcome = run_case(case, folder, fresh=case.family == "profile")
             counted[f"{case.family} {outcome.status}"] += 1
             most["seconds"] = max(most["seconds"], (outcome.seconds, number))
+            most["reading"] = max(most["reading"], (outcome.reading_seconds, number))
             most["memory"] = max(most["memory"], (outcome.memory_bytes, number))
             for complaint in complaints(case, outcome)[:1]:
                 pipe.send(("suspect", number, complaint))
@@ -265,7 +276,7 @@ def run_alone(case: Case) -> tuple[list[str], Outcome]:
         write_files(case, folder)
         report = Path(scratch) / "report"
         words = [word.encode("utf-8", "surrogateescape" if _escaped(word) else "surrogatepass") for word in case.words]
-        command: list[str | bytes] = [sys.executable, "-c", _CHILD, str(report), *words]
+        command: list[str | bytes] = [sys.executable, "-c", _CHILD, str(report), read_alone(case) or "", *words]
         variables = environment(folder) | {"PYTHONPATH": str(ROOT), "KVPLAN_DEBUG": "0"}
         try:
             done = subprocess.run(
@@ -274,13 +285,14 @@ def run_alone(case: Case) -> tuple[list[str], Outcome]:
         except subprocess.TimeoutExpired:
             empty = Outcome(status=None, out="", err="", seconds=HANGS_SECONDS, memory_bytes=0)
             return [f"it takes more than {HANGS_SECONDS:g} s"], empty
-        seconds, memory = (float(part) for part in report.read_text().split()) if report.exists() else (0.0, 0.0)
+        seconds, memory, reading = (float(part) for part in report.read_text().split()) if report.exists() else (0.0, 0.0, 0.0)
         outcome = Outcome(
             status=done.returncode,
             out=done.stdout.decode("utf-8", "surrogateescape"),
             err=done.stderr.decode("utf-8", "surrogateescape"),
             seconds=seconds,
             memory_bytes=int(memory),
+            reading_seconds=reading,
         )
         return complaints(case, outcome), outcome
 
@@ -289,9 +301,11 @@ _CHILD: Final = """
 import resource, sys, time
 resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
 from hwcalc.cli import main
-status = main(sys.argv[2:])
-from scripts.fuzzing.watch import peak_bytes
-open(sys.argv[1], "w").write(f"{time.process_time()} {peak_bytes()}")
+status = main(sys.argv[3:])
+seconds = time.process_time()
+from scripts.fuzzing.watch import peak_bytes, reading_seconds
+reading = reading_seconds(sys.argv[2]) if sys.argv[2] else 0.0
+open(sys.argv[1], "w").write(f"{seconds} {peak_bytes()} {reading}")
 sys.exit(status)
 """
 """The peak is read from the process's own memory: that of getrusage begins with the parent's."""
@@ -318,6 +332,11 @@ def _print_table(options: argparse.Namespace, done: Counter[str], most: Mapping[
             print(f"{family:12}" + "".join(f"{done[f'{family} {status}']:>12,}" for status in statuses))
     took, number = most["seconds"]
     print(f"longest: {took:.2f} s of the processor (input {number}; limit {SECONDS:g})")
+    took, number = most["reading"]
+    if took:
+        print(
+            f"longest reading of a GGUF header: {took * 1000:.0f} ms of the processor (input {number}; limit {READING_SECONDS * 1000:g})"
+        )
     held, number = most["memory"]
     print(f"largest: {held / 1000**2:.0f} MB of memory (input {number}; limit {MEMORY_BYTES // 1000**2})")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from hwcalc.check.errors import LockError
 from hwcalc.errors import KvplanError
 from hwcalc.formulas.frozen import replace
-from hwcalc.model import Definition, Note, Parameters, RawModel, WeightFacts
+from hwcalc.model import Definition, GgufTensor, Note, Parameters, RawModel, WeightFacts
 from hwcalc.sources.document import LARGEST_DOCUMENT, read_document
 from hwcalc.text import brief, printable
 
@@ -28,7 +28,9 @@ SUFFIX: Final = ".lock"
 _SOURCES: Final = frozenset({"catalog", "hub", "hf-cache", "local", "gguf"})
 _PASSING: Final = frozenset({"hub-unreachable", "source", "user-profile"})
 """Notes about how the source was read, not about the model."""
-_ENTRY: Final = ("config", "id", "notes", "parameters", "revision", "source", "weights")
+_ENTRY: Final = frozenset({"config", "id", "notes", "parameters", "revision", "source", "weights"})
+_OF_SOME: Final = frozenset({"tensors", "weights_format"})
+"""What only entries of GGUF files have: the tensors of a header, or the format of a file that was not read."""
 
 
 def lock_of(path: str) -> str:
@@ -92,7 +94,12 @@ def _entry(raw: RawModel) -> dict[str, Any]:
     from hwcalc.sources.refresh import finite
 
     weights = raw.weights
-    return {
+    more: dict[str, Any] = {} if raw.weights_format is None else {"weights_format": raw.weights_format}
+    if raw.tensors:
+        from hwcalc.sources.gguf.kept import row_of
+
+        more["tensors"] = list(map(row_of, raw.tensors))
+    return more | {
         "config": finite(raw.config),
         "id": raw.id,
         "notes": [[note.code, note.message] for note in raw.notes if note.code not in _PASSING],
@@ -114,7 +121,7 @@ def _entry(raw: RawModel) -> dict[str, Any]:
 
 def _raw(entry: Any, name: str) -> RawModel:
     """One entry, with its types checked: anybody can write a valid digest."""
-    if not isinstance(entry, dict) or set(entry) != set(_ENTRY) or entry["source"] not in _SOURCES:
+    if not isinstance(entry, dict) or {*entry} - _OF_SOME != _ENTRY or entry["source"] not in _SOURCES:
         raise TypeError
     if not isinstance(entry["config"], dict) or not isinstance(entry["id"], str) or not isinstance(entry["revision"], str | None):
         raise TypeError
@@ -127,7 +134,17 @@ def _raw(entry: Any, name: str) -> RawModel:
         parameters=_parameters(entry["parameters"]),
         weights=_weights(entry["weights"]),
         notes=tuple(Note(code=_words(code), message=_words(message)) for code, message in entry["notes"]),
+        tensors=_tensors(entry["tensors"]) if "tensors" in entry else (),
+        weights_format=_words(entry["weights_format"]) if "weights_format" in entry else None,
     )
+
+
+def _tensors(rows: Any) -> tuple[GgufTensor, ...]:
+    from hwcalc.sources.gguf.kept import tensor_of
+
+    if not isinstance(rows, list):
+        raise TypeError
+    return tuple(map(tensor_of, rows))
 
 
 def _parameters(given: Any) -> Parameters | None:

@@ -101,7 +101,7 @@ class Models:
         if path is None:
             return resolve(model, revision=revision, weights=True, **vars(self._access))
         found = resolve(path, revision=revision, weights=True, **vars(self._access))
-        return found if found.source != "local" else replace(found, location=printable(model))
+        return found if found.source not in {"local", "gguf"} else replace(found, location=printable(model))
 
     def _path(self, model: str) -> Path | None:
         """The path of a model, if its name is a path or names a model's folder or file beside the check file."""
@@ -120,7 +120,11 @@ class Models:
         try:
             if locked.source in {"local", "gguf"}:
                 path = self._path(model)
-                return None if path is None else resolve(path, offline=True, weights=True)
+                if path is not None:
+                    return resolve(path, offline=True, weights=True)
+                # A GGUF file of the Hub or of Ollama: what is here of it.
+                copy = None if locked.source == "local" else resolve(model, revision=revision, offline=True, weights=True)
+                return copy if copy is not None and copy.source == locked.source else None
             model_id, asked = split_revision(model, revision)
             wanted = Wanted(id=model_id, revision=asked, offline=True, weights=True)
             found = find_in_catalog(replace(wanted, revision=None)) if locked.source == "catalog" else find_cached(wanted)

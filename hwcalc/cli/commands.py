@@ -25,7 +25,7 @@ __all__ = ["help_of", "root"]
 
 _HELP = """How much memory a language model's cache takes, exactly: from its config alone, layer by layer, engine by engine.
 
-MODEL is a Hub id, a folder, a config.json, or - for a config on standard input. `kvplan MODEL` is `kvplan plan MODEL`.
+MODEL is a Hub id, a folder, a config.json, a GGUF file, or - for standard input. `kvplan MODEL` is `kvplan plan MODEL`.
 """
 _TYPES: dict[str, Any] = {"text": str | None, "flag": bool, "list": list[str] | None}
 

@@ -45,14 +45,20 @@ _MOST_PATHS = 200
 
 
 def models(incomplete: str) -> list[str]:
-    """Ids of known models; files and folders if the word looks like a path."""
+    """Ids of known models and GGUF files here; files and folders if the word looks like a path, and Ollama's models behind its prefix."""
     if incomplete.startswith((".", "/", "~")):
         return _paths(incomplete)
+    lowered = incomplete.lower()
     with suppress(Exception):
+        if lowered.startswith("ollama:"):
+            from hwcalc.sources.ollama import PREFIX, ollama_models, ollama_stores
+
+            there = (f"{PREFIX}{model.short}" for store in ollama_stores() for model, _ in ollama_models(store))
+            return sorted({name for name in there if name.lower().startswith(lowered)})
+        from hwcalc.sources.gguf.local import gguf_files
         from hwcalc.sources.listing import known_ids
 
-        lowered = incomplete.lower()
-        return [model_id for model_id in known_ids() if model_id.lower().startswith(lowered)]
+        return [name for name in (*gguf_files(Path()), *known_ids()) if name.lower().startswith(lowered)]
     return []
 
 

@@ -114,7 +114,7 @@ MODEL: Final = Option(
     "model",
     (),
     "MODEL",
-    "Hub id (org/name, org/name@revision), folder, config.json, or - for a config on standard input.",
+    "Hub id (org/name, org/name@revision), folder, config.json, GGUF file (path, org/name:Q4_K_M, ollama:NAME), or - for standard input.",
     complete="models",
     required=True,
 )

@@ -115,7 +115,7 @@ def _order(wanted: Wanted, *, refresh: bool) -> tuple[Source, ...]:
 
 
 def _find_gguf_here(wanted: Wanted) -> RawModel | Absent:
-    from hwcalc.sources.gguf.hub import find_gguf_here
+    from hwcalc.sources.gguf.here import find_gguf_here
 
     return find_gguf_here(wanted)
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
-from hwcalc.sources.hf_folder import cache_folder
+from hwcalc.sources.hf_folder import cache_folder, commit_of, repository_folder
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable
 
-__all__ = ["cached_config", "cached_ids", "find_cached", "snapshot"]
+__all__ = ["cached_config", "cached_ids", "find_cached"]
 
-_COMMIT = re.compile(r"[0-9A-Za-z_-]{1,128}")
 _WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
-_COMMIT_START = re.compile(r"[0-9a-f]{4,64}")
 
 
 def cached_ids() -> tuple[str, ...]:
@@ -39,15 +36,6 @@ def cached_config(model_id: str) -> Path | None:
     """The path of the config of the main branch, or ``None`` if the cache does not have it."""
     located = _locate(Wanted(id=model_id))
     return None if isinstance(located, str) else located[0]
-
-
-def snapshot(wanted: Wanted) -> tuple[Path, str] | None:
-    """The folder of the wanted revision's files and its commit; ``None`` if the cache does not have it."""
-    folder = cache_folder() / f"models--{wanted.id.replace('/', '--')}"
-    if not os.path.isdir(folder):
-        return None
-    commit, _ = _commit(folder, wanted.revision, tuple(_snapshots(folder / "snapshots")))
-    return None if commit is None else (folder / "snapshots" / commit, commit)
 
 
 def find_cached(wanted: Wanted) -> RawModel | Absent:
@@ -94,11 +82,10 @@ def _with_weights(raw: RawModel, wanted: Wanted, config: Path, commit: str) -> R
 
 def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
     """Config, commit and a remark, or only the reason why the cache has no config. The reason is empty for an unknown model."""
-    folder = cache_folder() / f"models--{wanted.id.replace('/', '--')}"
+    folder = repository_folder(wanted.id)
     if not os.path.isdir(folder):
         return ""
-    commits = tuple(_snapshots(folder / "snapshots"))
-    commit, remark = _commit(folder, wanted.revision, commits)
+    commit, remark = commit_of(folder, wanted.revision)
     if commit is None:
         return remark
     path = folder / "snapshots" / commit / "config.json"
@@ -108,40 +95,3 @@ def _locate(wanted: Wanted) -> tuple[Path, str, str] | str:
     if os.path.islink(path):
         return f"the Hugging Face cache has {wanted.id}, but its config.json is a link to a file that is gone"
     return f"the Hugging Face cache has {wanted.id} at commit {commit[:12]}, but without a config.json"
-
-
-def _snapshots(folder: Path) -> Iterator[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return
-    yield from sorted(name for name in names if _COMMIT.fullmatch(name))
-
-
-def _commit(folder: Path, revision: str | None, commits: tuple[str, ...]) -> tuple[str | None, str]:
-    """The commit that ``revision`` means in this folder and a remark, or ``None`` and the reason."""
-    listed = "; it has " + ", ".join(commit[:12] for commit in commits[:4]) if commits else ""
-    known = f"the Hugging Face cache has {folder.name.removeprefix('models--').replace('--', '/', 1)}"
-    commit = _reference(folder / "refs" / (revision or "main"))
-    if commit is not None:
-        return commit, ""
-    if revision is None:
-        if len(commits) == 1:
-            return commits[0], f"The cache holds one commit, {commits[0][:12]}, and does not say that it is the main branch."
-        return None, f"{known}, but no main branch{listed}"
-    start = revision.lower()
-    matches = [name for name in commits if _COMMIT_START.fullmatch(start) and name.startswith(start)]
-    if len(matches) == 1:
-        return matches[0], ""
-    return None, f"{known}, but {'more than one' if matches else 'no'} revision {revision}{listed}"
-
-
-def _reference(path: Path) -> str | None:
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, encoding="ascii") as file:
-            commit = file.read(256).strip()
-    except (OSError, ValueError):
-        return None
-    return commit if _COMMIT.fullmatch(commit) else None

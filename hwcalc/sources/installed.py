@@ -9,9 +9,9 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
-from hwcalc.sources.hf_cache import cached_ids, snapshot
+from hwcalc.sources.hf_cache import cached_ids
+from hwcalc.sources.hf_folder import snapshot
 from hwcalc.sources.ollama import PREFIX, model_file, ollama_models, ollama_stores
-from hwcalc.sources.wanted import Wanted
 from hwcalc.text import printable
 
 __all__ = ["InstalledModel", "installed_models", "models_in_folder"]
@@ -56,7 +56,7 @@ def models_in_folder(folder: Path) -> Iterator[InstalledModel]:
 
 def _cached() -> Iterator[InstalledModel]:
     for model_id in cached_ids():
-        found = snapshot(Wanted(id=model_id))
+        found = snapshot(model_id, None)
         if found is None:
             continue
         for path, size in _models_below(found[0]):

@@ -105,7 +105,7 @@ def from_standard_input() -> RawModel:
         raise UsageError("there is no standard input to read a config from.", hint="Pipe one in: kvplan - < config.json")
     if stream.isatty():
         raise UsageError("standard input is a terminal.", hint="Pipe a config in: kvplan - < config.json")
-    binary = getattr(stream, "buffer", stream)
+    binary: Any = getattr(stream, "buffer", stream)
     start = read_start(binary, "standard input")
     if start == GGUF_MAGIC:
         from hwcalc.sources.gguf.local import from_open_file
@@ -121,19 +121,20 @@ def from_stream(stream: IO[str] | IO[bytes]) -> RawModel:
         raise ConfigError(f"a model must be an id, a path, an open file or a config dict (got {type(stream).__name__}).")
     if stream is sys.stdin or stream is getattr(sys.stdin, "buffer", None):
         return from_standard_input()
-    name = getattr(stream, "name", None)
-    named = isinstance(name, str) and not name.startswith("<")
-    shown_name = printable(name) if named else "the open file"
-    start = read_start(stream, shown_name)
+    opened: Any = stream
+    name = getattr(opened, "name", None)
+    path = name if isinstance(name, str) and not name.startswith("<") else None
+    called = "the open file" if path is None else printable(path)
+    start = read_start(opened, called)
     if start == GGUF_MAGIC:
         from hwcalc.sources.gguf.local import from_open_file
 
-        return from_open_file(stream, start, shown_name, source="gguf", location=printable(name) if named else OPEN_FILE)
-    config = read_stream(stream, shown_name, start)
-    if not named:
+        return from_open_file(opened, start, called, source="gguf", location=OPEN_FILE if path is None else called)
+    config = read_stream(opened, called, start)
+    if path is None:
         return RawModel(id=_own_name(config), config=config, source="local", location=OPEN_FILE)
-    model_id, revision = _identity(Path(name))
-    return RawModel(id=printable(model_id), config=config, source="local", location=printable(name), revision=revision)
+    model_id, revision = _identity(Path(path))
+    return RawModel(id=printable(model_id), config=config, source="local", location=called, revision=revision)
 
 
 def _own_name(config: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from hwcalc.profiles import catalog, gpus, instances
 from scripts.fuzzing.case import CONFIG_HOME, Case
+from scripts.fuzzing.gguf_files import gguf
 from scripts.fuzzing.mutate import SECRET, STRANGE, damaged, damaged_bytes, damaged_text, encoded, places, strange
 from scripts.fuzzing.words import GPUS, any_words, plan_words
 
@@ -249,11 +250,12 @@ FAMILIES: Final[Mapping[str, Callable[[random.Random], Case]]] = {
     "log": log,
     "header": header,
     "weights": weights,
+    "gguf": gguf,
 }
 """A new kind of input is one function and one line here."""
 
 WEIGHTS: Final[Mapping[str, int]] = {
-    "config": 58, "arguments": 5, "check": 10, "profile": 2, "log": 6, "header": 14, "weights": 5,
+    "config": 48, "arguments": 5, "check": 10, "profile": 2, "log": 6, "header": 14, "weights": 5, "gguf": 10,
 }  # fmt: skip
 """How many of a hundred cases belong to each family."""
 

@@ -22,12 +22,29 @@ from hwcalc.formulas.frozen import frozen
 from scripts.fuzzing.case import CONFIG_HOME, Case, write_files
 from scripts.fuzzing.mutate import SECRET
 
-__all__ = ["MEMORY_BYTES", "SECONDS", "STATUSES", "Outcome", "complaints", "environment", "peak_bytes", "run_case"]
+__all__ = [
+    "MEMORY_BYTES",
+    "READING_MEMORY_BYTES",
+    "READING_SECONDS",
+    "SECONDS",
+    "STATUSES",
+    "Outcome",
+    "complaints",
+    "environment",
+    "peak_bytes",
+    "read_alone",
+    "reading_seconds",
+    "run_case",
+]
 
 SECONDS: Final = 5.0
 """Most seconds of the processor for one command whose documents have up to a megabyte."""
 MEMORY_BYTES: Final = 300 * 1000**2
 """Most memory of the process at any time of such a command."""
+READING_SECONDS: Final = 0.05
+"""Most seconds of the processor to read a GGUF file of up to a megabyte of header, imports and the plan itself apart."""
+READING_MEMORY_BYTES: Final = 200 * 1000**2
+"""Most memory of the process for such a file."""
 STATUSES: Final = frozenset({0, 1, 2, 3, 4, 5, 74})
 """The documented exit statuses without that of a fault in kvplan, 70, and those of signals."""
 
@@ -55,6 +72,8 @@ class Outcome:
     memory_bytes: int
     left: tuple[str, ...] = ()
     """Temporary files of kvplan."""
+    reading_seconds: float = 0.0
+    """What it takes to read a GGUF file alone."""
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -98,17 +117,44 @@ def run_case(case: Case, folder: Path, *, fresh: bool = True) -> Outcome:
                     raise
                 err.write(f"left the program: {type(error).__name__}: {error}\n".encode("utf-8", "backslashreplace"))
             seconds = time.process_time() - start
+            alone = read_alone(case)
+            reading = 0.0 if alone is None else reading_seconds(alone)
             memory = peak_bytes()
         said = [stream.getvalue()[:_LARGEST_OUTPUT].decode("utf-8", "surrogatepass") for stream in (out, err)]
         left = tuple(str(path) for path in folder.rglob(f"*{SUFFIX}"))
-        return Outcome(status=status, out=said[0], err=said[1], seconds=seconds, memory_bytes=memory, left=left)
+        return Outcome(
+            status=status, out=said[0], err=said[1], seconds=seconds, memory_bytes=memory, left=left, reading_seconds=reading
+        )
     finally:
         os.chdir(before)
+
+
+def read_alone(case: Case) -> str | None:
+    """The file of a case whose reading is also measured by itself."""
+    return next(iter(case.files), None) if case.family == "gguf" else None
+
+
+def reading_seconds(path: str) -> float:
+    """Seconds of the processor to read a model, without imports: the shorter of two times. An open file may end behind its header."""
+    from hwcalc import load_model
+    from hwcalc.errors import KvplanError
+
+    times = []
+    for _ in range(2):
+        start = time.process_time()
+        with suppress(KvplanError), Path(path).open("rb") as file:
+            load_model(file)
+        times.append(time.process_time() - start)
+    return min(times)
 
 
 def complaints(case: Case, outcome: Outcome, *, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> list[str]:
     """What a run broke of what is promised; empty if all was kept."""
     found = []
+    if outcome.reading_seconds > READING_SECONDS:
+        found.append(f"more than {READING_SECONDS:g} s of the processor to read a header")
+    if read_alone(case) is not None:
+        memory_bytes = min(memory_bytes, READING_MEMORY_BYTES)
     if outcome.status not in STATUSES:
         found.append(f"exit status {outcome.status}")
     if case.status not in {None, outcome.status}:

@@ -18,9 +18,10 @@ from hwcalc.engines.llamacpp.options import OPTIONS
 from hwcalc.engines.llamacpp.place_options import PLACE_OPTIONS
 from hwcalc.engines.llamacpp.places import LlamacppPlaces
 from hwcalc.engines.llamacpp.refusals import check_context
-from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, state_tensor
+from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
 from hwcalc.engines.llamacpp.savings import savings
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.weights import check_weights
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
@@ -84,6 +85,7 @@ class Llamacpp(LlamacppPlaces):
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
+        check_weights(own.request.weights)
         check_context(own)
         own.place_options  # noqa: B018 - refuses what cannot be
 
@@ -94,10 +96,7 @@ class Llamacpp(LlamacppPlaces):
         return rule(kind, of_llamacpp(opened))
 
     def extras(self, opened: Opened) -> tuple[StoredTensor, ...]:
-        """The state of the layer that looks n-grams up (Qwen4-exp), which the other recurrent layers lack."""
-        own = of_llamacpp(opened)
-        width = own.hparams.ple_conv_state
-        return (state_tensor(own, "ngram_conv_state", Role.CONV, width, "ple_conv_state"),) if width else ()
+        return ngram_state(of_llamacpp(opened))
 
     def length_named(self, model: ModelSpec, batch: int, options: Mapping[str, str]) -> int | None:
         """With ``n_ctx``, what each sequence may have of it."""

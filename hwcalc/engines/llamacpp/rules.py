@@ -36,10 +36,11 @@ from hwcalc.formulas import (
 )
 from hwcalc.formulas.attention import AttentionKind
 from hwcalc.formulas.formats import FP32
+from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory
 from hwcalc.parsers.gguf.layers import CSA_RATIO, NoHeads
 
-__all__ = ["RULES", "STATE_DTYPE", "cells_in_words", "state_tensor"]
+__all__ = ["RULES", "STATE_DTYPE", "cells_in_words", "ngram_state"]
 
 STATE_DTYPE: Final = DType(name=FP32.name, block_elements=1, block_bytes=4)
 """``GGML_TYPE_F32``, which ``create_memory`` names for every recurrent state (src/llama-model.cpp)."""
@@ -50,124 +51,146 @@ LayerRule = Callable[..., tuple[StoredTensor, ...]]
 def cells_in_words(opened: LlamacppOpened, *, window: bool) -> str:
     """How many cells a stream has, as arithmetic."""
     one = opened.settings
-    asked = one.n_ctx_asked
-    if one.kv_unified or one.n_seq_max == 1:
-        full = f"roundup({asked:,}, 256)"
-    else:
-        full = f"roundup(roundup({asked:,}, 256) // {one.n_seq_max}, 256)"
+    full = f"roundup(n_ctx {one.n_ctx_asked:,}, 256)"
+    if not one.kv_unified and one.n_seq_max > 1:
+        full = f"roundup({full} // n_seq_max {one.n_seq_max}, 256)"
     if not window or one.swa_full:
         return full
     shared = one.n_stream == 1 and one.n_seq_max > 1
-    windows = f"{opened.hparams.n_swa:,} x {one.n_seq_max}" if shared else f"{opened.hparams.n_swa:,}"
-    return f"roundup(min({one.n_ctx_seq:,}, {windows} + n_ubatch {one.n_ubatch:,}), 256)"
+    reach = f"window {opened.hparams.n_swa:,}" + (f" x n_seq_max {one.n_seq_max}" if shared else "")
+    return f"roundup(min({one.n_ctx_seq:,}, {reach} + n_ubatch {one.n_ubatch:,}), 256)"
 
 
-def _cells(opened: LlamacppOpened, name: str, role: Role, width: int, axis: str, cells: int, words: str) -> StoredTensor:
+@frozen
+class _Row:
+    """A row of a cache: what one cell holds. ``text`` are its factors in numbers."""
+
+    width: int
+    axis: str
+    text: str
+
+
+def _cells(opened: LlamacppOpened, name: str, role: Role, row: _Row, cells: int, words: str) -> StoredTensor:
     """A tensor with one row for each cell of each stream."""
     one = opened.settings
     dtype = one.type_v if role is Role.VALUE else one.type_k
+    block = f"{dtype.block_bytes} B" + (f" / {dtype.block_elements}" if dtype.block_elements > 1 else "")
+    streams = f"n_stream {one.n_stream} x " if one.n_stream > 1 else ""
     return StoredTensor(
         name=name,
         role=role,
-        axes=(axis,),
-        shape=(width,),
+        axes=(row.axis,),
+        shape=(row.width,),
         dtype=dtype.name,
         positions=cells,
         span=OwnRule(words, cells),
-        bytes=one.n_stream * cells * dtype.row_bytes(width),
-        rule=f"{_streams(opened)}{words} x {width:,} in {dtype.name}" if one.n_stream != opened.batch else None,
+        bytes=one.n_stream * cells * dtype.row_bytes(row.width),
+        rule=None if one.n_stream == opened.batch else f"{streams}{words} x {row.text} x {block}",
     )
-
-
-def _streams(opened: LlamacppOpened) -> str:
-    count = opened.settings.n_stream
-    return f"{count} streams x " if count > 1 else ""
 
 
 def _attention(kind: AttentionKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """Keys and values in cells; those of layers with a window have a buffer of their own."""
-    one, read = opened.settings, opened.hparams
+    one = opened.settings
     window = not isinstance(kind, FullAttention)
     cells, words = one.cells_swa if window else one.n_ctx_seq, cells_in_words(opened, window=window)
-    # Without flash attention values lie transposed, and all layers have rows of the widest one.
-    widest = read.n_embd_v_gqa_max
-    value = kind.num_key_value_heads * kind.v_head_dim if one.flash_attn else widest
-    axis = "num_key_value_heads x v_head_dim" if one.flash_attn else "widest values of all layers"
-    keys = kind.num_key_value_heads * kind.head_dim
+    heads, key, value = kind.num_key_value_heads, kind.head_dim, kind.v_head_dim
+    keys = _Row(width=heads * key, axis="num_key_value_heads x head_dim", text=f"{heads:,} x {key:,}")
+    values = _Row(width=heads * value, axis="num_key_value_heads x v_head_dim", text=f"{heads:,} x {value:,}")
+    if not one.flash_attn:
+        values = _widest_values(opened)
     return (
-        _cells(opened, "keys", Role.KEY, keys, "num_key_value_heads x head_dim", cells, words),
-        _cells(opened, "values", Role.VALUE, value, axis, cells, words),
+        _cells(opened, "keys", Role.KEY, keys, cells, words),
+        _cells(opened, "values", Role.VALUE, values, cells, words),
     )
 
 
+def _widest_values(opened: LlamacppOpened) -> _Row:
+    """Without flash attention values lie transposed, and all layers have rows as wide as the widest."""
+    width = opened.hparams.n_embd_v_gqa_max
+    return _Row(width=width, axis="widest values of all layers", text=f"{width:,}")
+
+
 def _no_heads(kind: NoHeads, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
-    one, width = opened.settings, opened.hparams.n_embd_v_gqa_max
-    if one.flash_attn or not width:
+    one, values = opened.settings, _widest_values(opened)
+    if one.flash_attn or not values.width:
         return ()
-    words = cells_in_words(opened, window=False)
-    return (_cells(opened, "values", Role.VALUE, width, "widest values of all layers", one.n_ctx_seq, words),)
+    return (_cells(opened, "values", Role.VALUE, values, one.n_ctx_seq, cells_in_words(opened, window=False)),)
 
 
 def _latent(kind: LatentAttention, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """Keys alone: the values are a part of them."""
     one, window = opened.settings, kind.window is not None
     cells, words = one.cells_swa if window else one.n_ctx_seq, cells_in_words(opened, window=window)
-    width = kind.kv_lora_rank + kind.qk_rope_head_dim
-    return (_cells(opened, "latent", Role.LATENT, width, "kv_lora_rank + qk_rope_head_dim", cells, words),)
+    rank, rope = kind.kv_lora_rank, kind.qk_rope_head_dim
+    row = _Row(width=rank + rope, axis="kv_lora_rank + qk_rope_head_dim", text=f"({rank:,} + {rope:,})")
+    return (_cells(opened, "latent", Role.LATENT, row, cells, words),)
 
 
 def _indexer(kind: SparseIndexer, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """A cache of its own with one key head. Where the model's cache has values, this one has them too, and nothing reads them."""
     one, read = opened.settings, opened.hparams
-    words = cells_in_words(opened, window=False)
+    cells, words = one.n_ctx_seq, cells_in_words(opened, window=False)
     width = kind.index_head_dim + kind.index_extra_elements
-    keys = _cells(opened, "indexer_keys", Role.INDEX, width, "index_head_dim", one.n_ctx_seq, words)
+    axis = "index_head_dim + index_extra_elements" if kind.index_extra_elements else "index_head_dim"
+    keys = _cells(opened, "indexer_keys", Role.INDEX, _Row(width=width, axis=axis, text=f"{width:,}"), cells, words)
     if read.is_mla or read.architecture.memory is Memory.HYBRID_INDEXER or not read.head_v:
         return (keys,)
-    return keys, _cells(opened, "indexer_values", Role.VALUE, read.head_v, "v_head_dim, not used", one.n_ctx_seq, words)
+    values = _Row(width=read.head_v, axis="v_head_dim", text=f"{read.head_v:,}")
+    return keys, _cells(opened, "indexer_values", Role.VALUE, values, cells, words)
 
 
-def state_tensor(opened: LlamacppOpened, name: str, role: Role, width: int, axis: str) -> StoredTensor:
+def _state_tensor(opened: LlamacppOpened, name: str, role: Role, row: _Row) -> StoredTensor:
     """A state in 32-bit floats: a row for each sequence, and for each older state that is kept."""
     one = opened.settings
-    rows = one.state_rows
-    words = f"{one.n_seq_max} x (1 + n_rs_seq {one.n_rs_seq})" if one.n_rs_seq else f"n_seq_max {one.n_seq_max}"
+    older = f" x (1 + n_rs_seq {one.n_rs_seq})" if one.n_rs_seq else ""
     return StoredTensor(
         name=name,
         role=role,
-        axes=(axis,),
-        shape=(width,),
+        axes=(row.axis,),
+        shape=(row.width,),
         dtype=STATE_DTYPE.name,
         positions=1 + one.n_rs_seq,
         span=OwnRule("1 + n_rs_seq" if one.n_rs_seq else "1", 1 + one.n_rs_seq),
-        bytes=rows * STATE_DTYPE.row_bytes(width),
-        rule=f"{words} x {axis} {width:,} x 4 B",
+        bytes=one.state_rows * STATE_DTYPE.row_bytes(row.width),
+        rule=f"n_seq_max {one.n_seq_max}{older} x {row.text} x 4 B",
     )
+
+
+def ngram_state(opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
+    """The inputs that the layer with n-gram embeddings keeps (Qwen4-exp); its other states are as those of all recurrent layers."""
+    width = opened.hparams.ple_conv_state
+    row = _Row(width=width, axis="ple_conv_state", text=f"ple_conv_state {width:,}")
+    return (_state_tensor(opened, "ngram_conv_state", Role.CONV, row),) if width else ()
 
 
 def _state(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """The rolling state and the recurrent one: ``n_embd_r`` and ``n_embd_s``, the same for every recurrent layer of a model."""
     read = opened.hparams
     both = (("conv_state", Role.CONV, read.n_embd_r, "n_embd_r"), ("recurrent_state", Role.STATE, read.n_embd_s, "n_embd_s"))
-    return tuple(state_tensor(opened, name, role, width, axis) for name, role, width, axis in both if width)
+    return tuple(
+        _state_tensor(opened, name, role, _Row(width=width, axis=axis, text=f"{axis} {width:,}"))
+        for name, role, width, axis in both
+        if width
+    )
 
 
 def _compressed(kind: CompressedAttention, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:
     """DeepSeek-V4: a window of latents; one for each group of tokens; and the states of the compressors."""
-    one, read = opened.settings, opened.hparams
-    heads = kind.head_dim
-    row = heads * read.n_head_kv[0]
-    out = [_cells(opened, "window_latent", Role.LATENT, row, "head_dim", one.cells_swa, cells_in_words(opened, window=True))]
-    ratio = kind.compress_ratio
-    if ratio not in _COMPRESSORS:
+    one, width, ratio = opened.settings, kind.head_dim * opened.hparams.n_head_kv[0], kind.compress_ratio
+    latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
+    window = cells_in_words(opened, window=True)
+    out = [_cells(opened, "window_latent", Role.LATENT, latent, one.cells_swa, window)]
+    if ratio is None or ratio not in _COMPRESSORS:
         return tuple(out)
     cells = rounded_up(max(1, -(-one.n_ctx_seq // ratio)))
     words = f"roundup(ceil({one.n_ctx_seq:,} / {ratio}), 256)"
-    out.append(_cells(opened, "compressed_latent", Role.LATENT, row, "head_dim", cells, words))
+    out.append(_cells(opened, "compressed_latent", Role.LATENT, latent, cells, words))
     slots, times = _COMPRESSORS[ratio]
-    out += _compressor(opened, "compressor", slots, times * heads)
+    out += _compressor(opened, "compressor", slots, times * kind.head_dim)
     if kind.index_head_dim is not None:
-        out.append(_cells(opened, "indexer_keys", Role.INDEX, kind.index_head_dim, "index_head_dim", cells, words))
+        key = _Row(width=kind.index_head_dim, axis="index_head_dim", text=f"{kind.index_head_dim:,}")
+        out.append(_cells(opened, "indexer_keys", Role.INDEX, key, cells, words))
         out += _compressor(opened, "indexer", slots, times * kind.index_head_dim)
     return tuple(out)
 
@@ -176,13 +199,10 @@ _COMPRESSORS: Final[Mapping[int, tuple[int, int]]] = {CSA_RATIO: (2 * CSA_RATIO,
 """Ratio -> rows of the compressor's state, and how many times as wide as a latent they are (``DSV4_HCA_RATIO`` is 128)."""
 
 
-def _compressor(opened: LlamacppOpened, name: str, slots: int, width: int) -> tuple[StoredTensor, StoredTensor]:
+def _compressor(opened: LlamacppOpened, name: str, slots: int, width: int) -> tuple[StoredTensor, ...]:
     """Values and scores of the tokens that are not compressed yet, for each stream and each older state that is kept."""
-    value, score = (
-        state_tensor(opened, f"{name}_{part}", Role.STATE, slots * width, f"{slots} rows x {width:,} =")
-        for part in ("value", "gate")
-    )
-    return value, score
+    row = _Row(width=slots * width, axis="rows x width", text=f"{slots} x {width:,}")
+    return tuple(_state_tensor(opened, f"{name}_{part}", Role.STATE, row) for part in ("value", "gate"))
 
 
 def _nothing(kind: LayerKind, opened: LlamacppOpened) -> tuple[StoredTensor, ...]:

@@ -126,6 +126,8 @@ class Architecture:
     window: Window | None = None
     ignores_window: bool = False
     """Whether the layers of the model have a window that llama.cpp does not use."""
+    window_without_query: bool = False
+    """Whether the model's own window counts the tokens before the newest one, so that its layers keep one more."""
     recurrence: Recurrence = Recurrence.NONE
     interval: int = 4
     states: States = States.NONE
@@ -170,7 +172,7 @@ _WHOLE: Final = Architecture(rotates_whole_heads=True)
 
 _ORDINARY: Final = (
     "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "chameleon", "chatglm", "codeshell",
-    "cogvlm", "command-r", "dbrx", "deepseek", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
+    "cogvlm", "command-r", "dbrx", "deepseek", "deepseek2-ocr", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
     "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe", "graniteswitch", "grovemoe", "hrm_text",
     "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "internlm2", "jais", "jais2", "maincoder", "minicpm", "minimax-m2",
     "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
@@ -187,7 +189,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         **dict.fromkeys(("phi3", "phimoe"), Architecture(ignores_window=True)),
         **dict.fromkeys(("deci", "falcon", "llama-embed"), _WHOLE),
         "gptj": Architecture(runs=False),
-        **dict.fromkeys(("deepseek2-ocr", "glm4moe", "hy_v3"), Architecture(drafts=True)),
+        **dict.fromkeys(("glm4moe", "hy_v3"), Architecture(drafts=True)),
         "grok": Architecture(keeps_flash_attention_off=True),
         # Windows, with the period of the architecture.
         "afmoe": Architecture(window=Window(period=4, optional=True)),
@@ -212,7 +214,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "gemma4-assistant": Architecture(window=_LISTED, memory=Memory.SHARED),
         "granite_swa": Architecture(window=_LISTED),
         "maple": Architecture(window=_LISTED),
-        "mimo2": Architecture(drafts=True, window=_LISTED),
+        "mimo2": Architecture(drafts=True, window=_LISTED, window_without_query=True),
         "spark2_5": Architecture(window=_LISTED),
         "step35": Architecture(drafts=True, window=_LISTED),
         # No cache: encoders, and models that generate a whole text at once.
@@ -230,7 +232,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "t5": Architecture(encoder_decoder=True),
         "t5encoder": Architecture(encoder=True),
         # Latents and indexers.
-        **{name: Architecture(latents=Latents.OPTIONAL, drafts=True) for name in ("deepseek2", "mistral4")},
+        "deepseek2": Architecture(latents=Latents.OPTIONAL, drafts=True),
+        "mistral4": Architecture(latents=Latents.OPTIONAL),
         **{name: Architecture(latents=Latents.NEVER) for name in ("minicpm3", "plm")},
         **{
             name: Architecture(memory=Memory.DSA, latents=Latents.REQUIRED, indexer=True, drafts=True, dense_mtp=True)

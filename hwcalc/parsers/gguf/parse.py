@@ -8,7 +8,18 @@ from typing import Any, Final
 from hwcalc.errors import ConfigError
 from hwcalc.formulas import Stack
 from hwcalc.formulas.weights import Weights
-from hwcalc.model import Definition, GgufFacts, GgufTensor, ModelFacts, ModelSpec, Parameters, RawModel, WeightFacts
+from hwcalc.model import (
+    GGUF_ARCHITECTURE,
+    VOCABULARY,
+    Definition,
+    GgufFacts,
+    GgufTensor,
+    ModelFacts,
+    ModelSpec,
+    Parameters,
+    RawModel,
+    WeightFacts,
+)
 from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.parsers.gguf.layers import cached_layers, published_layers
 from hwcalc.parsers.gguf.weights import counted_weights
@@ -19,6 +30,9 @@ __all__ = ["parse_gguf"]
 _READING: Final = "llamacpp"
 _FILE_TYPES: Final = {0: "fp32", 1: "fp16", 32: "bf16"}
 """``llama_ftype`` of files that are not quantised."""
+
+_BEARING: Final = (GGUF_ARCHITECTURE, VOCABULARY)
+"""Keys outside the architecture's own that cache and weights depend on."""
 
 
 def parse_gguf(raw: RawModel) -> ModelSpec:
@@ -57,6 +71,7 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
             sliding_window=read.sliding_window or None,
         ),
         gguf=GgufFacts(keys=keys, tensors=raw.tensors),
+        bearing={key: value for key, value in keys.items() if key.startswith(f"{read.arch}.") or key in _BEARING},
         config=keys,
     )
     check_size((spec,))

@@ -1,26 +1,23 @@
 """GGUF files on the Hugging Face Hub: only their headers are asked for, as parts of files that grow until the header ends.
 
-What was read is kept (:mod:`hwcalc.sources.gguf.kept`); files that other programs have downloaded are read where they lie.
+What was read is kept (:mod:`hwcalc.sources.gguf.kept`), so that :mod:`hwcalc.sources.gguf.here` answers the next time.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final
 
 from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.document import LARGEST_DOCUMENT
-from hwcalc.sources.gguf.choose import choose, matching, quantization_of
+from hwcalc.sources.gguf.choose import choose, quantization_of
 from hwcalc.sources.gguf.header import Header, read_header
-from hwcalc.sources.gguf.kept import KeptHeaders, keep_headers, kept_headers
+from hwcalc.sources.gguf.kept import KeptHeaders, keep_headers
 from hwcalc.sources.gguf.model import check_whole, joined, raw_model
 from hwcalc.sources.gguf.names import is_gguf, part_of
 from hwcalc.sources.gguf.window import Window
-from hwcalc.sources.hf_cache import snapshot
 from hwcalc.sources.hub_client import HubClient, Reply
 from hwcalc.sources.progress import tell
 from hwcalc.sources.repository import Repository
@@ -28,34 +25,12 @@ from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import printable, shown
 from hwcalc.units import human_bytes
 
-__all__ = ["find_gguf_here", "find_gguf_on_hub", "read_repository"]
+__all__ = ["described", "find_gguf_on_hub", "read_repository"]
 
 FIRST: Final = 1024**2
 """Bytes of the first request for a file. The header of a model with a small vocabulary fits in; each further request is twice as long."""
 FIRST_OF_MORE: Final = 128 * 1024
 """The same for the other files of a model in several: they have no vocabulary."""
-_MOST_LISTED: Final = 10_000
-"""Most files of a snapshot that are looked at."""
-
-
-def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
-    """The model from files that the Hugging Face cache has, or from headers that were read before.
-
-    Without a file or quantisation in the name, a repository with a config is left to others.
-    """
-    found = snapshot(wanted)
-    if found is not None:
-        folder, commit = found
-        if wanted.file is None and os.path.lexists(folder / "config.json"):
-            return Absent(place="")
-        names = matching(_files_of(folder), wanted.file or "")
-        if len(names) == 1:
-            return _from_cache(wanted, folder, commit, names[0])
-    kept = kept_headers(wanted)
-    if kept is None:
-        # A bare id may mean models that are no GGUF files: only a name with a file says that one is wanted.
-        return Absent(place="" if wanted.file is None else "the Hugging Face cache")
-    return _raw(wanted, kept, "its header was read before")
 
 
 def find_gguf_on_hub(wanted: Wanted) -> RawModel | Absent:
@@ -128,7 +103,7 @@ def _read(asked: Repository, reply: Reply, name: str, wanted: Wanted) -> RawMode
     header = replace(headers[0], tensors=tuple(tensor for one in headers for tensor in one.tensors))
     size = sum(one.file_bytes for one in headers)
     kept = KeptHeaders(commit=repository.commit, file=name, files=len(headers), file_bytes=size, header=header)
-    raw = _raw(wanted, kept, f"its header comes from {repository.client.name}")
+    raw = described(wanted, kept, f"its header comes from {repository.client.name}")
     keep_headers(wanted, kept)
     return raw
 
@@ -160,7 +135,8 @@ def _header(repository: Repository, name: str, reply: Reply) -> Header:
     return read_header(Window(read, reply.file_bytes, 2 * max(first, FIRST_OF_MORE), reply.body), called)
 
 
-def _raw(wanted: Wanted, kept: KeptHeaders, how: str) -> RawModel:
+def described(wanted: Wanted, kept: KeptHeaders, how: str) -> RawModel:
+    """The model of headers that were read. ``how`` says in a note where they come from."""
     count = "" if kept.files == 1 else f" and {kept.files - 1:,} more"
     at = f", commit {kept.commit[:12]}" if kept.commit else ""
     message = f"Planned is {shown(kept.file)}{count} of {wanted.id}{at}, {human_bytes(kept.file_bytes)}: {how}."
@@ -176,30 +152,6 @@ def _raw(wanted: Wanted, kept: KeptHeaders, how: str) -> RawModel:
         ),
         notes=(Note(code="gguf-file", message=message),),
     )
-
-
-def _from_cache(wanted: Wanted, folder: Path, commit: str, name: str) -> RawModel:
-    from hwcalc.sources.gguf.local import from_file
-
-    at = f"the Hugging Face cache, commit {commit[:12]}"
-    note = Note(code="gguf-file", message=f"Planned is {shown(name)} of {wanted.id}, as {at}, has it.")
-    known = wanted.file or quantization_of(name) or name
-    return replace(from_file(folder / name, id=f"{wanted.id}:{known}", location=wanted.name, notes=(note,)), revision=commit)
-
-
-def _files_of(folder: Path) -> list[str]:
-    """The GGUF files of a snapshot, those in its folders too, that are there whole."""
-    found: list[str] = []
-    for place, folders, names in os.walk(folder):
-        folders.sort()
-        found += (
-            Path(place, name).relative_to(folder).as_posix()
-            for name in names
-            if is_gguf(name) and os.path.isfile(os.path.join(place, name))
-        )
-        if len(found) > _MOST_LISTED:
-            break
-    return found
 
 
 def _first_part(name: str) -> str:

@@ -23,7 +23,7 @@ from hwcalc.sources.facts_cache import facts_folder
 from hwcalc.sources.gguf.header import Header
 from hwcalc.sources.wanted import Wanted
 
-__all__ = ["KeptHeaders", "keep_headers", "kept_headers"]
+__all__ = ["KeptHeaders", "keep_headers", "kept_headers", "row_of", "tensor_of"]
 
 _VERSION: Final = 1
 _LONGEST: Final = 200
@@ -69,7 +69,7 @@ def keep_headers(wanted: Wanted, kept: KeptHeaders) -> None:
         "version": kept.header.version,
         "big_endian": kept.header.big_endian,
         "keys": kept.header.keys,
-        "tensors": [[tensor.name, tensor.type, *tensor.shape] for tensor in kept.header.tensors],
+        "tensors": list(map(row_of, kept.header.tensors)),
     }
     with suppress(OSError, ValueError):
         write_atomically(path, json.dumps(document).encode())
@@ -98,7 +98,7 @@ def _read(document: Mapping[str, Any]) -> KeptHeaders | None:
     )
     if not sound:
         return None
-    tensors = tuple(map(_tensor, rows))
+    tensors = tuple(map(tensor_of, rows))
     files, file_bytes, version = numbers
     header = Header(
         keys=keys,
@@ -111,7 +111,13 @@ def _read(document: Mapping[str, Any]) -> KeptHeaders | None:
     return KeptHeaders(commit=commit, file=file, files=files, file_bytes=file_bytes, header=header)
 
 
-def _tensor(row: Any) -> GgufTensor:
+def row_of(tensor: GgufTensor) -> list[str | int]:
+    """A tensor as JSON: ``["output.weight", "q6_k", 4096, 128256]``."""
+    return [tensor.name, tensor.type, *tensor.shape]
+
+
+def tensor_of(row: Any) -> GgufTensor:
+    """The tensor of :func:`row_of`. Raises ``ValueError``, ``TypeError`` or ``KeyError`` for a row that is none."""
     name, kind, *shape = row
     form = _BY_NAME[kind]
     elements = 1

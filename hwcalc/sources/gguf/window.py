@@ -10,7 +10,7 @@ __all__ = ["FIRST", "LARGEST_HEADER", "EndsError", "Window"]
 FIRST: Final = 256 * 1024
 """Bytes of the first piece. Each piece is twice as long as the one before, up to :data:`_LONGEST`."""
 
-LARGEST_HEADER: Final = 256 * 1024**2
+LARGEST_HEADER: Final = 128 * 1024**2
 """Most bytes of a header. Those of models with 260,000 tokens have up to 16 MiB."""
 
 _LONGEST: Final = 8 * 1024**2

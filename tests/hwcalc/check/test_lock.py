@@ -11,13 +11,14 @@ import pytest
 
 from hwcalc.check.errors import LockError
 from hwcalc.check.file import read_check_file
-from hwcalc.check.lock import read_lock, write_lock
+from hwcalc.check.lock import SCHEMA_VERSION, _digest, read_lock, write_lock
 from hwcalc.check.result import CheckDocument, Judged
 from hwcalc.check.run import CheckOptions, run_checks
 from hwcalc.errors import ModelNotFoundError
 from hwcalc.model import Note, Parameters, RawModel, WeightFacts
 from hwcalc.planner.asked import Access
 from tests.hwcalc.check.files import PER_TOKEN, TINY, check_file, tiny_model, write
+from tests.hwcalc.sources.gguf.given import KEYS, SHAPES, gguf_bytes
 
 CHECK = {"model": "./tiny", "seq": 1024, "max_cache": "1GiB"}
 
@@ -280,3 +281,28 @@ def test_everything_that_counts_is_kept(tmp_path: Path) -> None:
     assert (found.parameters, found.weights) == (raw.parameters, weights)
     assert found.notes == (Note(code="fidelity", message="kept"),)
     assert [entry.name for entry in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_gguf_file_is_locked_with_its_tensors(tmp_path: Path) -> None:
+    """The header is in the lock: without the file the bytes are the same, and a change of it is noticed."""
+    file = tmp_path / "x.gguf"
+    file.write_bytes(gguf_bytes())
+    path = check_file(tmp_path, {"model": "./x.gguf", "engine": "reference", "seq": 1000, "max_cache": 1024_000})
+    run(path, "write")
+    lock = read_lock(f"{path}.lock", "")
+    assert lock is not None
+    assert {one.name: (one.type, one.shape) for one in lock["./x.gguf"].tensors} == dict(SHAPES)
+    assert locked(path).message == "the same as in the lock"
+    file.unlink()
+    assert locked(path).message == "not on this machine: taken from the lock"
+    assert run(path).summary.exit_code == 0
+    file.write_bytes(gguf_bytes({**KEYS, "llama.attention.head_count_kv": 4}))
+    assert "llama.attention.head_count_kv 2 -> 4" in locked(path).message
+
+    entry = json.loads(Path(f"{path}.lock").read_text(encoding="utf-8"))["models"]["./x.gguf"]
+    for row in (None, [], ["a"], ["a", "q9_z", 256], ["a", "f32", -1], ["a", "f32", True], ["a", "q4_k", 100], [1, "f32", 1]):
+        models = {"./x.gguf": {**entry, "tensors": [row]}}
+        document = {"schema_version": SCHEMA_VERSION, "digest": _digest(models), "models": models}
+        Path(f"{path}.lock").write_text(json.dumps(document), encoding="utf-8")
+        with pytest.raises(LockError, match="not one of a lock"):
+            read_lock(f"{path}.lock", "")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hwcalc.cli import completion
 from hwcalc.cli.commands import root
 from hwcalc.cli.foreign import aliases
 from hwcalc.cli.line import translated
@@ -136,6 +138,19 @@ def test_completion(words: list[str], expected: set[str]) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert set(done.stdout.split()) == expected
+
+
+def test_gguf_files_and_ollamas_models_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of this folder by their names, Ollama's behind their prefix."""
+    (tmp_path / "manifests/registry.ollama.ai/library/llama3.1").mkdir(parents=True)
+    (tmp_path / "manifests/registry.ollama.ai/library/llama3.1/8b").write_text("{}", encoding="utf-8")
+    (tmp_path / "own-Q4_K_M.gguf").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+
+    assert completion.models("OWN") == ["own-Q4_K_M.gguf"]
+    assert completion.models("ollama:ll") == ["ollama:llama3.1:8b"]
+    assert completion.models("Qwen/Qwen3-8") == [QWEN, f"{QWEN}-Base"]
 
 
 def test_completion_can_be_shown() -> None:
