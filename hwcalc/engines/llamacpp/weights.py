@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file
+from hwcalc.quantization.mixes import MIXES
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import shown
@@ -25,6 +27,7 @@ __all__ = [
     "HOST_BUFFER",
     "Override",
     "WeightTensor",
+    "check_weights",
     "cuda_padding",
     "loaded",
     "model_tensors",
@@ -83,6 +86,18 @@ class WeightTensor:
     """The buffer type that an override names; ``None`` without one."""
 
 
+def check_weights(weights: str | None) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for a format of ``--weights`` that no GGUF file has."""
+    name = format_name(weights)
+    if name is None or name in FLOATS or name in MIXES:
+        return
+    nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
+    raise UnsupportedError(
+        f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
+        hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
+    )
+
+
 def weight_tensors(opened: Opened) -> tuple[WeightTensor, ...] | None:
     """The tensors of the planned request; ``None`` if they are not known."""
     return model_tensors(opened.model, format_name(opened.request.weights))
@@ -100,7 +115,9 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     file, tensors = gguf_file(model), file_tensors(model, name)
     if file is None or tensors is None:
         return None
-    found = [_weight(one, file.mtp_from) for one in tensors]
+    # LFM2 names the norm of its output so (LLM_TENSOR_OUTPUT_NORM_LFM2).
+    outputs = ("token_embd_norm.",) if file.facts.arch in ("lfm2", "lfm2moe") else ()
+    found = [_weight(one, file.mtp_from, outputs) for one in tensors]
     has_output = any(one.name == "output.weight" for one in found)
     table = next((one for one in found if one.name == "token_embd.weight"), None)
     if table is not None and not has_output and file.facts.arch not in _NO_OUTPUT:
@@ -110,11 +127,11 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     return tuple(found)
 
 
-def _weight(one: FileTensor, mtp_from: int) -> WeightTensor:
+def _weight(one: FileTensor, mtp_from: int, outputs: tuple[str, ...]) -> WeightTensor:
     role, layer = "layer", one.layer
     if layer < 0:
         role = "input" if one.name in _INPUT else "output"
-        if one.name.startswith(_FIRST):
+        if one.name.startswith(_FIRST) and not one.name.startswith(outputs):
             role, layer = "layer", 0
     return WeightTensor(
         name=one.name,

@@ -40,26 +40,22 @@ def _whole(kind: LayerKind) -> LayerKind:
     return FullAttention(**{key: value for key, value in kind.dims().items() if key != "window"})
 
 
-def _one_less(kind: LayerKind) -> LayerKind:
-    return replace(kind, window=kind.window - 1) if isinstance(kind, SlidingAttention) else kind
-
-
 def _changed(model: ModelSpec, change: Callable[[LayerKind], LayerKind]) -> ModelSpec:
     return replace(model, stack=Stack(tuple(tuple(map(change, layer)) for layer in model.stack)))
 
 
 def _as_in_the_file(model: ModelSpec, arch: str) -> ModelSpec:
-    """The model without what no key of its file says, and with what transformers' class changes changed back.
+    """The model without what no key of its file says.
 
-    The converter makes float16 of single precision, unless it is told otherwise. The class of MiMo-V2 counts the token itself to the window. Layers
-    of HRM run several times, and a file has every time as a block.
+    The converter makes float16 of single precision, unless it is told otherwise. Layers of HRM run several times, and a file has every
+    time as a block.
     """
     model = replace(model, dtype="fp16") if model.dtype == "fp32" else model
     if arch in NO_WINDOW:
         return _changed(model, _whole)
     if arch == "hrm_text":
         return replace(model, stack=Stack(tuple((kind,) for layer in model.stack for kind in layer)))
-    return _changed(model, _one_less) if arch == "mimo2" else model
+    return model
 
 
 @lru_cache(maxsize=1)
