@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.devices import HOST, DeviceShare, Placement
+from hwcalc.engines.devices import HOST, DeviceShare, Placement, check_stages
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
@@ -38,6 +38,7 @@ def options_of(opened: LlamacppOpened) -> PlaceOptions:
     """The options on places, checked against the number of GPUs."""
     options = place_options(opened.request.options, fits_itself=opened.settings.server)
     gpus = opened.request.gpus
+    check_stages(opened.engine.label, opened.request.parallel)
     if gpus > MOST_DEVICES:
         raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
     if len(options.tensor_split) > gpus:
