@@ -36,10 +36,6 @@ def _whole(kind: LayerKind) -> LayerKind:
     return FullAttention(**{key: value for key, value in kind.dims().items() if key != "window"})
 
 
-def _one_less(kind: LayerKind) -> LayerKind:
-    return replace(kind, window=kind.window - 1) if isinstance(kind, SlidingAttention) else kind
-
-
 def _changed(model: ModelSpec, change: Callable[[LayerKind], LayerKind]) -> ModelSpec:
     return replace(model, stack=Stack(tuple(tuple(map(change, layer)) for layer in model.stack)))
 
@@ -47,15 +43,15 @@ def _changed(model: ModelSpec, change: Callable[[LayerKind], LayerKind]) -> Mode
 def _as_in_the_file(model: ModelSpec, arch: str) -> ModelSpec:
     """The model without what no key of its file says, and with what transformers' class changes changed back.
 
-    No key says which dtype the weights had that the file was made of. The class of MiMo-V2 counts the token itself to the window. Layers
-    of HRM run several times, and a file has every time as a block.
+    No key says which dtype the weights had that the file was made of. Layers of HRM run several times,
+    and a file has every time as a block.
     """
     model = replace(model, dtype=None)
     if arch in NO_WINDOW:
         return _changed(model, _whole)
     if arch == "hrm_text":
         return replace(model, stack=Stack(tuple((kind,) for layer in model.stack for kind in layer)))
-    return _changed(model, _one_less) if arch == "mimo2" else model
+    return model
 
 
 @lru_cache(maxsize=1)
