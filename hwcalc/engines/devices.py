@@ -5,9 +5,11 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import Parallel
+from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import Definition
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST", "DeviceShare", "ModelWeights", "Placement", "Places"]
+__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead", "check_stages"]
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
@@ -74,6 +76,43 @@ class ModelWeights:
     source: str
 
 
+def check_stages(label: str, sizes: Parallel) -> None:
+    """Check that nothing but layers is divided over GPUs. Raises :class:`~hwcalc.errors.UsageError`."""
+    for name, size in vars(sizes).items():
+        if size > 1 and name != "pp":
+            raise UsageError(
+                f"--{name} {size:,}: {label} gives each GPU a run of layers, and divides nothing else.",
+                hint=f"Give the number of GPUs: --gpus {sizes.tp * sizes.pp * sizes.dp:,}",
+            )
+
+
+@frozen
+class WeightRead:
+    """Tensors of one format and use on one device. Of ``copies`` experts, or rows of a table, a token uses ``active``."""
+
+    format: str
+    use: Literal["always", "chosen", "row", "last"]
+    elements: int
+    bytes: int
+    copies: int = 1
+    active: int = 1
+
+
+@frozen
+class DeviceReads:
+    """What a pass reads on one device: the weights there, and the caches of these layers.
+
+    ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
+    time; all others wait for each other.
+    """
+
+    device: str
+    weights: tuple[WeightRead, ...]
+    cache_layers: LayerNumbers
+    gbps: float | None = None
+    at_once: int = 1
+
+
 class Places:
     """What the planner asks an engine about places. The defaults are those of an engine that holds everything on its GPUs."""
 
@@ -87,6 +126,10 @@ class Places:
     def model_weights(self, opened: Opened) -> ModelWeights | None:
         """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
         return None
+
+    def reads(self, opened: Opened) -> Noted[tuple[DeviceReads, ...]]:
+        """What a pass reads on each device; nothing if the weights are those that the model was published with, on GPUs alike."""
+        return Noted(())
 
     def lacking(self, opened: Opened, end: str) -> str | None:
         """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""

@@ -63,7 +63,7 @@ def fit(
     asked = replace(
         asked,
         weights=asked.weights or AUTO,
-        engine=asked.engine if "engine" in asked.given else ENGINE,
+        engine=asked.engine or ENGINE,
         gpu=asked.gpu or LOCAL,
     )
     most, each = parse_tokens(limit, "limit", minimum=0), read_flag(every, "every")

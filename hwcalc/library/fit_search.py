@@ -286,7 +286,7 @@ class Search:
         words += ["--batch", str(asked.batch)] if asked.batch != 1 else []
         words += ["--dtype", asked.dtype] if asked.dtype else []
         words += ["--weights", weights] if weights else []
-        words += ["--engine", asked.engine] if asked.engine != "reference" else []
+        words += ["--engine", str(asked.engine)]
         words += ["--gpu", str(asked.gpu)]
         words += ["--gpus", str(asked.gpus)] if asked.gpus else []
         return " ".join(map(shell_word, words))

@@ -76,20 +76,28 @@ def _weights_of(opened: Opened) -> Noted[WeightsInfo]:
     model, weight_format = opened.model, format_name(opened.request.weights)
     found = opened.engine.model_weights(opened)
     if found is not None:
-        return Noted(
-            WeightsInfo(
-                bytes=found.bytes,
-                low=found.bytes,
-                high=found.bytes,
-                definition=found.definition,
-                source=found.source,
-                format=weight_format or "as published",
-                parts=(),
-            )
+        told = WeightsInfo(
+            bytes=found.bytes,
+            low=found.bytes,
+            high=found.bytes,
+            definition=found.definition,
+            source=found.source,
+            format=weight_format or "as published",
+            parts=(),
         )
+        return Noted(told, _made_again(model, weight_format))
     weight_dtype = opened.engine.weight_dtype(opened)
     key = ("weights", weight_format, weight_dtype)
-    return model.once(key, lambda: _weights(model, weight_format, weight_dtype))
+    weights = model.once(key, lambda: _weights(model, weight_format, weight_dtype))
+    return Noted(weights.value, (*weights.notes, *_made_again(model, weight_format)))
+
+
+def _made_again(model: ModelSpec, weight_format: str | None) -> tuple[Note, ...]:
+    """A note that the planned weights are not those of the GGUF file."""
+    if model.gguf is None or not model.gguf.tensors or weight_format is None:
+        return ()
+    message = f"Weights: {weight_format}, as llama-quantize makes it of this file's tensors. The file's own types are planned without --weights."
+    return (Note(code="weights-requantized", message=message),)
 
 
 def _placed(placement: Placement, weights: WeightsInfo, cache: CacheShare, budget: BudgetInfo) -> MemoryInfo:

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.engines.base import Opened
-from hwcalc.errors import UsageError
+from hwcalc.errors import UnsupportedError, UsageError
+from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file
+from hwcalc.quantization.mixes import MIXES
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import shown
@@ -25,6 +27,7 @@ __all__ = [
     "HOST_BUFFER",
     "Override",
     "WeightTensor",
+    "check_weights",
     "cuda_padding",
     "loaded",
     "model_tensors",
@@ -81,6 +84,18 @@ class WeightTensor:
     """Whether it is the second copy of a table, which a tied output needs."""
     buffer: str | None = None
     """The buffer type that an override names; ``None`` without one."""
+
+
+def check_weights(weights: str | None) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` for a format of ``--weights`` that no GGUF file has."""
+    name = format_name(weights)
+    if name is None or name in FLOATS or name in MIXES:
+        return
+    nearest = {"mxfp4": "mxfp4_moe", "int8": "q8_0", "fp8": "q8_0"}.get(name, "q4_k_m")
+    raise UnsupportedError(
+        f"llama.cpp runs GGUF files, and llama-quantize makes none in {name}.",
+        hint=f"Use: --weights {nearest}, or another mix that llama-quantize makes (kvplan dtypes lists them).",
+    )
 
 
 def weight_tensors(opened: Opened) -> tuple[WeightTensor, ...] | None:

@@ -85,10 +85,11 @@ def _published(read: Hparams, layer: int) -> Layer:
 
 def _published_window(read: Hparams, layer: int) -> int | None:
     """The window of a layer as the file says it; 0 tokens are none."""
-    if read.architecture.ignores_window:
-        return read.sliding_window or None
+    row, window = read.architecture, read.sliding_window or read.n_swa
     slides = read.named_swa or read.is_swa
-    return (read.sliding_window or read.n_swa or None) if slides[layer] else None
+    if not window or not (row.ignores_window or slides[layer]):
+        return None
+    return window + row.window_without_query
 
 
 def _heads(read: Hparams, layer: int) -> dict[str, int]:
