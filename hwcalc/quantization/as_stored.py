@@ -8,8 +8,8 @@ from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.weights import Block, Weight
 from hwcalc.model import ModelSpec
-from hwcalc.parsers.gguf.weights import placed
 from hwcalc.quantization.ggml import GGML
+from hwcalc.quantization.gguf_names import placed_name
 from hwcalc.quantization.scheme import Scheme
 
 __all__ = ["stored_scheme"]
@@ -38,5 +38,5 @@ def stored_scheme(model: ModelSpec) -> Scheme | None:
         form = GGML.get(tensor.type)
         if form is None:
             return None
-        types[placed(tensor.name)] = form
+        types[placed_name(tensor.name)] = form
     return AsStored(name="as stored", rules=(), types=types) if types else None
