@@ -9,8 +9,8 @@ from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.weights import Block, Weight
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.ggml import GGML
-from hwcalc.quantization.gguf_names import placed_name
 from hwcalc.quantization.scheme import Scheme
+from hwcalc.quantization.tensor_names import placed
 
 __all__ = ["stored_scheme"]
 
@@ -38,5 +38,5 @@ def stored_scheme(model: ModelSpec) -> Scheme | None:
         form = GGML.get(tensor.type)
         if form is None:
             return None
-        types[placed_name(tensor.name)] = form
+        types[placed(tensor.name)] = form
     return AsStored(name="as stored", rules=(), types=types) if types else None

@@ -12,9 +12,10 @@ from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_names import placed_name, whole_name
+from hwcalc.quantization.gguf_names import whole_name
 from hwcalc.quantization.mix_places import Family, MixFacts
 from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
+from hwcalc.quantization.tensor_names import placed as placed_tensor
 
 __all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
 
@@ -144,7 +145,7 @@ def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weigh
     """The families of a file's tensors, and where the counted weights, which have their names, lie in them."""
     grouped: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for tensor in tensors:
-        stem, number = placed_name(tensor.name)
+        stem, number = placed_tensor(tensor.name)
         form = tensor.type.lower()
         grouped.setdefault((stem, tensor.shape or (1,), form), []).append(number)
     families = tuple(

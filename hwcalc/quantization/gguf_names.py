@@ -6,14 +6,12 @@ What no key fits keeps its path: the file is not known that well, but its bytes 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["OUTSIDE", "gguf_stem", "placed_name", "whole_name"]
+__all__ = ["OUTSIDE", "gguf_stem", "whole_name"]
 
-_IN_LAYER: Final = re.compile(r"(enc\.|dec\.|v\.|a\.)?blk\.([0-9]{1,5})\.(.+)", re.DOTALL)
 _PREFIXES: Final = ("enc.", "dec.", "v.", "a.")
 
 OUTSIDE: Final[Mapping[str, str]] = {
@@ -127,16 +125,6 @@ _BOTH_AFTER: Final = frozenset({"olmo2", "olmo3", "exaone4", "exaone_moe"})
 _FOUR_NORMS: Final[Mapping[str, str]] = {"norm_1": "post_attention_norm", "norm_2": "ffn_norm", "norm_3": "post_ffw_norm"}
 """The norms of a layer with two before and two after."""
 _SHARED: Final = ("shared_expert.", "shared_experts.", "shared_mlp.", "shared_mlp_")
-
-
-def placed_name(name: str) -> tuple[str, int]:
-    """A tensor's name without its layer, and the layer; -1 for a tensor outside the layers.
-
-    >>> placed_name("blk.12.attn_q.weight"), placed_name("enc.blk.0.attn_q.weight"), placed_name("output.weight")
-    (('attn_q.weight', 12), ('enc.attn_q.weight', 0), ('output.weight', -1))
-    """
-    match = _IN_LAYER.fullmatch(name)
-    return (name, -1) if match is None else ((match[1] or "") + match[3], int(match[2]))
 
 
 def whole_name(stem: str, number: int) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import GgufTensor
 from hwcalc.parsers.gguf.hparams import Hparams
-from hwcalc.quantization.gguf_names import placed_name
+from hwcalc.quantization.tensor_names import placed
 
 __all__ = ["counted_weights"]
 
@@ -33,7 +33,7 @@ def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | N
     outside: dict[tuple[str, Part], list[Weight]] = {}
     layers: dict[tuple[str, Part, int], list[Weight]] = {}
     for tensor in tensors:
-        path, number = placed_name(tensor.name)
+        path, number = placed(tensor.name)
         if path.startswith(_NOT_PARAMETERS):
             continue
         part = next((part for prefix, part in _PARTS.items() if path.startswith(prefix)), Part.LANGUAGE)
