@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead", "check_stages"]
+__all__ = [
+    "HOST",
+    "DeviceReads",
+    "DeviceShare",
+    "ModelWeights",
+    "Placement",
+    "Places",
+    "TensorGroup",
+    "WeightRead",
+    "check_stages",
+]
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
@@ -68,12 +78,25 @@ class Placement:
 
 
 @frozen
+class TensorGroup:
+    """Tensors of one kind: how many layers have them, and their parameters and bytes by type. ``mtp`` are not loaded by themselves."""
+
+    kind: str
+    layers: int
+    types: tuple[tuple[str, int, int], ...]
+    mtp: bool = False
+
+
+@frozen
 class ModelWeights:
     """The tensors of a model as the engine reads them from its files, each counted once."""
 
     bytes: int
     definition: Definition
     source: str
+    groups: tuple[TensorGroup, ...] = ()
+    other_bytes: tuple[int, ...] = ()
+    """The same made in other ways, where the name of the format leaves that open."""
 
 
 def check_stages(label: str, sizes: Parallel) -> None:
