@@ -103,7 +103,8 @@ class DeviceReads:
     """What a pass reads on one device: the weights there, and the caches of these layers.
 
     ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
-    time; all others wait for each other.
+    time; all others wait for each other. A prompt is computed ``pass_tokens`` at a time, all at once if that is ``None``;
+    all passes but the last may leave out ``last_layer_bytes``, as only the last token's output is wanted.
     """
 
     device: str
@@ -111,6 +112,8 @@ class DeviceReads:
     cache_layers: LayerNumbers
     gbps: float | None = None
     at_once: int = 1
+    pass_tokens: int | None = None
+    last_layer_bytes: int = 0
 
 
 class Places:
