@@ -11,7 +11,7 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.assignment import weights_on
 from hwcalc.engines.llamacpp.equation import budget_of, host_room, room_of
 from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, weighed_of, whole_assignment
+from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, placement_of, weighed_of, whole_assignment
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
@@ -36,8 +36,8 @@ class LlamacppPlaces(GeneralEngine):
 
     def needed_bytes(self, opened: Opened) -> int:
         own = of_llamacpp(opened)
-        if own.placement is not None and own.request.hardware.gpu is not None:
-            return own.placement.devices[own.placement.fullest].cache_bytes
+        if placement_of(own) is not None and own.request.hardware.gpu is not None:
+            return placement_of(own).devices[placement_of(own).fullest].cache_bytes
         if own.request.gpus == 1 and own.request.hardware.gpu is None:
             return own.stored_bytes
         assignment = assignment_of(own)
@@ -56,13 +56,13 @@ class LlamacppPlaces(GeneralEngine):
         )
 
     def placement(self, opened: Opened) -> Placement | None:
-        return None if opened.request.hardware.gpu is None else of_llamacpp(opened).placement
+        return None if opened.request.hardware.gpu is None else placement_of(of_llamacpp(opened))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_llamacpp(opened)
-        if own.placement is None:
+        if placement_of(own) is None:
             return Noted(None, (_unknown_weights(own),))
-        budget = budget_of(own, own.place_options, own.placement)
+        budget = budget_of(own, own.place_options, placement_of(own))
         return Noted(budget.value, (*budget.notes, *_on_host(own)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
@@ -98,15 +98,15 @@ class LlamacppPlaces(GeneralEngine):
 
     def lacking(self, opened: Opened, end: str) -> str | None:
         own = of_llamacpp(opened)
-        if own.placement is None or own.request.hardware.gpu is None or own.request.hardware.kv_memory is not None:
+        if placement_of(own) is None or own.request.hardware.gpu is None or own.request.hardware.kv_memory is not None:
             return None
         opposite = {"low": "high", "high": "low"}.get(end, end)
         room = room_of(own, own.place_options, end)
-        others = (share for place, share in enumerate(own.placement.gpus) if place != own.placement.fullest)
+        others = (share for place, share in enumerate(placement_of(own).gpus) if place != placement_of(own).fullest)
         if room is not None and any(share.needed(opposite) > room for share in others):
             return "cache"
-        host = host_room(own, own.place_options, own.placement, end)
-        return "host memory" if own.placement.host.needed(opposite) > host else None
+        host = host_room(own, own.place_options, placement_of(own), end)
+        return "host memory" if placement_of(own).host.needed(opposite) > host else None
 
     def whole(self, request: Request) -> Request:
         from hwcalc.engines.llamacpp.place_options import place_options
@@ -166,12 +166,16 @@ def _surely_fits(opened: Opened) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
     own = of_llamacpp(opened)
     room = room_of(own, own.place_options, "low")
-    return own.placement is not None and room is not None and all(share.needed("high") <= room for share in own.placement.gpus)
+    return (
+        placement_of(own) is not None
+        and room is not None
+        and all(share.needed("high") <= room for share in placement_of(own).gpus)
+    )
 
 
 def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
     """A note where nobody can say that the host has the memory that is needed of it."""
-    placement, gpu = opened.placement, opened.request.hardware.gpu
+    placement, gpu = placement_of(opened), opened.request.hardware.gpu
     if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
         return ()
     needed = placement.host.needed("high")
