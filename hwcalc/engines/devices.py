@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from hwcalc.engines.noted import Noted
+from hwcalc.engines.request import Parallel
+from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import Definition
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead"]
+__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead", "check_stages"]
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
@@ -72,6 +74,16 @@ class ModelWeights:
     bytes: int
     definition: Definition
     source: str
+
+
+def check_stages(label: str, sizes: Parallel) -> None:
+    """Check that nothing but layers is divided over GPUs. Raises :class:`~hwcalc.errors.UsageError`."""
+    for name, size in vars(sizes).items():
+        if size > 1 and name != "pp":
+            raise UsageError(
+                f"--{name} {size:,}: {label} gives each GPU a run of layers, and divides nothing else.",
+                hint=f"Give the number of GPUs: --gpus {sizes.tp * sizes.pp * sizes.dp:,}",
+            )
 
 
 @frozen

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request
 from hwcalc.errors import UsageError
@@ -59,7 +60,7 @@ def sizes_for(
 ) -> Parallel:
     """The parallel sizes of so many GPUs of this kind, or of an instance that has them, from those that the user gave."""
     if engine.splits_layers:
-        _check_stages(engine, sizes)
+        check_stages(engine.label, sizes)
 
     def choose(number: int, given: Parallel) -> Parallel:
         if engine.splits_layers:
@@ -69,16 +70,6 @@ def sizes_for(
         return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
 
     return parallel_sizes(gpus, sizes, default=instance, choose=choose)
-
-
-def _check_stages(engine: Engine, sizes: Parallel) -> None:
-    """Check that nothing but layers is divided. Raises :class:`~hwcalc.errors.UsageError`."""
-    for name, size in vars(sizes).items():
-        if size > 1 and name != "pp":
-            raise UsageError(
-                f"--{name} {size:,}: {engine.label} gives each GPU a run of layers, and divides nothing else.",
-                hint=f"Give the number of GPUs: --gpus {sizes.tp * sizes.pp * sizes.dp:,}",
-            )
 
 
 def _parallel(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:

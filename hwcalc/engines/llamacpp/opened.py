@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hwcalc.engines.base import Opened
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.stored import bytes_of
-from hwcalc.formulas import Stack
+from hwcalc.formulas import LayerKind, Stack
 from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
 
@@ -46,14 +46,16 @@ class LlamacppOpened(Opened):
         """The options that say where layers lie."""
         from hwcalc.engines.llamacpp.placement import options_of
 
-        return options_of(self)
+        options: PlaceOptions = self.shared("place options", lambda: options_of(self))
+        return options
 
     @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""
         from hwcalc.engines.llamacpp.weights import weight_tensors
 
-        return weight_tensors(self)
+        tensors: tuple[WeightTensor, ...] | None = self.shared("weight tensors", lambda: weight_tensors(self))
+        return tensors
 
     @cached_property
     def largest_tensors(self) -> tuple[tuple[int, int], ...]:
@@ -66,10 +68,9 @@ class LlamacppOpened(Opened):
         return tuple((experts, other) for experts, other in most)
 
     @cached_property
-    def block_cache_bytes(self) -> tuple[int, ...]:
-        """Bytes of cache and states of each block of the file."""
-        size = {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
-        return tuple(sum(size[kind] for kind in layer) for layer in self.stack.layers)
+    def kind_bytes(self) -> dict[LayerKind, int]:
+        """Bytes of cache and states of one layer of each kind."""
+        return {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
 
     @cached_property
     def assignment(self) -> Assignment:

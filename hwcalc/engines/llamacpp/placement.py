@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.devices import HOST, DeviceShare, Placement
+from hwcalc.engines.devices import HOST, DeviceShare, Placement, check_stages
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
 from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
 from hwcalc.engines.stored import bytes_of
 from hwcalc.errors import UsageError
-from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def options_of(opened: LlamacppOpened) -> PlaceOptions:
     """The options on places, checked against the number of GPUs."""
     options = place_options(opened.request.options, fits_itself=opened.settings.server)
     gpus = opened.request.gpus
+    check_stages(opened.engine.label, opened.request.parallel)
     if gpus > MOST_DEVICES:
         raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
     if len(options.tensor_split) > gpus:
@@ -51,7 +53,12 @@ def options_of(opened: LlamacppOpened) -> PlaceOptions:
 
 
 def weighed_of(opened: LlamacppOpened) -> Weighed | None:
-    """The tensors by where they lie; ``None`` if they are not known."""
+    """The tensors by where they lie; ``None`` if they are not known. A family shares the answer."""
+    found: Weighed | None = opened.shared("weighed", lambda: _weighed(opened))
+    return found
+
+
+def _weighed(opened: LlamacppOpened) -> Weighed | None:
     tensors = opened.weight_tensors
     if tensors is None:
         return None
@@ -91,7 +98,12 @@ def fitted_assignment(opened: LlamacppOpened) -> Assignment:
 
 
 def whole_assignment(opened: LlamacppOpened) -> Assignment:
-    """As many layers on the GPUs as the options say, or all of them."""
+    """As many layers on the GPUs as the options say, or all of them. A family shares the answer."""
+    found: Assignment = opened.shared("whole assignment", lambda: _whole_assignment(opened))
+    return found
+
+
+def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
     whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
@@ -120,12 +132,17 @@ def _fitting(opened: LlamacppOpened, weighed: Weighed, ends: tuple[float, ...], 
 
 def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int:
     """Bytes of cache and states on a device: those of its blocks, unless the whole cache stays on the host."""
-    sizes = opened.block_cache_bytes
-    extras = bytes_of(opened.extras)
     if opened.place_options.kv_on_host:
-        return sum(sizes) + extras if device == ON_HOST else 0
-    own = sum(size for one, size in zip(assignment.blocks, sizes, strict=False) if one == device)
-    return own + (extras if assignment.blocks and assignment.blocks[-1] == device else 0)
+        return opened.stored_bytes if device == ON_HOST else 0
+    counts = opened.shared(("kinds on", assignment, device), lambda: _kinds_on(device, assignment, opened))
+    own = sum(count * opened.kind_bytes[kind] for kind, count in counts.items())
+    return own + (bytes_of(opened.extras) if assignment.blocks and assignment.blocks[-1] == device else 0)
+
+
+def _kinds_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> Counter[LayerKind]:
+    """How many layers of each kind lie on a device."""
+    layers = zip(assignment.blocks, opened.stack.layers, strict=False)
+    return Counter(kind for one, layer in layers if one == device for kind in layer)
 
 
 def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
@@ -150,7 +167,9 @@ def placement_of(opened: LlamacppOpened) -> Placement | None:
             device=HOST if device == ON_HOST else f"gpu{device}",
             layers=assignment.layers(device),
             output=assignment.output == device,
-            weights_bytes=_weights(device, assignment, weighed, divided),
+            weights_bytes=opened.shared(
+                ("weights on", assignment, device), lambda device=device: _weights(device, assignment, weighed, divided)
+            ),
             cache_bytes=cache_on(device, assignment, opened),
             parts=_parts(opened, assignment, device),
         )
