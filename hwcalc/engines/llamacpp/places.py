@@ -35,9 +35,9 @@ class LlamacppPlaces(GeneralEngine):
     splits_layers: ClassVar[bool] = True
 
     def needed_bytes(self, opened: Opened) -> int:
-        own = of_llamacpp(opened)
-        if placement_of(own) is not None and own.request.hardware.gpu is not None:
-            return placement_of(own).devices[placement_of(own).fullest].cache_bytes
+        own, placement = of_llamacpp(opened), self.placement(opened)
+        if placement is not None:
+            return placement.devices[placement.fullest].cache_bytes
         if own.request.gpus == 1 and own.request.hardware.gpu is None:
             return own.stored_bytes
         assignment = assignment_of(own)
@@ -60,9 +60,10 @@ class LlamacppPlaces(GeneralEngine):
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_llamacpp(opened)
-        if placement_of(own) is None:
+        placement = placement_of(own)
+        if placement is None:
             return Noted(None, (_unknown_weights(own),))
-        budget = budget_of(own, own.place_options, placement_of(own))
+        budget = budget_of(own, own.place_options, placement)
         return Noted(budget.value, (*budget.notes, *_on_host(own)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
@@ -97,16 +98,16 @@ class LlamacppPlaces(GeneralEngine):
         return reads_of(of_llamacpp(opened))
 
     def lacking(self, opened: Opened, end: str) -> str | None:
-        own = of_llamacpp(opened)
-        if placement_of(own) is None or own.request.hardware.gpu is None or own.request.hardware.kv_memory is not None:
+        own, placement = of_llamacpp(opened), self.placement(opened)
+        if placement is None or own.request.hardware.kv_memory is not None:
             return None
         opposite = {"low": "high", "high": "low"}.get(end, end)
         room = room_of(own, own.place_options, end)
-        others = (share for place, share in enumerate(placement_of(own).gpus) if place != placement_of(own).fullest)
+        others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
         if room is not None and any(share.needed(opposite) > room for share in others):
             return "cache"
-        host = host_room(own, own.place_options, placement_of(own), end)
-        return "host memory" if placement_of(own).host.needed(opposite) > host else None
+        host = host_room(own, own.place_options, placement, end)
+        return "host memory" if placement.host.needed(opposite) > host else None
 
     def whole(self, request: Request) -> Request:
         from hwcalc.engines.llamacpp.place_options import place_options
@@ -165,12 +166,8 @@ class LlamacppPlaces(GeneralEngine):
 def _surely_fits(opened: Opened) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
     own = of_llamacpp(opened)
-    room = room_of(own, own.place_options, "low")
-    return (
-        placement_of(own) is not None
-        and room is not None
-        and all(share.needed("high") <= room for share in placement_of(own).gpus)
-    )
+    room, placement = room_of(own, own.place_options, "low"), placement_of(own)
+    return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.gpus)
 
 
 def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
