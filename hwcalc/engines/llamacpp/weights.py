@@ -15,6 +15,7 @@ from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
+from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.ggml import BLOCKS
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file
 from hwcalc.quantization.mixes import MIXES
@@ -115,14 +116,15 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     file, tensors = gguf_file(model), file_tensors(model, name)
     if file is None or tensors is None:
         return None
+    arch = hparams_of(model).arch
     # LFM2 names the norm of its output so (LLM_TENSOR_OUTPUT_NORM_LFM2).
-    outputs = ("token_embd_norm.",) if file.facts.arch in ("lfm2", "lfm2moe") else ()
+    outputs = ("token_embd_norm.",) if arch in ("lfm2", "lfm2moe") else ()
     found = [_weight(one, file.mtp_from, outputs) for one in tensors]
     has_output = any(one.name == "output.weight" for one in found)
     table = next((one for one in found if one.name == "token_embd.weight"), None)
-    if table is not None and not has_output and file.facts.arch not in _NO_OUTPUT:
+    if table is not None and not has_output and arch not in _NO_OUTPUT:
         found.append(replace(table, role="output", copy=True))
-    if file.facts.arch in _NEVER_LOADED:
+    if arch in _NEVER_LOADED:
         found = [one for one in found if not one.mtp]
     return tuple(found)
 
