@@ -25,6 +25,7 @@ __all__ = [
     "find_model",
     "is_model_id",
     "list_models",
+    "own_models",
     "parse_entry",
     "search_models",
     "user_folder",
@@ -106,6 +107,12 @@ def list_models() -> tuple[str, ...]:
     """All ids in alphabetical order, with the user's own. Only folders are listed; no file is opened."""
     ids = {model_id for folder, _ in _folders() for model_id in _listed(folder)}
     return tuple(sorted(ids, key=lambda model_id: (model_id.lower(), model_id)))
+
+
+def own_models() -> tuple[str, ...]:
+    """The ids in the user's own folder, in alphabetical order."""
+    folder = user_folder()
+    return () if folder is None else tuple(sorted(_listed(folder)))
 
 
 def search_models(text: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST", "DeviceShare", "ModelWeights", "Placement", "Places"]
+__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead"]
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
@@ -74,6 +74,33 @@ class ModelWeights:
     source: str
 
 
+@frozen
+class WeightRead:
+    """Tensors of one format and use on one device. Of ``copies`` experts, or rows of a table, a token uses ``active``."""
+
+    format: str
+    use: Literal["always", "chosen", "row", "last"]
+    elements: int
+    bytes: int
+    copies: int = 1
+    active: int = 1
+
+
+@frozen
+class DeviceReads:
+    """What a pass reads on one device: the weights there, and the caches of these layers.
+
+    ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
+    time; all others wait for each other.
+    """
+
+    device: str
+    weights: tuple[WeightRead, ...]
+    cache_layers: LayerNumbers
+    gbps: float | None = None
+    at_once: int = 1
+
+
 class Places:
     """What the planner asks an engine about places. The defaults are those of an engine that holds everything on its GPUs."""
 
@@ -87,6 +114,10 @@ class Places:
     def model_weights(self, opened: Opened) -> ModelWeights | None:
         """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
         return None
+
+    def reads(self, opened: Opened) -> Noted[tuple[DeviceReads, ...]]:
+        """What a pass reads on each device; nothing if the weights are those that the model was published with, on GPUs alike."""
+        return Noted(())
 
     def lacking(self, opened: Opened, end: str) -> str | None:
         """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""

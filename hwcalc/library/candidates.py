@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import frozen, replace
@@ -14,6 +15,10 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.runnables import Unread
 from hwcalc.sources.families import family_of, is_copy, is_pretrained, same_model
 from hwcalc.text import shown
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.model_index import IndexedModel
+    from hwcalc.sources.installed import InstalledModel
 
 __all__ = ["Candidate", "candidates", "catalog", "folded", "sources", "unread"]
 
@@ -36,6 +41,8 @@ class Candidate:
     modality: str = "text"
     stored: bool = False
     also: tuple[str, ...] = ()
+    row: IndexedModel | None = None
+    """What the index of the catalog has of it."""
 
     @property
     def family(self) -> str:
@@ -44,20 +51,26 @@ class Candidate:
 
 
 def catalog() -> Iterator[Candidate]:
-    """All models that are known without network, with the user's own."""
-    from hwcalc.sources.catalog_facts import catalog_facts
+    """All models of the built-in catalog, by its index, and the user's own, of which one may replace one of the catalog."""
+    from hwcalc.profiles.model_index import model_index
+    from hwcalc.sources.catalog_facts import own_facts
 
-    for known in catalog_facts():
+    own = {facts.id: facts for facts in own_facts()}
+    known = model_index()
+    for name in sorted({*known, *own}, key=str.lower):
+        row = None if name in own else known[name]
+        facts = own[name] if row is None else row
         yield Candidate(
-            word=known.id,
-            id=known.id,
+            word=name,
+            id=name,
             source="catalog",
-            load=partial(load_model, known.id, offline=True, headers=False),
-            model_type=known.model_type,
-            parameters=known.parameters,
-            active=known.active,
-            released=known.released,
-            modality=known.modality,
+            load=partial(load_model, name, offline=True, headers=False),
+            model_type=facts.model_type,
+            parameters=facts.parameters,
+            active=facts.active,
+            released=facts.released,
+            modality=facts.modality,
+            row=row,
         )
 
 
@@ -75,22 +88,31 @@ def sources(*, installed: bool, folders: Sequence[str]) -> tuple[str, ...]:
 
 
 def on_this_machine() -> Iterator[Candidate]:
-    """What the Hugging Face cache and Ollama's store have."""
-    from hwcalc.sources.hf_cache import cached_ids
+    """GGUF files of the Hugging Face cache, of Ollama's store and of other programs' folders, and models with a config in the cache."""
+    from hwcalc.sources.hf_cache import cached_config, cached_ids
+    from hwcalc.sources.installed import installed_models
 
+    for one in installed_models():
+        yield _of_file(one)
     for name in cached_ids():
-        yield Candidate(word=name, id=name, source="hf-cache", load=partial(load_model, name, offline=True))
+        if cached_config(name) is not None:
+            yield Candidate(word=name, id=name, source="hf-cache", load=partial(load_model, name, offline=True, headers=False))
 
 
 def from_folder(folder: str) -> Iterator[Candidate]:
-    """The GGUF files of a folder and of the folders in it."""
+    """The GGUF models of a folder and of the folders in it. Raises :class:`~hwcalc.errors.UsageError` if it is none."""
+    from hwcalc.sources.installed import models_in_folder
+
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise UsageError(f"--folder {shown(folder, 80)} is not a folder here.", hint="Give the folder that has the .gguf files.")
-    for path in sorted(root.rglob("*.gguf")):
-        yield Candidate(
-            word=str(path), id=path.name.removesuffix(".gguf"), source="folder", load=partial(load_model, path), stored=True
-        )
+    for one in models_in_folder(root):
+        yield _of_file(one)
+
+
+def _of_file(one: InstalledModel) -> Candidate:
+    name = one.path.name if one.source == "folder" else one.name
+    return Candidate(word=one.name, id=name, source=one.source, load=partial(load_model, one.path), stored=True)
 
 
 def folded(candidates: Iterable[Candidate]) -> Iterator[Candidate]:

@@ -88,7 +88,7 @@ def fit(
         batch=asked.batch,
         sources=sources(installed=here, folders=folders),
         **search.counts,
-        models=listed,
+        models=tuple(map(search.finished, listed)),
         more=len(apart) - len(listed),
         unread=tuple(search.unread),
         notes=tuple(notes),

@@ -30,7 +30,15 @@ def _rank(row: Runnable) -> tuple[bool, bool, bool, int, bool, str, str]:
     """What lies on the GPU whole and surely fits, at four bits and more; then the largest, then those for everyday use, then the newest."""
     decent = row.parameters is None or 8 * row.weights_bytes >= _DECENT_BITS * row.parameters
     newest = "".join(chr(0x7F - ord(letter)) for letter in row.released or "0")
-    return not row.whole, not decent, not row.verdict.certain, -(row.parameters or 0), is_pretrained(row.id), newest, row.id
+    return (
+        not row.whole,
+        not decent,
+        row.whole and not row.verdict.certain,
+        -(row.parameters or 0),
+        is_pretrained(row.id),
+        newest,
+        row.id,
+    )
 
 
 def alike(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:

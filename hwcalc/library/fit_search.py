@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import KvplanError, UsageError
-from hwcalc.formulas.frozen import field, frozen
+from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.candidates import Candidate, unread
+from hwcalc.library.fit_quick import Quick, quick
 from hwcalc.library.lists import texts, words
-from hwcalc.model import ModelSpec
+from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
+from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
 from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
+
+if TYPE_CHECKING:
+    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.profiles.model_index import IndexedModel
 
 __all__ = ["MODALITIES", "Search", "Wishes"]
 
@@ -88,78 +94,122 @@ def _speed(given: float | str | None) -> float | None:
     return speed
 
 
-@frozen
 class Search:
     """One pass over the candidates. It counts what is left out."""
 
-    host: Hosting
-    wishes: Wishes
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("considered", "filtered", "refused", "short", "too_large", "slow"), 0)
-    )
-    unread: list[Unread] = field(default_factory=list)
+    def __init__(self, host: Hosting, wishes: Wishes) -> None:
+        self.counts = dict.fromkeys(("considered", "filtered", "refused", "short", "too_large", "slow"), 0)
+        self.unread: list[Unread] = []
+        self._host = host
+        self._wishes = wishes
+        self._asked_quick = False
+        self._quick: Quick | None = None
+        self._unfinished: dict[tuple[str, str], Callable[[Runnable], Runnable | None]] = {}
 
     def rows(self, candidates: Iterable[Candidate]) -> Iterator[Runnable]:
-        """The models that run, in the order of the candidates."""
+        """The models that run, in the order of the candidates. Some lack figures until :meth:`finished`."""
         for one in candidates:
             self._count("considered", one)
-            if not self.wishes.has(one) or (one.parameters is not None and not self.wishes.of_size(one.parameters)):
-                self._count("filtered", one)
-                continue
-            row = self._row(one)
+            wanted = self._wishes.has(one) and (one.parameters is None or self._wishes.of_size(one.parameters))
+            row = self._row(one) if wanted else self._left_out("filtered", one)
             if row is not None:
                 yield row
 
     def _count(self, what: str, one: Candidate) -> None:
         self.counts[what] += 1 + len(one.also)
 
+    def _left_out(self, what: str, one: Candidate) -> None:
+        self._count(what, one)
+
     def _row(self, one: Candidate) -> Runnable | None:
+        row = one.row
+        if row is not None and row.shape is not None:
+            if not self._asked_quick:
+                self._asked_quick, self._quick = True, quick(self._host, one.load)
+            seq = self._host.seq_for(row.max_position_embeddings)
+            if self._quick is not None and self._quick.knows(row, seq):
+                return self._known(one, row, self._quick, seq)
+        if row is not None and row.refused and self._host.engine.name == "llamacpp":
+            return self._left_out("refused", one)
+        return self._left_out("too_large", one) if self._host.hopeless(one.parameters) else self._planned(one)
+
+    def _known(self, one: Candidate, row: IndexedModel, found: Quick, seq: int) -> Runnable | None:
+        """By the index: as a whole, or else in the smallest format with a part on the host."""
+        if seq > (row.max_position_embeddings or seq):
+            return self._left_out("short", one)
+        whole = found.whole(row, seq)
+        if whole is None:
+            apart = None if self._wishes.only_whole else found.apart(row, seq)
+            if apart is None and not self._wishes.only_whole:
+                return self._placed(one, found.smallest(row), row.parameters, row.active)
+            if not apart:
+                return self._left_out("too_large", one)
+            made = self._made(one, found.smallest(row), seq, row.parameters, row.active)
+            made = replace(made, all_layers=found.layers(row), weights_bytes=found.weights_bytes(row))
+            self._unfinished[made.id, made.source] = lambda _: self._placed(one, made.weights, row.parameters, row.active)
+        else:
+            made = replace(
+                self._made(one, whole.weights, seq, row.parameters, row.active),
+                kv_dtype=found.kv_dtype,
+                weights_bytes=whole.weights_bytes,
+                cache_bytes=whole.cache_bytes,
+                needed_bytes=whole.needed_bytes,
+                usable_bytes=found.usable_bytes,
+                headroom_bytes=found.usable_bytes - whole.needed_bytes,
+                max_seq=whole.longest,
+                gpu_layers=found.layers(row),
+                all_layers=found.layers(row),
+                host_bytes=whole.host_bytes,
+            )
+            self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
+        return made if self._wishes.least_speed is None else self._fast(one, self.finished(made))
+
+    def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Runnable | None:
+        """In this format, as the engine places it by itself."""
+        try:
+            return self._judged(one, self._host.apart(one.load(), weights), parameters, active)
+        except KvplanError:
+            return self._left_out("refused", one)
+
+    def finished(self, row: Runnable) -> Runnable:
+        """A row with all of its figures. What takes long is worked out for rows that are listed."""
+        finish = self._unfinished.get((row.id, row.source))
+        made = row if finish is None else finish(row)
+        return row if made is None else replace(made, also=row.also)
+
+    def _planned(self, one: Candidate) -> Runnable | None:
+        """By reading the model and asking the engine."""
         try:
             model = one.load()
         except KvplanError as error:
             self.unread.append(unread(one, error))
             return None
-        parameters = one.parameters or (None if model.parameters is None else model.parameters.total)
-        why = "" if self.wishes.of_size(parameters) else "filtered"
-        if not why and self.host.seq_of(model) > (model.max_position_embeddings or self.host.seq):
-            why = "short"
-        if why:
-            self._count(why, one)
-            return None
+        counted = model.parameters or Parameters()
+        parameters, active = one.parameters or counted.total, one.active or counted.active
+        if not self._wishes.of_size(parameters):
+            return self._left_out("filtered", one)
+        longest = model.max_position_embeddings
+        if longest is not None and self._host.seq_for(longest) > longest:
+            return self._left_out("short", one)
         try:
-            fitted = self.host.best(model, stored=one.stored)
+            fitted = self._host.best(model, stored=one.stored)
         except KvplanError as error:
             if one.source != "catalog":
                 self.unread.append(unread(one, error))
-            self._count("refused", one)
-            return None
-        return self._judged(one, model, fitted, parameters)
+            return self._left_out("refused", one)
+        row = self._judged(one, fitted, parameters, active)
+        return None if row is None else self._fast(one, row)
 
-    def _judged(self, one: Candidate, model: ModelSpec, fitted: Fitted, parameters: int | None) -> Runnable | None:
-        if not fitted.fits or (self.wishes.only_whole and not fitted.whole):
-            self._count("too_large", one)
-            return None
+    def _judged(self, one: Candidate, fitted: Fitted, parameters: int | None, active: int | None) -> Runnable | None:
+        if not fitted.verdict.fits or (self._wishes.only_whole and not fitted.whole):
+            return self._left_out("too_large", one)
         speed, bound_by = fitted.tokens_per_s
-        if self.wishes.least_speed is not None and (speed or 0) < self.wishes.least_speed:
-            self._count("slow", one)
-            return None
         request = fitted.opened.request
-        return Runnable(
-            id=one.id,
-            also=one.also,
-            family=one.family,
-            model_type=model.model_type,
-            source=one.source,
-            stored=one.stored,
-            modality=one.modality,
-            parameters=parameters,
-            active_parameters=one.active or (None if model.parameters is None else model.parameters.active),
-            released=one.released,
-            weights=request.weights,
-            weights_bytes=fitted.weights_bytes,
-            seq=request.seq,
-            batch=request.batch,
+        return replace(
+            self._made(one, request.weights, request.seq, parameters, active),
+            model_type=one.model_type or fitted.opened.model.model_type,
             kv_dtype=fitted.opened.dtypes.kv,
+            weights_bytes=fitted.weights_bytes,
             cache_bytes=fitted.opened.stored_bytes,
             needed_bytes=fitted.needed_bytes,
             usable_bytes=fitted.usable_bytes,
@@ -171,17 +221,56 @@ class Search:
             host_bytes=fitted.host_bytes,
             decode_tokens_per_s_bound=speed,
             bound_by=bound_by,
-            command=self._command(one, fitted),
         )
 
-    def _command(self, one: Candidate, fitted: Fitted) -> str:
+    def _fast(self, one: Candidate, row: Runnable) -> Runnable | None:
+        least = self._wishes.least_speed
+        return row if least is None or (row.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", one)
+
+    def _made(self, one: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
+        """A row without its figures."""
+        return Runnable(
+            id=one.id,
+            also=one.also,
+            family=one.family,
+            model_type=one.model_type,
+            source=one.source,
+            stored=one.stored,
+            modality=one.modality,
+            parameters=parameters,
+            active_parameters=active,
+            released=one.released,
+            weights=weights,
+            weights_bytes=0,
+            seq=seq,
+            batch=self._host.asked.batch,
+            kv_dtype="",
+            cache_bytes=0,
+            needed_bytes=0,
+            usable_bytes=0,
+            headroom_bytes=0,
+            max_seq=0,
+            verdict=Verdict.FITS,
+            gpu_layers=None,
+            all_layers=None,
+            host_bytes=None,
+            decode_tokens_per_s_bound=None,
+            bound_by=None,
+            command=self._command(one, weights, seq),
+        )
+
+    def _command(self, one: Candidate, weights: str | None, seq: int) -> str:
         """The line that plans this row."""
-        asked, request = self.host.asked, fitted.opened.request
-        words = ["kvplan", one.word, "--seq", str(request.seq)]
-        words += ["--batch", str(request.batch)] if request.batch != 1 else []
+        asked = self._host.asked
+        words = ["kvplan", one.word, "--seq", str(seq)]
+        words += ["--batch", str(asked.batch)] if asked.batch != 1 else []
         words += ["--dtype", asked.dtype] if asked.dtype else []
-        words += ["--weights", request.weights] if request.weights else []
+        words += ["--weights", weights] if weights else []
         words += ["--engine", asked.engine] if asked.engine != "reference" else []
         words += ["--gpu", str(asked.gpu)]
         words += ["--gpus", str(asked.gpus)] if asked.gpus else []
         return " ".join(map(shell_word, words))
+
+
+def _with_speed(row: Runnable, speed: SpeedInfo) -> Runnable:
+    return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.budget import Section
 from hwcalc.engines.request import Hardware, Parallel, Request
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.frozen import frozen
@@ -16,11 +17,17 @@ from hwcalc.planner.auto_weights import choices, is_auto
 from hwcalc.planner.context import sizes_for
 from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import Verdict
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["Fitted", "Hosting", "hosting"]
+
+_LEAST_BITS: Final = 3
+"""Every format that is chosen has more bits to a weight."""
+_WITH_HOST: Final = 6
+"""More times the memory of the GPUs than GPU and host together can be expected to have."""
 
 
 @frozen
@@ -33,16 +40,23 @@ class Hosting:
     seq: int
     asked: Asked
 
-    def seq_of(self, model: ModelSpec) -> int:
-        """The tokens to plan: what is asked for, or else no more than the model is made for."""
-        longest = model.max_position_embeddings
+    def seq_for(self, longest: int | None) -> int:
+        """The tokens to plan: what is asked for, or else no more than a model is made for."""
         return self.seq if longest is None or self.asked.seq is not None else min(self.seq, longest)
+
+    def hopeless(self, parameters: int | None) -> bool:
+        """Whether so many parameters are too many in every format of ``--weights auto``, whatever may lie on the host."""
+        gpu, gpus = self.gpu, self.asked.gpus or 1
+        if parameters is None or gpu.memory_marketing_gb is None or not is_auto(self.asked.weights):
+            return False
+        times = _WITH_HOST if self.engine.splits_layers and not gpu.shares_host_memory else 1
+        return parameters * _LEAST_BITS > 8 * times * gpus * gpu.memory_marketing_gb * GIB
 
     def request(self, model: ModelSpec, weights: str | None) -> Request:
         """The request to plan this model with its weights in this format."""
         asked = self.asked
         return Request(
-            seq=self.seq_of(model),
+            seq=self.seq_for(model.max_position_embeddings),
             batch=asked.batch,
             dtype=asked.dtype,
             engine_version=self.engine_version,
@@ -66,23 +80,24 @@ class Hosting:
         else:
             whole = self.engine.entire(self.engine.open(model, self.request(model, named)))
         fitted = _judged(whole)
-        if fitted.fits:
-            return fitted
-        apart = self.engine.open(model, self.request(model, named))
-        return fitted if self.engine.entire(apart) is apart else _judged(apart)
+        return fitted if fitted.verdict is Verdict.FITS or not self.engine.splits_layers else self.apart(model, named)
+
+    def apart(self, model: ModelSpec, weights: str | None) -> Fitted:
+        """The model in this format, as the engine places it by itself."""
+        return _judged(self.engine.open(model, self.request(model, weights)))
 
 
 def _judged(opened: Opened) -> Fitted:
     """The figures of an opened request."""
-    budget, weights = opened.budget, opened.weights.value
-    if budget is None or weights is None:
+    budget = opened.budget
+    if budget is None:
         raise UnsupportedError(f"what {opened.model.id} needs beside its cache is not known.", hint="")
     sizes = {"expected": budget.expected, "low": budget.low, "high": budget.high}
     placement = opened.engine.placement(opened)
     return Fitted(
         opened=opened,
         verdict=Verdict.of(*(solve.holds_in(opened, size, end=end) for end, size in sizes.items())),
-        weights_bytes=sum(part.expected for part in weights),
+        weights_bytes=sum(part.expected for part in budget.parts if part.section is Section.WEIGHTS and part.name == "weights"),
         needed_bytes=budget.requested_bytes - budget.expected + opened.needed_bytes,
         usable_bytes=budget.requested_bytes,
         gpu_layers=None if placement is None else placement.gpu_layers,

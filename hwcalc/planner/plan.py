@@ -234,6 +234,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
         dtype=opened.engine.weight_dtype(opened),
         parallel=request.parallel,
         expanded=opened.engine.expands_latents(opened),
+        places=opened.told(opened.engine.reads(opened)),
     )
     return opened.told(bound)
 

@@ -29,11 +29,13 @@ from hwcalc.formulas.flops import decode_flops, prefill_flops
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
+from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
 from hwcalc.planner.speed_steps import CacheReads, cache_steps, fastest, time_steps, weight_step
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
+    from hwcalc.engines.devices import DeviceReads
     from hwcalc.formulas import DType, LayerKind, Stack
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
@@ -71,6 +73,7 @@ def speed_bound(
     parallel: Parallel = ALONE,
     expanded: bool = False,
     shares: tuple[WeightShare, ...] | None = None,
+    places: tuple[DeviceReads, ...] = (),
 ) -> Noted[SpeedInfo]:
     """The bound for ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
 
@@ -78,8 +81,10 @@ def speed_bound(
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
     over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``expanded`` says that latent attention is kept as keys and
     values. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so
-    that they are not counted again.
+    that they are not counted again. ``places`` are what a pass reads on each device, where an engine says it: the weights are those
+    then, and what lies in host memory is read at its bandwidth (:mod:`hwcalc.planner.speed_places`).
     """
+    shares = shares_of(places) if places else shares
     measured, notes = _measured(gpu)
     if shares is None:
         shares = model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
@@ -114,6 +119,10 @@ def speed_bound(
         steps=_steps(step_work, prompt, gpu, bandwidth, batch=batch, pp=parallel.pp),
         source=_SOURCE if measured is None else f"{_MEASURED_SOURCE} ({measured.measured.device}, {measured.measured.date})",
     )
+    if is_divided(places):
+        sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
+        sizes = _layer_bytes(stack, caches, expanded=expanded)
+        bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
     return Noted(bound, (*notes, *_unknown(gpu, {*step_work.flops, *prompt.flops}, bandwidth)))
 
 
@@ -285,6 +294,13 @@ def _rank_kind(kind: LayerKind, tp: int, *, expanded: bool) -> LayerKind:
     from hwcalc.formulas import LatentAttention
 
     return (kind.expanded() if expanded and isinstance(kind, LatentAttention) else kind).shard(tp)
+
+
+def _layer_bytes(stack: Stack, caches: _Caches, *, expanded: bool) -> tuple[int, ...]:
+    """What a step reads of each layer's cache for one sequence, where no layer is divided."""
+    ranks = {kind: _rank_kind(kind, 1, expanded=expanded) for layer in stack.layers for kind in layer}
+    sizes = {kind: sum(one.bytes for one in replace(caches, kinds=((1, rank),)).reads) for kind, rank in ranks.items()}
+    return tuple(sum(sizes[kind] for kind in layer) for layer in stack.layers)
 
 
 def _selected(stack: Stack) -> int | None:

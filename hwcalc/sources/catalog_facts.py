@@ -1,4 +1,4 @@
-"""What is known of each model of the catalog without reading its config: for lists."""
+"""What a file of the catalog says of its model in few words: for lists."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from hwcalc.formulas.frozen import frozen
-from hwcalc.profiles.catalog import find_entry, list_models
+from hwcalc.profiles.catalog import find_entry, own_models
 from hwcalc.sources.built_in import profile_errors
 
-__all__ = ["CatalogFacts", "catalog_facts", "facts_of", "modality_of"]
+__all__ = ["CatalogFacts", "facts_of", "modality_of", "own_facts"]
 
 _SENSES: Final = {"vision": ("vision_config", "vision_tower", "vit_config", "visual"), "audio": ("audio_config", "sound_config")}
 
@@ -26,10 +26,10 @@ class CatalogFacts:
     modality: str
 
 
-def catalog_facts() -> Iterator[CatalogFacts]:
-    """All models of the catalog and the user's own, in alphabetical order."""
+def own_facts() -> Iterator[CatalogFacts]:
+    """The models of the user's own folder, in alphabetical order."""
     with profile_errors():
-        for model_id in list_models():
+        for model_id in own_models():
             entry = find_entry(model_id)
             if entry is not None:
                 yield facts_of(model_id, entry.data)

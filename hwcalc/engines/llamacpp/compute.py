@@ -21,7 +21,7 @@ from hwcalc.engines.llamacpp.graph import (
 )
 from hwcalc.engines.steps import step
 from hwcalc.formulas.frozen import replace
-from hwcalc.profiles.llamacpp import compute_errors
+from hwcalc.profiles.llamacpp import llamacpp_profile
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
@@ -84,7 +84,7 @@ def _copies(opened: LlamacppOpened, assignment: Assignment, gpus: list[int]) -> 
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:
     """The compute buffer of a device that runs a part of the model. Each end of the range has its own fullest moment."""
-    errors = compute_errors()
+    errors = llamacpp_profile().compute
     sized = [(moment, size, errors[moment.name]) for moment, size in gpu_moments(read, one, part)]
     moment, size, error = max(sized, key=lambda triple: triple[1] * triple[2].expected)
     low, high = max(size * error.low for _, size, error in sized), max(size * error.high for _, size, error in sized)
@@ -99,7 +99,7 @@ def host_buffer(read: Hparams, one: Settings, copies: int = 1, *, partly: bool =
     ``partly``: it has weights of layers. ``helped``: a GPU multiplies large batches with them.
     """
     size, kept = host_bytes(read, one, copies), copies * input_bytes(read, one)
-    error = compute_errors()["host"]
+    error = llamacpp_profile().compute["host"]
     embeddings = Moment(name="host", per_token=(size - kept) // (4 * one.n_ubatch))
     ends = (floor(size * error.low), ceil(size * error.expected), ceil(size * error.high))
     part = _estimated(embeddings, kept, one, ends, error)
@@ -142,5 +142,5 @@ def _estimated(moment: Moment, kept: int, one: Settings, ends: tuple[int, int, i
         expected=expected,
         high=high,
         source=f"fullest moment: {moment.name}; {error.source}",
-        steps=(step("compute_buffer", formula, ends, **terms),),
+        steps=(step("compute_buffer", formula, ends, unit="bytes", **terms),),
     )

@@ -132,8 +132,10 @@ def _assigned(fitting: Fitting, runs: tuple[_Run, ...]) -> Assignment:
     """The device of each layer, from the length of the runs."""
     devices, hosted = [ON_HOST] * (fitting.blocks + 1 - sum(run.layers for run in runs)), list[int]()
     for gpu, run in zip(fitting.gpus, runs, strict=True):
-        first = len(devices) + run.whole
-        hosted += range(first, min(first + run.part, fitting.blocks))
+        # The output is whole and comes last. llama.cpp counts it as if it came first, and keeps the experts of a block too many.
+        last = gpu == fitting.gpus[-1] and run.layers > 0
+        first = len(devices) + run.whole - last
+        hosted += range(first, first + run.part)
         devices += [gpu] * run.layers
     experts = LayerNumbers(number for number in hosted if fitting.experts[number])
     return Assignment(blocks=tuple(devices[:-1]), output=devices[-1], experts_on_host=experts)

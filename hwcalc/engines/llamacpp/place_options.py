@@ -25,6 +25,7 @@ FIT_CTX: Final = 4096
 """common/common.h ``fit_params_min_ctx``: ``--fit`` does not shrink a context below it."""
 MOST_DEVICES: Final = 16
 """src/llama.cpp ``llama_max_devices``."""
+_MOST_GBPS: Final = 20_000
 _MOST_LAYERS: Final = 100_000
 
 
@@ -53,6 +54,16 @@ def _bytes(name: str, value: str) -> int:
     return parse_bytes(value, f"engine option {name}")
 
 
+def _gbps(name: str, value: str) -> float:
+    text = value.strip()[:40]
+    if not re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,6})?", text, re.ASCII) or not 1 <= float(text) <= _MOST_GBPS:
+        raise UsageError(
+            f"engine option {name}={brief(value, 40)} is no bandwidth: from 1 to {_MOST_GBPS:,} GB/s.",
+            hint=f"Two channels of DDR5-5600 have 89.6 GB/s, of DDR4-3200 51.2: {name}=51.2",
+        )
+    return float(text)
+
+
 def _option(name: str, text: str, default: str, check: Callable[[str, str], object]) -> EngineOption:
     return EngineOption(name=name, help=text, default=default, check=check)
 
@@ -73,6 +84,7 @@ PLACE_OPTIONS: Final = _options(
     _option("fit", "leave layers in host memory where the GPU is too small", "true", switch),
     _option("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
     _option("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
+    _option("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
     _option("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
 )
 
@@ -92,6 +104,7 @@ class PlaceOptions:
     target_bytes: int
     shortest: int
     host_bytes: int | None
+    host_gbps: float | None
 
 
 def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> PlaceOptions:
@@ -124,4 +137,5 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         target_bytes=(FIT_TARGET_MIB if target is None else target) * MIB,
         shortest=FIT_CTX if shortest is None else shortest,
         host_bytes=host,
+        host_gbps=value("host_bandwidth"),
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.base import Opened
     from hwcalc.engines.budget import Budget, BudgetPart
+    from hwcalc.engines.devices import DeviceReads
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
 
 __all__ = ["LlamacppPlaces"]
@@ -89,6 +90,11 @@ class LlamacppPlaces(GeneralEngine):
             definition=model.definition(Definition.ENGINE),
             source=f"tensors that llama.cpp's converter and quantiser write for {name}",
         )
+
+    def reads(self, opened: Opened) -> Noted[tuple[DeviceReads, ...]]:
+        from hwcalc.engines.llamacpp.reads import reads_of
+
+        return reads_of(of_llamacpp(opened))
 
     def lacking(self, opened: Opened, end: str) -> str | None:
         own = of_llamacpp(opened)

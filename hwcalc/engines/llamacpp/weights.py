@@ -100,7 +100,9 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     file, tensors = gguf_file(model), file_tensors(model, name)
     if file is None or tensors is None:
         return None
-    found = [_weight(one, file.mtp_from) for one in tensors]
+    # LFM2 names the norm of its output so (LLM_TENSOR_OUTPUT_NORM_LFM2).
+    outputs = ("token_embd_norm.",) if file.facts.arch in ("lfm2", "lfm2moe") else ()
+    found = [_weight(one, file.mtp_from, outputs) for one in tensors]
     has_output = any(one.name == "output.weight" for one in found)
     table = next((one for one in found if one.name == "token_embd.weight"), None)
     if table is not None and not has_output and file.facts.arch not in _NO_OUTPUT:
@@ -110,11 +112,11 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     return tuple(found)
 
 
-def _weight(one: FileTensor, mtp_from: int) -> WeightTensor:
+def _weight(one: FileTensor, mtp_from: int, outputs: tuple[str, ...]) -> WeightTensor:
     role, layer = "layer", one.layer
     if layer < 0:
         role = "input" if one.name in _INPUT else "output"
-        if one.name.startswith(_FIRST):
+        if one.name.startswith(_FIRST) and not one.name.startswith(outputs):
             role, layer = "layer", 0
     return WeightTensor(
         name=one.name,

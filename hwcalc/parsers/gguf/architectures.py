@@ -126,6 +126,8 @@ class Architecture:
     window: Window | None = None
     ignores_window: bool = False
     """Whether the layers of the model have a window that llama.cpp does not use."""
+    window_without_query: bool = False
+    """Whether the model's own window counts the tokens before the newest one, so that its layers keep one more."""
     recurrence: Recurrence = Recurrence.NONE
     interval: int = 4
     states: States = States.NONE
@@ -212,7 +214,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "gemma4-assistant": Architecture(window=_LISTED, memory=Memory.SHARED),
         "granite_swa": Architecture(window=_LISTED),
         "maple": Architecture(window=_LISTED),
-        "mimo2": Architecture(drafts=True, window=_LISTED),
+        "mimo2": Architecture(drafts=True, window=_LISTED, window_without_query=True),
         "spark2_5": Architecture(window=_LISTED),
         "step35": Architecture(drafts=True, window=_LISTED),
         # No cache: encoders, and models that generate a whole text at once.

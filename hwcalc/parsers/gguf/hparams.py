@@ -57,6 +57,8 @@ class Hparams:
     swa_type: SwaType = SwaType.NONE
     sliding_window: int = 0
     """The window that the file names, whether or not llama.cpp uses it."""
+    named_swa: tuple[bool, ...] = ()
+    """The layers that the file gives a window, where llama.cpp uses it for models of another depth alone; else empty."""
     is_recurrent: tuple[bool, ...]
     kv_from_start: int | None = None
     """How many of the first layers have a cache of their own; ``None`` if all have."""

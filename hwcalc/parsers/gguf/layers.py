@@ -85,9 +85,11 @@ def _published(read: Hparams, layer: int) -> Layer:
 
 def _published_window(read: Hparams, layer: int) -> int | None:
     """The window of a layer as the file says it; 0 tokens are none."""
-    if read.architecture.ignores_window:
-        return read.sliding_window or None
-    return (read.sliding_window or read.n_swa or None) if read.is_swa[layer] else None
+    row, window = read.architecture, read.sliding_window or read.n_swa
+    slides = read.named_swa or read.is_swa
+    if not window or not (row.ignores_window or slides[layer]):
+        return None
+    return window + row.window_without_query
 
 
 def _heads(read: Hparams, layer: int) -> dict[str, int]:
@@ -164,7 +166,8 @@ def _indexer(read: Hparams, layer: int) -> Layer:
         SparseIndexer(
             index_n_heads=max(1, read.indexer_n_head),
             index_head_dim=read.indexer_head_size,
-            index_extra_elements=2 * read.indexer_head_size if read.indexer_kpool else 0,
+            # Pools of tokens are scored with a gate beside each key, as wide as the key.
+            index_extra_elements=read.indexer_head_size if read.indexer_kpool else 0,
             index_topk=read.indexer_top_k or None,
             index_quantized=read.architecture.memory is not Memory.MSA,
         ),

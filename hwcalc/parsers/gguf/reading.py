@@ -172,7 +172,8 @@ def _window(file: Keys, row: Architecture, trunk: int, layers: int, recurrent: t
     if window is None:
         return none
     if window.only_layers not in (None, trunk):
-        return none | {"n_swa": named}
+        slides = _layers_with_a_window(file, window, trunk, layers, recurrent, streams=False) if named else ()
+        return none | {"n_swa": named, "named_swa": slides}
     streams = window.pattern is Pattern.STREAMS and file.whole("hyper_connection.count") > 0
     required = not window.optional or streams
     size = file.whole(key, window.default if required or window.default is not None else 0)

@@ -15,13 +15,13 @@ from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.request import Request
 from hwcalc.formulas.frozen import replace
 from hwcalc.parsers.gguf.hparams import Hparams, read_hparams
-from hwcalc.profiles.llamacpp import compute_errors
+from hwcalc.profiles.llamacpp import llamacpp_profile
 from hwcalc.units import MIB
 from tests.paths import GOLDEN
 
 MEASURED: Final = json.loads((GOLDEN / "llamacpp_compute.json").read_text(encoding="utf-8"))
 NOT_OPTIONS: Final = {"model", "cpu", "gpu", "host", "n_outputs", "flash_attn"}
-SERVER: Final = {"n_outputs": 1}
+SERVER: Final[dict[str, Any]] = {"n_outputs": 1}
 WHOLE: Final = Part()
 ALONE: Final = Part(alone=True)
 FIRST_OF_TWO: Final = Part(output=False, copies=PIPELINE_COPIES)
@@ -178,4 +178,4 @@ def test_every_moment_has_a_measured_error() -> None:
             one = settings(read, {"n_ctx": 8192, "flash_attn": flash})
             part = Part(from_host=1, sixteen_bit=True)
             names |= {moment.name for moment in moments(read, replace(one, type_k=one.type_v) if flash else one, part)}
-    assert names | {"16-bit copies"} == set(compute_errors())
+    assert names | {"16-bit copies"} == set(llamacpp_profile().compute)

@@ -55,7 +55,7 @@ def test_a_longer_context_never_takes_a_larger_format() -> None:
         shorter = longer
 
 
-@pytest.mark.parametrize("engine", ["reference"])
+@pytest.mark.parametrize("engine", ["reference", "llamacpp"])
 def test_figures_are_those_of_the_plan(engine: str) -> None:
     """The line of a row plans the same bytes, verdict, longest sequence and speed."""
     rows = fit(gpu="rtx-4060-ti", seq="16k", engine=engine, every=True, limit=0, max_params="40B").models

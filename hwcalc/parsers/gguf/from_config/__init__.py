@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hwcalc.errors import ConfigError, UnsupportedError
-from hwcalc.model import GGUF_ARCHITECTURE, VOCABULARY, ModelSpec
+from hwcalc.model import FIDELITY, GGUF_ARCHITECTURE, VOCABULARY, ModelSpec
 from hwcalc.parsers.gguf.from_config.common import common_keys
 from hwcalc.parsers.gguf.from_config.source import source_of
 from hwcalc.parsers.gguf.from_config.table import row_of, row_of_type
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hwcalc.parsers.gguf.from_config.source import Keys, Source
     from hwcalc.parsers.gguf.from_config.table import Row
 
-__all__ = ["gguf_keys"]
+__all__ = ["gguf_keys", "row_for"]
 
 _LEVELS = ("text_config", "llm_config", "lm_config", "language_config", "thinker_config")
 """Where a file keeps the config of its language model, as the converter looks for it (conversion/base.py, load_hparams)."""
@@ -37,12 +37,12 @@ def gguf_keys(model: ModelSpec) -> Mapping[str, Any]:
 
 
 def _keys(model: ModelSpec) -> Mapping[str, Any]:
-    row = _row(model)
+    row = row_for(model)
     source = source_of(model)
     try:
         keys = common_keys(source)
-        if row.rotary is not None or "rope.dimension_count" not in keys:
-            _add_rotary(row, source, keys)
+        if row.rotary is not None:
+            _add_rotary(row.rotary, source, keys)
         if row.own is not None:
             row.own(source, keys)
     except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -51,18 +51,15 @@ def _keys(model: ModelSpec) -> Mapping[str, Any]:
     return {GGUF_ARCHITECTURE: arch} | {key if key == VOCABULARY else f"{arch}.{key}": value for key, value in keys.items()}
 
 
-def _add_rotary(row: Row, source: Source, keys: Keys) -> None:
+def _add_rotary(default: float, source: Source, keys: Keys) -> None:
     """How much of a head is rotated."""
     length = keys.get("attention.key_length")
     if not isinstance(length, int):
         return
     dimensions = source.number("rotary_dim")
     share = source.fraction("partial_rotary_factor", "rotary_pct")
-    share = row.rotary if share is None else share
-    if dimensions is not None:
-        keys["rope.dimension_count"] = dimensions
-    elif share is not None:
-        keys["rope.dimension_count"] = int(share * length)
+    share = default if share is None else share
+    keys["rope.dimension_count"] = int(share * length) if dimensions is None else dimensions
 
 
 def _architecture(row: Row, source: Source, keys: Keys) -> str:
@@ -76,8 +73,11 @@ def _architecture(row: Row, source: Source, keys: Keys) -> str:
     return row.arch
 
 
-def _row(model: ModelSpec) -> Row:
-    """By the class that the config of the language model names, else by the one at the top, else by the type of the language model."""
+def row_for(model: ModelSpec) -> Row:
+    """The converter of a model: by the class that the config of its language model names, else by that at the top, else by its type.
+
+    A config that was put together from other sources may name a class that the published file does not: there, too, the type counts.
+    """
     top, inner = _class(model.config), None
     level: Mapping[str, Any] = next((each for key in _LEVELS if isinstance(each := model.config.get(key), Mapping)), {})
     if isinstance(deeper := level.get("text_config"), Mapping) and "thinker_config" in model.config:
@@ -85,7 +85,8 @@ def _row(model: ModelSpec) -> Row:
     inner = _class(level)
     name = top if top in _TOP_FIRST or inner is None else inner
     row = row_of(name)
-    if row is None and (name is None or (level and inner is None)):
+    reconstructed = any(note.code == FIDELITY for note in model.notes)
+    if row is None and (name is None or reconstructed or (level and inner is None)):
         row = row_of_type(_type(level)) or row_of_type(_type(model.config))
     if row is None:
         what = f"The class {shown(name, 60)}" if name else f"model_type {shown(_type(model.config) or 'none', 60)}"

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 
 __all__ = ["common_keys", "head_keys", "kind_keys", "nextn", "pattern", "window_keys"]
 
-_CONTEXT: Final = ("max_position_embeddings", "n_ctx", "n_positions", "max_length", "max_sequence_length", "model_max_length")
+_CONTEXT: Final = (
+    "max_position_embeddings",
+    "n_ctx",
+    "n_positions",
+    "max_length",
+    "max_sequence_length",
+    "model_max_length",
+    "max_seq_len",
+)
 _FEED_FORWARD: Final = ("prefix_dense_intermediate_size", "dense_intermediate_size", "intermediate_size", "n_inner", "hidden_dim")
 _EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_SHARED: Final = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts", "num_shared_expert")
 _USED: Final = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_k")
 
 
@@ -38,7 +47,10 @@ def common_keys(source: Source) -> Keys:
         "expert_count": source.number(*_EXPERTS),
         "expert_used_count": _used(source),
         "expert_feed_forward_length": _one(source, "moe_intermediate_size"),
+        "expert_shared_count": next((count for key in _SHARED if (count := _one(source, key)) is not None), None),
         "leading_dense_block_count": source.number("first_k_dense_replace"),
+        "hyper_connection.count": source.number("hc_mult", "hc_count"),
+        "attention.q_lora_rank": source.number("q_lora_rank"),
         VOCABULARY: source.number("vocab_size"),
     }
     if source.get("is_causal") is False:
@@ -47,9 +59,11 @@ def common_keys(source: Source) -> Keys:
 
 
 def _feed_forward(source: Source) -> int | list[int] | None:
-    """One width, or one per layer (Gemma 3n)."""
+    """One width, or one per layer (Gemma 3n). A null hides the keys behind it."""
     for key in _FEED_FORWARD:
         value = source.get(key)
+        if value is None and key in source.config.raw:
+            return None
         if isinstance(value, (list, tuple)):
             return source.alike(source.config.integers(key, length=source.layers) or [0])
         if value is not None:

@@ -45,13 +45,13 @@ def latent_mtp(source: Source, keys: Keys) -> None:
 def glm_dsa(source: Source, keys: Keys) -> None:
     """GlmMoeDsaModel: a list says which layers have an indexer of their own."""
     latent_mtp(source, keys)
-    if source.words("indexer_types") is not None:
-        keys["attention.indexer.types"] = [each is not None for each in source.kinds(SparseIndexer)]
+    if types := source.words("indexer_types"):
+        keys["attention.indexer.types"] = [each == "full" for each in types]
 
 
 def deepseek_ocr(source: Source, keys: Keys) -> None:
     """DeepseekV2Model for DeepSeek-OCR: attention with keys and values for every head."""
-    keys |= window_keys(source, listed=False)
+    keys |= window_keys(source, listed=False) | given(source, {"rope.dimension_count": "qk_rope_head_dim"})
     latent(source, keys)
 
 
@@ -133,5 +133,6 @@ def glm5_next(source: Source, keys: Keys) -> None:
     mtp(source, keys)
     behind = keys["block_count"] - source.layers
     keys["attention.head_count_kv"] = [1 if each else 0 for each in source.heads] + [1] * behind
-    if source.words("indexer_types") is not None:
-        keys["attention.indexer.types"] = [each is not None for each in source.kinds(SparseIndexer)]
+    keys |= given(source, {"attention.indexer.kpool": "index_kpool"})
+    if types := source.words("indexer_types"):
+        keys["attention.indexer.types"] = [each == "full" for each in types]

@@ -39,6 +39,7 @@ def experts_as_wide(source: Source, keys: Keys) -> None:
 def scalar_heads(source: Source, keys: Keys) -> None:
     """KimiLinearModel, KimiK3Model, JambaModel: layers with a state have query heads all the same, but 0 key/value heads."""
     keys["attention.head_count"] = source.wanted("num_attention_heads")
+    keys.setdefault("attention.head_count_kv", 0)
 
 
 def shared_expert(source: Source, keys: Keys) -> None:

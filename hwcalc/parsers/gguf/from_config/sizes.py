@@ -188,7 +188,8 @@ def hy3(source: Source, keys: Keys) -> None:
     if (width := source.number("moe_intermediate_size")) is not None:
         shared = source.number("num_shared_experts")
         keys["expert_shared_feed_forward_length"] = width * (1 if shared is None else shared)
-    keys.pop("leading_dense_block_count", None)
+    for key in ("leading_dense_block_count", "expert_shared_count"):
+        keys.pop(key, None)
     mtp(source, keys)
 
 

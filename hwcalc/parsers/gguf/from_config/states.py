@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import Mamba2, NoCache
 from hwcalc.parsers.gguf.from_config.common import nextn
-from hwcalc.parsers.gguf.from_config.shared import given, shared_expert
+from hwcalc.parsers.gguf.from_config.shared import given, scalar_heads, shared_expert
 
 if TYPE_CHECKING:
     from hwcalc.parsers.gguf.from_config.source import Keys, Source
@@ -25,7 +25,8 @@ __all__ = [
     "qwen4",
     "qwen_next",
     "qwen_next_moe",
-    "rwkv",
+    "rwkv6",
+    "rwkv7",
 ]
 
 _MILLION: Final = 2**20
@@ -51,16 +52,17 @@ def qwen4(source: Source, keys: Keys) -> None:
     shared_expert(source, keys)
     keys["full_attention_interval"] = source.number("full_attention_interval") or 4
     keys["attention.head_count_kv"] = source.wanted("num_key_value_heads")
-    types = source.words("layer_types")
-    if types is not None:
-        keys["attention.recurrent_layers"] = [each == "linear_attention" for each in types]
-        ratio = source.number("indexer_compress_ratio") or 0
-        keys["attention.compress_ratios"] = [ratio if each == "full_attention" else 0 for each in types]
+    ratio = source.number("indexer_compress_ratio") or 0
+    keys["attention.recurrent_layers"] = [each is None for each in source.heads]
+    keys["attention.compress_ratios"] = [ratio if each else 0 for each in source.heads]
     names = {
         "attention.indexer.head_count": "indexer_n_heads",
         "attention.indexer.key_length": "indexer_head_dim",
         "attention.indexer.top_k": "indexer_budget",
     }
+    if looked_up := source.config.integers("ple_layer_ids", minimum=1):
+        keys["ple.layers"] = [each - 1 for each in looked_up]
+        names |= {"ple.ngram_size": "ngram_size", "ple.conv_kernel": "ple_conv_kernel_size"}
     keys |= given(source, names)
 
 
@@ -71,7 +73,7 @@ def mamba(_source: Source, keys: Keys) -> None:
 
 def granite_hybrid(source: Source, keys: Keys) -> None:
     """GraniteHybridModel: without positions, any length; without states, a plain Granite."""
-    keys |= {"attention.head_count": source.wanted("num_attention_heads")}
+    scalar_heads(source, keys)
     keys |= given(source, {"expert_shared_feed_forward_length": "shared_intermediate_size"})
     keys |= given(source, {"rope.dimension_count": "attn_rotary_emb"})
     if source.first(Mamba2) and source.model.architecture != "BambaForCausalLM":
@@ -82,12 +84,12 @@ def nemotron_h(source: Source, keys: Keys) -> None:
     """NemotronHModel: layers with a feed-forward part alone have its width, all others 0; one layer for multi-token prediction."""
     experts = "expert_count" in keys and _has_experts(source)
     width = source.wanted("moe_intermediate_size" if experts else "intermediate_size")
-    alone = [all(isinstance(part, NoCache) for part in layer) for layer in source.model.stack]
+    alone = _feed_forward_layers(source, "E" if experts else "-")
     heads = [each.keys if each else 0 for each in source.heads]
     keys["attention.head_count"] = source.wanted("num_attention_heads")
     keys["context_length"] = _MILLION
     if not experts:
-        for key in ("expert_count", "expert_used_count", "expert_feed_forward_length"):
+        for key in ("expert_count", "expert_used_count", "expert_feed_forward_length", "expert_shared_count"):
             keys.pop(key, None)
     else:
         keys |= given(source, {"expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size"})
@@ -96,6 +98,16 @@ def nemotron_h(source: Source, keys: Keys) -> None:
     keys["feed_forward_length"] = [width if each else 0 for each in alone] + [width] * count
     keys["attention.head_count_kv"] = heads + [source.wanted("num_key_value_heads")] * count
     keys["rope.dimension_count"] = source.width // max(1, keys["attention.head_count"])
+
+
+def _feed_forward_layers(source: Source, letter: str) -> list[bool]:
+    """The layers that the converter takes for feed-forward parts: by their letter, or ``moe`` in a list of types."""
+    given_types = source.get("hybrid_override_pattern", "layers_block_type")
+    if isinstance(given_types, str) and len(given_types) == source.layers:
+        return [each == letter for each in given_types]
+    if isinstance(given_types, (list, tuple)) and len(given_types) == source.layers:
+        return [each == "moe" for each in given_types]
+    return [all(isinstance(part, NoCache) for part in layer) for layer in source.model.stack]
 
 
 def _has_experts(source: Source) -> bool:
@@ -118,15 +130,22 @@ def lfm2(source: Source, keys: Keys) -> None:
         width = -(-int(factor * width) // multiple) * multiple
     if width:
         keys["feed_forward_length"] = width
+    keys |= given(source, {"shortconv.l_cache": "conv_L_cache"})
 
 
 def lfm2_moe(source: Source, keys: Keys) -> None:
     """LFM2MoeModel."""
-    keys |= given(source, {"leading_dense_block_count": "num_dense_layers"})
+    keys |= given(source, {"leading_dense_block_count": "num_dense_layers", "shortconv.l_cache": "conv_L_cache"})
 
 
-def rwkv(source: Source, keys: Keys) -> None:
-    """Rwkv6Model, Rwkv7Model: any length."""
+def rwkv6(source: Source, keys: Keys) -> None:
+    """Rwkv6Model: any length; without a width of its own, 3.5 times that of the hidden state in steps of 32."""
+    keys["context_length"] = _MILLION
+    keys.setdefault("feed_forward_length", 7 * source.width // 64 * 32)
+
+
+def rwkv7(source: Source, keys: Keys) -> None:
+    """Rwkv7Model: the same with 4 times that width."""
     keys["context_length"] = _MILLION
     keys.setdefault("feed_forward_length", 4 * source.width)
 

@@ -26,11 +26,19 @@ class Row:
     classes: tuple[str, ...]
     own: Callable[[Source, Keys], None] | None = None
     rotary: float | None = None
-    """The share of a head that is rotated, where the config does not say. ``None``: llama.cpp's own default, the whole head."""
+    """The share of a head that is rotated where the config does not say. ``None``: the converter writes no other than the whole."""
+    model_type: str | None = None
+    """The model type of the classes, where transformers' class of that type has another name."""
 
 
-def _row(arch: str, classes: str, own: Callable[[Source, Keys], None] | None = None, rotary: float | None = None) -> Row:
-    return Row(arch=arch, classes=tuple(classes.split()), own=own, rotary=rotary)
+def _row(
+    arch: str,
+    classes: str,
+    own: Callable[[Source, Keys], None] | None = None,
+    rotary: float | None = None,
+    model_type: str | None = None,
+) -> Row:
+    return Row(arch=arch, classes=tuple(classes.split()), own=own, rotary=rotary, model_type=model_type)
 
 
 ROWS: Final = (
@@ -47,7 +55,7 @@ ROWS: Final = (
     _row("chameleon", "ChameleonForCausalLM ChameleonForConditionalGeneration"),
     _row("chatglm", "ChatGLMForConditionalGeneration ChatGLMModel GlmForCausalLM", sizes.chatglm, 0.5),
     _row("codeshell", "CodeShellForCausalLM", sizes.four_times),
-    _row("cohere2", "Cohere2ForCausalLM", windows.window),
+    _row("cohere2", "Cohere2ForCausalLM", windows.window, 1.0),
     _row("cohere2moe", "Cohere2MoeForCausalLM", windows.cohere2_moe),
     _row("command-r", "CohereForCausalLM", sizes.command_r),
     _row("dbrx", "DbrxForCausalLM", sizes.dbrx),
@@ -67,7 +75,7 @@ ROWS: Final = (
     _row("dots3note", "Dots3NoteForCausalLM Dots3NoteForConditionalGeneration Dots3NoteTextForCausalLM", latents.dots3),
     _row("ernie4_5", "Ernie4_5ForCausalLM Ernie4_5_ForCausalLM"),
     _row("ernie4_5-moe", "Ernie4_5_MoeForCausalLM", sizes.ernie_moe),
-    _row("exaone", "ExaoneForCausalLM"),
+    _row("exaone", "ExaoneForCausalLM", rotary=1.0),
     _row("exaone-moe", "ExaoneMoEForCausalLM ExaoneMoeForCausalLM", windows.exaone_moe),
     _row("exaone4", "Exaone4ForCausalLM", windows.listed_window),
     _row("exaone4", "Exaone4_5_ForConditionalGeneration", windows.windows_and_mtp),
@@ -103,7 +111,7 @@ ROWS: Final = (
     _row("jamba", "JambaForCausalLM", shared.scalar_heads),
     _row("kimi-k3", "KimiK3ForConditionalGeneration", shared.scalar_heads),
     _row("kimi-linear", "KimiLinearForCausalLM KimiLinearModel", latents.kimi_linear),
-    _row("laguna", "LagunaForCausalLM", windows.laguna),
+    _row("laguna", "LagunaForCausalLM", windows.laguna, 1.0),
     _row("lfm2", "LFM2ForCausalLM Lfm2ForCausalLM", states.lfm2),
     _row("lfm2moe", "Lfm2MoeForCausalLM", states.lfm2_moe),
     _row(
@@ -115,12 +123,12 @@ ROWS: Final = (
     _row("mamba", "FalconMambaForCausalLM MambaForCausalLM MambaLMHeadModel", states.mamba),
     _row("mamba2", "Mamba2ForCausalLM", states.mamba),
     _row("mellum", "MellumForCausalLM", windows.mellum),
-    _row("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", windows.mimo2),
+    _row("mimo2", "MiMoV2FlashForCausalLM MiMoV2ForCausalLM", windows.mimo2, 1.0),
     _row("minicpm", "MiniCPMForCausalLM"),
     _row("minicpm3", "MiniCPM3ForCausalLM", latents.expanded_latent),
-    _row("minimax-01", "MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM", states.minimax01),
-    _row("minimax-m2", "MiniMaxM2ForCausalLM", shared.experts_as_wide),
-    _row("minimax-m3", "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration", latents.minimax_m3),
+    _row("minimax-01", "MiniMaxM1ForCausalLM MiniMaxText01ForCausalLM", states.minimax01, 1.0),
+    _row("minimax-m2", "MiniMaxM2ForCausalLM", shared.experts_as_wide, 1.0),
+    _row("minimax-m3", "MiniMaxM3SparseForCausalLM MiniMaxM3SparseForConditionalGeneration", latents.minimax_m3, 1.0),
     _row("mistral3", "Ministral3ForCausalLM Mistral3ForConditionalGeneration"),
     _row("mpt", "MPTForCausalLM", sizes.four_times),
     _row("muse-glimmer", "MuseGlimmerForConditionalGeneration", windows.listed_window),
@@ -133,8 +141,8 @@ ROWS: Final = (
     _row("orion", "OrionForCausalLM"),
     _row("paddleocr", "PaddleOCRVLForConditionalGeneration"),
     _row("phi2", "PhiForCausalLM", sizes.four_times, 0.5),
-    _row("phi3", "Phi3ForCausalLM Phi4ForCausalLMV", windows.window_or_zero),
-    _row("phimoe", "PhiMoEForCausalLM", windows.window_or_zero),
+    _row("phi3", "Phi3ForCausalLM Phi4ForCausalLMV", windows.window_or_zero, 1.0),
+    _row("phimoe", "PhiMoEForCausalLM", windows.window_or_zero, 1.0, "phimoe"),
     _row("plamo", "PlamoForCausalLM", sizes.plamo),
     _row("plamo2", "PLaMo2ForCausalLM Plamo2ForCausalLM", states.plamo2),
     _row("plamo3", "PLaMo3ForCausalLM Plamo3ForCausalLM", windows.plamo3),
@@ -157,8 +165,8 @@ ROWS: Final = (
     _row("qwen3vlmoe", "Qwen3OmniMoeForConditionalGeneration Qwen3VLMoeForConditionalGeneration"),
     _row("qwen4exp", "Qwen4ExpForCausalLM Qwen4ExpForConditionalGeneration", states.qwen4, 0.25),
     _row("refact", "GPTRefactForCausalLM", sizes.refact),
-    _row("rwkv6", "Rwkv6ForCausalLM", states.rwkv),
-    _row("rwkv7", "RWKV7ForCausalLM Rwkv7ForCausalLM", states.rwkv),
+    _row("rwkv6", "Rwkv6ForCausalLM", states.rwkv6),
+    _row("rwkv7", "RWKV7ForCausalLM Rwkv7ForCausalLM", states.rwkv7),
     _row("seed_oss", "SeedOssForCausalLM"),
     _row("smollm3", "SmolLM3ForCausalLM"),
     _row("stablelm", "LlavaStableLMEpochForCausalLM StableLMEpochForCausalLM StableLmForCausalLM", rotary=0.25),
@@ -191,8 +199,7 @@ def _by_type() -> dict[str, Row]:
 
     rows: dict[str, Row] = {}
     for row in ROWS:
-        for name in row.classes:
-            model_type = model_type_of_architecture(name)
+        for model_type in (row.model_type, *map(model_type_of_architecture, row.classes)):
             if model_type is not None:
                 rows.setdefault(model_type, row)
     return rows

@@ -91,6 +91,7 @@ def gemma4(source: Source, keys: Keys) -> None:
         own = source.layers - shared
         keys["feed_forward_length"] = [width if layer < own else 2 * width for layer in range(source.layers)]
     keys["rope.dimension_count"] = keys["attention.key_length"]
+    keys["rope.dimension_count_swa"] = keys.get("attention.key_length_swa", keys["attention.key_length"])
     if not source.get("num_experts"):
         keys.pop("expert_used_count", None)
     if not source.config.has("moe_intermediate_size"):
@@ -169,6 +170,9 @@ def laguna(source: Source, keys: Keys) -> None:
     keys |= given(source, {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"})
     if heads := source.config.integers("num_attention_heads_per_layer", length=source.layers):
         keys["attention.head_count"] = heads
+    sliding = source.section("rope_parameters").section("sliding_attention")
+    if (share := sliding.fraction("partial_rotary_factor")) is not None:
+        keys["rope.dimension_count_swa"] = int(share * keys["attention.key_length"])
     leading_dense(source, keys)
 
 

@@ -1,0 +1,129 @@
+"""What a pass reads on each device, which bounds its speed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, device_of
+from hwcalc.engines.noted import Noted
+from hwcalc.formulas import LayerNumbers
+from hwcalc.model import Note
+from hwcalc.profiles.llamacpp import llamacpp_profile
+
+if TYPE_CHECKING:
+    from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.engines.llamacpp.weights import WeightTensor
+
+__all__ = ["reads_of"]
+
+_FLOATS: Final = {"f32": "fp32", "f16": "fp16"}
+"""Names of formats that are not those of the profiles' rates."""
+_Use = Literal["always", "chosen", "row", "last"]
+_Group = tuple[str, _Use, int, bool, str | None]
+"""Format, use, block (-1 for input and output), whether they are experts, and the buffer that the user named."""
+
+
+def reads_of(opened: LlamacppOpened) -> Noted[tuple[DeviceReads, ...]]:
+    """The weights and layers of each device in the placement; nothing if the tensors are not known."""
+    from hwcalc.engines.llamacpp.placement import assignment_of
+
+    tensors = opened.weight_tensors
+    if tensors is None:
+        return Noted(())
+    assignment, options = assignment_of(opened), opened.place_options
+    mtp, given = opened.settings.load_mtp, options.overrides
+    groups: dict[_Group, tuple[int, int]] = opened.model.once(
+        ("llamacpp reads", opened.request.weights, mtp, given), lambda: _grouped(opened, tensors)
+    )
+    experts = max(1, opened.hparams.n_expert)
+    used = min(experts, max(1, opened.hparams.n_expert_used))
+    found: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
+    for group, (elements, size) in groups.items():
+        sums = found.setdefault(_device(group, assignment), {})
+        before = sums.get(group[:2], (0, 0))
+        sums[group[:2]] = before[0] + elements, before[1] + size
+    order = (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
+    host, notes = _host_gbps(opened)
+    together = opened.request.gpus if options.split_mode == "row" else 1
+    return Noted(
+        tuple(
+            DeviceReads(
+                device=HOST if device == ON_HOST else f"gpu{device}",
+                weights=tuple(
+                    WeightRead(
+                        format=form,
+                        use=use,
+                        elements=elements,
+                        bytes=size,
+                        copies={"chosen": experts, "row": max(1, opened.hparams.n_vocab)}.get(use, 1),
+                        active=used if use == "chosen" else 1,
+                    )
+                    for (form, use), (elements, size) in found.get(device, {}).items()
+                ),
+                cache_layers=_cache_layers(device, assignment, kept=options.kv_on_host),
+                gbps=host if device == ON_HOST else None,
+                at_once=1 if device == ON_HOST else together,
+            )
+            for device in order
+        ),
+        notes if _on_host(found.get(ON_HOST, {}), assignment, kept=options.kv_on_host) else (),
+    )
+
+
+def _on_host(weights: dict[tuple[str, _Use], tuple[int, int]], assignment: Assignment, *, kept: bool) -> bool:
+    return kept or ON_HOST in assignment.blocks or any(use != "row" for _, use in weights)
+
+
+def _grouped(opened: LlamacppOpened, tensors: tuple[WeightTensor, ...]) -> dict[_Group, tuple[int, int]]:
+    """Elements and bytes of the tensors that a pass reads, so that those of one block and format are one entry."""
+    from hwcalc.engines.llamacpp.weights import loaded, with_overrides
+
+    groups: dict[_Group, tuple[int, int]] = {}
+    # Prediction layers run beside the step that is bounded, and so do towers.
+    for one in with_overrides(loaded(tensors), opened.place_options.overrides):
+        if not one.tower:
+            form = one.type.lower()
+            group = (_FLOATS.get(form, form), _use(one), one.layer, one.expert, one.buffer)
+            before = groups.get(group, (0, 0))
+            groups[group] = before[0] + one.elements, before[1] + one.bytes
+    return groups
+
+
+def _use(one: WeightTensor) -> _Use:
+    if one.role == "input":
+        return "row"
+    if one.role == "output":
+        return "last"
+    return "chosen" if one.expert else "always"
+
+
+def _device(group: _Group, assignment: Assignment) -> int:
+    _, use, layer, expert, buffer = group
+    if buffer is not None:
+        return device_of(buffer)
+    if layer < 0:
+        return assignment.output if use == "last" else ON_HOST
+    if expert and layer in assignment.experts_on_host:
+        return ON_HOST
+    return assignment.blocks[layer] if layer < len(assignment.blocks) else ON_HOST
+
+
+def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNumbers:
+    """The layers whose caches lie on a device; ``kept``: all of them stay on the host."""
+    if kept:
+        return LayerNumbers(range(len(assignment.blocks)) if device == ON_HOST else ())
+    return assignment.layers(device)
+
+
+def _host_gbps(opened: LlamacppOpened) -> Noted[float | None]:
+    """What the host's memory delivers: what the user says, that of the accelerator where it is the same memory, or an assumption."""
+    given, gpu = opened.place_options.host_gbps, opened.request.hardware.gpu
+    if given is not None or (gpu is not None and gpu.shares_host_memory):
+        return Noted(given)
+    assumed = llamacpp_profile().host_bandwidth
+    message = (
+        f"The bound on speed assumes {assumed.expected:g} GB/s of host memory (two channels of DDR5-5600; of DDR4-3200 {assumed.low:g}; "
+        "servers have more, and are faster). Say it with --engine-option host_bandwidth=GB/s."
+    )
+    return Noted(assumed.expected, (Note(code="host-bandwidth-assumed", message=message),))

@@ -1,0 +1,151 @@
+"""Models of the catalog on one GPU with the default settings of llama.cpp: the figures of their plans, from the index alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from hwcalc.engines.llamacpp.curves import LEAST_TOKENS, Room
+from hwcalc.engines.llamacpp.opened import of_llamacpp
+from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.library.indexed import curves_at, indexed_model, layers_at, shares_at, sizes_at
+from hwcalc.planner.auto_weights import is_auto
+from hwcalc.planner.speed import speed_bound
+from hwcalc.quantization.planned import format_name
+
+if TYPE_CHECKING:
+    from hwcalc.model import ModelSpec
+    from hwcalc.planner.fitting import Hosting
+    from hwcalc.planner.result import SpeedInfo
+    from hwcalc.profiles.model_index import IndexedModel
+
+__all__ = ["Quick", "Whole", "quick"]
+
+_USUAL: Final = frozenset({"seq", "batch", "dtype", "weights", "engine", "gpu", "gpus", "margin", "memory_utilization"})
+"""Options that leave a context as the index has it, with one sequence, one GPU and the default format of the cache."""
+_SIXTEEN: Final = (None, "auto", "f16", "fp16")
+
+
+@frozen
+class Whole:
+    """A model that surely fits as a whole, in the format that is planned."""
+
+    weights: str
+    weights_bytes: int
+    cache_bytes: int
+    needed_bytes: int
+    longest: int
+    host_bytes: int
+
+
+class Quick:
+    """The hardware and the length that were asked for, and which models of the index fit there."""
+
+    def __init__(self, host: Hosting, room: Room, named: str | None) -> None:
+        self._host = host
+        self._room = room
+        self._named = named
+        self._whole: dict[tuple[int, int], tuple[Whole, int] | None] = {}
+
+    @property
+    def kv_dtype(self) -> str:
+        """The format of the cache."""
+        return self._room.kv_dtype
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes of the GPU that may be used, by the expected value."""
+        return self._room.rooms["expected"] or 0
+
+    def knows(self, row: IndexedModel, tokens: int) -> bool:
+        """Whether the index has what is asked for."""
+        if row.shape is None or tokens < LEAST_TOKENS or self._room.rooms["low"] is None:
+            return False
+        longest = max(tokens, row.max_position_embeddings or tokens)
+        return longest <= curves_at(row.shape).longest and any(
+            name == self._named or self._named is None for name, _ in sizes_at(row.shape)
+        )
+
+    def whole(self, row: IndexedModel, tokens: int) -> Whole | None:
+        """The model in the largest format that surely fits as a whole; ``None`` if none does."""
+        assert row.shape is not None
+        key = (row.shape, tokens)
+        bound = max(tokens, row.max_position_embeddings or 2**40)
+        if key not in self._whole:
+            self._whole[key] = self._fitting(row.shape, tokens)
+        found = self._whole[key]
+        if found is None:
+            return None
+        whole, far = found
+        return whole if far <= bound else replace(whole, longest=bound)
+
+    def _fitting(self, number: int, tokens: int) -> tuple[Whole, int] | None:
+        curves, room = curves_at(number), self._room
+        for name, sizes in sizes_at(number):
+            if self._named is not None and name != self._named:
+                continue
+            if room.surely(sizes, curves, tokens):
+                point = curves.at(tokens)
+                far = room.longest(sizes, curves, curves.longest)
+                whole = Whole(
+                    weights=name,
+                    weights_bytes=sizes.gpu,
+                    cache_bytes=point.cache,
+                    needed_bytes=room.needed(sizes, point),
+                    longest=far,
+                    host_bytes=sizes.host,
+                )
+                return whole, far
+        return None
+
+    def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> SpeedInfo:
+        """The bound on speed of a model that fits as a whole."""
+        assert row.shape is not None
+        return speed_bound(
+            indexed_model(row),
+            gpu=self._host.gpu,
+            seq=tokens,
+            batch=1,
+            roles=self._room.roles,
+            engine=self._host.engine.name,
+            weights=whole.weights,
+            shares=shares_at(row.shape, whole.weights),
+        ).value
+
+    def smallest(self, row: IndexedModel) -> str:
+        """The format in which a part of the model stays on the host."""
+        assert row.shape is not None
+        return self._named or sizes_at(row.shape)[-1][0]
+
+    def layers(self, row: IndexedModel) -> int:
+        """The layers of a model, the output counted as one."""
+        assert row.shape is not None
+        return layers_at(row.shape)
+
+    def weights_bytes(self, row: IndexedModel) -> int:
+        """Bytes of the smallest format, with all layers on the GPU."""
+        assert row.shape is not None
+        return dict(sizes_at(row.shape))[self.smallest(row)].gpu
+
+    def apart(self, row: IndexedModel, tokens: int) -> bool | None:
+        """Whether it runs with a part on the host; ``None`` if only a plan can say."""
+        assert row.shape is not None
+        sizes, point = dict(sizes_at(row.shape))[self.smallest(row)], curves_at(row.shape).at(tokens)
+        host, room = self._room.likely_host, self._room.rooms["high"] or 0
+        if sizes.gpu + point.cache > room + host:
+            return False
+        # Even with nothing at all on the GPU.
+        alone = sizes.gpu + sizes.host + point.cache + point.host_high + point.compute_high
+        return True if alone <= host and not self._host.gpu.shares_host_memory else None
+
+
+def quick(host: Hosting, load: Callable[[], ModelSpec]) -> Quick | None:
+    """The quick way, where the request is one that the index has. ``load`` reads any model that llama.cpp runs."""
+    asked = host.asked
+    usual = asked.given <= _USUAL and (asked.gpus or 1) == asked.batch == 1 and asked.dtype in _SIXTEEN
+    if host.engine.name != "llamacpp" or not usual:
+        return None
+    # The hardware is the same for all models, so any of them will do.
+    model = load()
+    room = Room(of_llamacpp(host.engine.unchecked(model, host.request(model, None))))
+    return Quick(host, room, None if is_auto(asked.weights) else format_name(asked.weights))

@@ -1,0 +1,85 @@
+"""The index of the catalog: what lists need of every model, in one file that ``scripts/build_model_index.py`` writes.
+
+To read all configs and to count all weights takes seconds. The index holds the results: of each model a few facts, and of each shape,
+which many models share, its layers, what llama.cpp reads of it, and its weights in the formats that people publish. A test compares it
+with the catalog.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+__all__ = ["INDEX", "IndexedModel", "model_index", "packed", "shape", "unpacked"]
+
+INDEX: Final = Path(__file__).with_name("model_index.json")
+
+
+class IndexedModel(NamedTuple):
+    """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it must be planned.
+
+    ``refused``: llama.cpp does not run it. ``None`` is unknown otherwise.
+    """
+
+    id: str
+    model_type: str
+    parameters: int | None
+    active: int | None
+    released: str | None
+    modality: str
+    max_position_embeddings: int | None
+    architecture: str | None
+    shape: int | None
+    refused: bool
+
+
+@lru_cache(maxsize=1)
+def _lines() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines of models and of shapes, which are read one by one where they are needed."""
+    models, _, shapes = INDEX.read_text(encoding="utf-8").partition('\n],"shapes":[\n')
+    return tuple(models.splitlines()[1:]), tuple(shapes.splitlines()[:-1])
+
+
+@lru_cache(maxsize=1)
+def model_index() -> Mapping[str, IndexedModel]:
+    """The models of the built-in catalog, by id."""
+    rows = json.loads(f"[{''.join(_lines()[0])}]")
+    return MappingProxyType({row[0]: IndexedModel(*row) for row in rows})
+
+
+@lru_cache(maxsize=4096)
+def shape(number: int) -> Mapping[str, Any]:
+    """One shape, as the file has it."""
+    found: dict[str, Any] = json.loads(_lines()[1][number].rstrip(","))
+    return found
+
+
+def packed(values: Iterable[int]) -> list[int]:
+    """Numbers with their repetitions.
+
+    >>> packed([8, 8, 8, 0, 8])
+    [8, 3, 0, 1, 8, 1]
+    """
+    out: list[int] = []
+    for value in map(int, values):
+        if out and out[-2] == value:
+            out[-1] += 1
+        else:
+            out += (value, 1)
+    return out
+
+
+def unpacked(numbers: Sequence[int]) -> list[int]:
+    """The inverse of :func:`packed`.
+
+    >>> unpacked([8, 3, 0, 1])
+    [8, 8, 8, 0]
+    """
+    out: list[int] = []
+    for value, count in zip(numbers[::2], numbers[1::2], strict=True):
+        out += [value] * count
+    return out

@@ -1,0 +1,82 @@
+"""Write ``profiles/model_index.json`` from the catalog. With ``--check`` only say whether it is up to date.
+
+python scripts/build_model_index.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from hwcalc import load_model
+from hwcalc.errors import KvplanError
+from hwcalc.library.indexed import shape_of
+from hwcalc.profiles.catalog import find_entry, list_models
+from hwcalc.profiles.model_index import INDEX, IndexedModel
+from hwcalc.sources.catalog_facts import facts_of
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write or compare the file."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="say whether the file is up to date, and write nothing")
+    check = parser.parse_args(arguments).check
+    text = written(list_models())
+    if not check:
+        INDEX.write_text(text, encoding="utf-8")
+        return 0
+    same = INDEX.read_text(encoding="utf-8") == text
+    print("up to date" if same else f"{INDEX.name} is out of date: python scripts/build_model_index.py", file=sys.stderr)
+    return 0 if same else 1
+
+
+def written(ids: Iterable[str]) -> str:
+    """The text of the file: one line for each model and each shape."""
+    shapes: dict[str, int] = {}
+    models = []
+    for model_id in ids:
+        entry = find_entry(model_id)
+        if entry is None or entry.user:
+            continue
+        row, shape = indexed(model_id, entry.data)
+        number = None if shape is None else shapes.setdefault(_line(shape), len(shapes))
+        models.append(_line(row._replace(shape=number)))
+    return f'{{"models":[\n{_lines(models)}\n],"shapes":[\n{_lines(shapes)}\n]}}\n'
+
+
+def indexed(model_id: str, data: Any) -> tuple[IndexedModel, dict[str, Any] | None]:
+    """The row of a model, without its number, and its shape; ``None`` if llama.cpp does not run it."""
+    model = load_model(model_id, offline=True, headers=False)
+    facts = facts_of(model_id, data)
+    counted = model.parameters
+    row = IndexedModel(
+        id=model_id,
+        model_type=model.model_type,
+        parameters=facts.parameters if counted is None else counted.total,
+        active=facts.active if counted is None else counted.active,
+        released=facts.released,
+        modality=facts.modality,
+        max_position_embeddings=model.max_position_embeddings,
+        architecture=model.architecture,
+        shape=None,
+        refused=False,
+    )
+    try:
+        return row, shape_of(model)
+    except KvplanError:
+        return row._replace(refused=True), None
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return ",\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tests of GGUF metadata and of the keys for a config."""
