@@ -22,6 +22,7 @@ EXAMPLES: Final = (
     Example("For a script", "kvplan dtypes --json"),
 )
 
+_WEIGHTS: Final = "Weights (--weights) take others, from q1_0 to tq2_0 as llama-quantize names them: "
 _HEADER = ("dtype", "bits", "stored as", "aliases", "source")
 
 
@@ -30,16 +31,24 @@ def run(*, name: str | None, **output: Any) -> Answer:
 
     Bits per element with scales, the block that is stored, aliases, source.
     """
+    from textwrap import fill
+
+    from hwcalc.quantization.planned import weight_formats
+
     view = view_of(**output)
     infos = dtype_infos(name)
     if view.format == "json":
         from hwcalc.documents import SCHEMA_VERSION
 
-        return answer({"schema_version": SCHEMA_VERSION, "dtypes": [document_of(dtype) for dtype in infos]})
+        dtypes = [document_of(dtype) for dtype in infos]
+        return answer({"schema_version": SCHEMA_VERSION, "dtypes": dtypes, "weights": () if name else weight_formats()})
     from hwcalc.report.rows import listing
 
     rows = [(dtype.name, _bits(dtype), _stored(dtype), ", ".join(dtype.aliases), dtype.source) for dtype in infos]
-    return Answer(text=listing(_HEADER, rows, format_=view.format, right=(1,), color=view.color, width=view.width))
+    text = listing(_HEADER, rows, format_=view.format, right=(1,), color=view.color, width=view.width)
+    if name is None and view.format == "table":
+        text += f"\n{fill(_WEIGHTS + ', '.join(weight_formats()) + '.', width=view.width or 100, subsequent_indent='  ')}\n"
+    return Answer(text=text)
 
 
 def dtype_infos(name: str | None) -> list[DTypeInfo]:

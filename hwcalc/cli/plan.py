@@ -27,7 +27,13 @@ OPTIONS = (
         for option in PLANNING
     ),
     *DETAIL,
-    Option("emit", ("--emit",), "E", "Print the engine's own command line of this plan instead: vllm.", complete="emitters"),
+    Option(
+        "emit",
+        ("--emit",),
+        "E",
+        "Print the engine's own command line of this plan instead: vllm, llamacpp; ollama: a Modelfile.",
+        complete="emitters",
+    ),
 )
 EXAMPLES: Final = (
     Example("How much memory does it take?", "kvplan Qwen/Qwen3-8B --seq 32k"),
@@ -50,14 +56,15 @@ def run(*, model: str | None, emit: str | None, **options: Any) -> Answer:
     status = 1 if planned.refutes else 0
     if emit is not None:
         from hwcalc.cli.verdict import why_not
-        from hwcalc.report.emit import emitted, emitted_document
+        from hwcalc.report.emit import emitted, emitted_document, remarks_on
 
+        remarks = (*why_not(planned), *remarks_on(planned, emit))
         if view.format == "json":
             from hwcalc.documents import document_of
             from hwcalc.formulas.frozen import replace
 
-            return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=why_not(planned))
-        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=why_not(planned))
+            return replace(answer(document_of(emitted_document(planned, emit))), status=status, remarks=remarks)
+        return Answer(text=emitted(planned, emit) + "\n", status=status, remarks=remarks)
     command = typed_again("plan", model, options)
     style = {"color": view.color, "width": view.width, "quiet": view.quiet, "detail": view.detail, "command": command}
     text = plan_report(planned, view.format, **style)

@@ -11,7 +11,7 @@ from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
 from hwcalc.text import brief, shown
 
-__all__ = ["ENGINES", "find_engine", "spelled"]
+__all__ = ["DEFAULT", "ENGINES", "find_engine", "spelled"]
 
 ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
@@ -23,6 +23,8 @@ ENGINES: dict[str, tuple[str, str]] = {
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
 
+DEFAULT: Final = "reference"
+"""The engine of a model that is no file of another one's."""
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
 }
@@ -59,8 +61,9 @@ def _load(name: str) -> Engine:
     return engine
 
 
-def find_engine(spelling: str) -> tuple[Engine, str | None]:
-    """The engine that ``transformers`` or ``transformers@5.14`` names, and the requested version."""
+def find_engine(spelling: str | None) -> tuple[Engine, str | None]:
+    """The engine that ``transformers`` or ``transformers@5.14`` names, and the requested version; ``None`` is the formulas."""
+    spelling = DEFAULT if spelling is None else spelling
     given, at, version = spelling.strip().lower().partition("@")
     name = spelled(given)
     if name not in ENGINES:

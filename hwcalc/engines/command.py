@@ -16,7 +16,7 @@ class CommandInput:
     """A planned request, spelled as in a plan. ``requires`` lists further flags that the engine needs to start.
 
     ``kv_dtype_named`` says whether the request named the KV dtype, or left it to the engine. ``path`` is set for a model on this machine,
-    and ``library`` for one of Ollama's.
+    and ``library`` for one of Ollama's. ``made`` says that an engine of GGUF files would run one that has to be made, or found, first.
     """
 
     version: str | None
@@ -36,6 +36,7 @@ class CommandInput:
     requires: tuple[Try, ...]
     path: str | None = None
     library: str | None = None
+    made: bool = False
 
 
 @frozen

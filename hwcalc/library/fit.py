@@ -63,7 +63,7 @@ def fit(
     asked = replace(
         asked,
         weights=asked.weights or AUTO,
-        engine=asked.engine if "engine" in asked.given else ENGINE,
+        engine=asked.engine or ENGINE,
         gpu=asked.gpu or LOCAL,
     )
     most, each = parse_tokens(limit, "limit", minimum=0), read_flag(every, "every")
@@ -75,7 +75,7 @@ def fit(
     found = ordered(search.rows(candidates(installed=here, folders=folders)))
     apart = found if each else alike(found)
     kept = apart if each else best_of_families(apart)
-    listed = kept[:most] if most else kept
+    listed = tuple(map(search.finished, kept[:most] if most else kept))
     return Runnables(
         schema_version=SCHEMA_VERSION,
         kvplan_version=__version__,
@@ -83,12 +83,12 @@ def fit(
         engine_version=host.engine_version,
         gpu=host.gpu.id,
         gpus=asked.gpus or 1,
-        usable_bytes=found[0].usable_bytes if found else None,
+        usable_bytes=listed[0].usable_bytes if listed else None,
         seq=host.seq,
         batch=asked.batch,
         sources=sources(installed=here, folders=folders),
         **search.counts,
-        models=tuple(map(search.finished, listed)),
+        models=listed,
         more=len(apart) - len(listed),
         unread=tuple(search.unread),
         notes=tuple(notes),

@@ -7,14 +7,17 @@ from typing import Final
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.planner.runnables import Runnable
+from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 from hwcalc.sources.families import is_pretrained
 
 __all__ = ["OF_A_FAMILY", "alike", "best_of_families", "ordered"]
 
 OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
-_DECENT_BITS: Final = 4
-"""Bits to a weight below which the answers of a model suffer."""
+_DECENT: Final = frozenset(
+    (*PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1], "bf16", "fp16", "fp8", "int8", "awq", "gptq")
+)
+"""Formats of four bits and more. With fewer the answers of a model suffer."""
 
 
 def ordered(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
@@ -28,7 +31,7 @@ def ordered(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
 
 def _rank(row: Runnable) -> tuple[bool, bool, bool, int, bool, str, str]:
     """What lies on the GPU whole and surely fits, at four bits and more; then the largest, then those for everyday use, then the newest."""
-    decent = row.parameters is None or 8 * row.weights_bytes >= _DECENT_BITS * row.parameters
+    decent = row.weights is None or row.weights in _DECENT
     newest = "".join(chr(0x7F - ord(letter)) for letter in row.released or "0")
     return (
         not row.whole,

@@ -141,12 +141,12 @@ class Search:
         if whole is None:
             apart = None if self._wishes.only_whole else found.apart(row, seq)
             if apart is None and not self._wishes.only_whole:
-                return self._placed(one, found.smallest(row), row.parameters, row.active)
+                return self._of_speed(one, self._placed(one, found.smallest(row), row.parameters, row.active))
             if not apart:
                 return self._left_out("too_large", one)
             made = self._made(one, found.smallest(row), seq, row.parameters, row.active)
             made = replace(made, all_layers=found.layers(row), weights_bytes=found.weights_bytes(row))
-            self._unfinished[made.id, made.source] = lambda _: self._placed(one, made.weights, row.parameters, row.active)
+            self._unfinished[made.id, made.source] = lambda made: self._whole_row(one, made)
         else:
             made = replace(
                 self._made(one, whole.weights, seq, row.parameters, row.active),
@@ -162,7 +162,7 @@ class Search:
                 host_bytes=whole.host_bytes,
             )
             self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
-        return made if self._wishes.least_speed is None else self._fast(one, self.finished(made))
+        return self._of_speed(one, made)
 
     def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Runnable | None:
         """In this format, as the engine places it by itself."""
@@ -170,6 +170,10 @@ class Search:
             return self._judged(one, self._host.apart(one.load(), weights), parameters, active)
         except KvplanError:
             return self._left_out("refused", one)
+
+    def _whole_row(self, one: Candidate, row: Runnable) -> Runnable | None:
+        made = self._placed(one, row.weights, row.parameters, row.active_parameters)
+        return None if made is None else self._unfinished[made.id, made.source](made)
 
     def finished(self, row: Runnable) -> Runnable:
         """A row with all of its figures. What takes long is worked out for rows that are listed."""
@@ -197,15 +201,14 @@ class Search:
             if one.source != "catalog":
                 self.unread.append(unread(one, error))
             return self._left_out("refused", one)
-        row = self._judged(one, fitted, parameters, active)
-        return None if row is None else self._fast(one, row)
+        return self._of_speed(one, self._judged(one, fitted, parameters, active))
 
     def _judged(self, one: Candidate, fitted: Fitted, parameters: int | None, active: int | None) -> Runnable | None:
+        """A planned model that fits, without what takes long; else it is counted."""
         if not fitted.verdict.fits or (self._wishes.only_whole and not fitted.whole):
             return self._left_out("too_large", one)
-        speed, bound_by = fitted.tokens_per_s
         request = fitted.opened.request
-        return replace(
+        made = replace(
             self._made(one, request.weights, request.seq, parameters, active),
             model_type=one.model_type or fitted.opened.model.model_type,
             kv_dtype=fitted.opened.dtypes.kv,
@@ -214,18 +217,21 @@ class Search:
             needed_bytes=fitted.needed_bytes,
             usable_bytes=fitted.usable_bytes,
             headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
-            max_seq=fitted.longest,
             verdict=fitted.verdict,
             gpu_layers=fitted.gpu_layers,
             all_layers=fitted.all_layers,
             host_bytes=fitted.host_bytes,
-            decode_tokens_per_s_bound=speed,
-            bound_by=bound_by,
         )
+        self._unfinished[made.id, made.source] = lambda row: _with_speed(replace(row, max_seq=fitted.longest), fitted.speed)
+        return made
 
-    def _fast(self, one: Candidate, row: Runnable) -> Runnable | None:
+    def _of_speed(self, one: Candidate, row: Runnable | None) -> Runnable | None:
+        """A row, unless it is slower than asked for."""
         least = self._wishes.least_speed
-        return row if least is None or (row.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", one)
+        if row is None or least is None:
+            return row
+        row = self.finished(row)
+        return row if (row.decode_tokens_per_s_bound or 0) >= least else self._left_out("slow", one)
 
     def _made(self, one: Candidate, weights: str | None, seq: int, parameters: int | None, active: int | None) -> Runnable:
         """A row without its figures."""
@@ -266,11 +272,13 @@ class Search:
         words += ["--batch", str(asked.batch)] if asked.batch != 1 else []
         words += ["--dtype", asked.dtype] if asked.dtype else []
         words += ["--weights", weights] if weights else []
-        words += ["--engine", asked.engine] if asked.engine != "reference" else []
+        words += ["--engine", str(asked.engine)]
         words += ["--gpu", str(asked.gpu)]
         words += ["--gpus", str(asked.gpus)] if asked.gpus else []
         return " ".join(map(shell_word, words))
 
 
-def _with_speed(row: Runnable, speed: SpeedInfo) -> Runnable:
+def _with_speed(row: Runnable, speed: SpeedInfo | None) -> Runnable:
+    if speed is None:
+        return row
     return replace(row, decode_tokens_per_s_bound=speed.decode_tokens_per_s_bound, bound_by=speed.bound_by)

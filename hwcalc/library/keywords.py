@@ -63,7 +63,7 @@ class SweepOptions(CompareOptions, total=False):
     """Options that have the same value in all plans of a sweep."""
 
     weights: str | None
-    engine: str
+    engine: str | None
 
 
 class PlanOptions(SweepOptions, total=False):
@@ -84,7 +84,7 @@ class RecommendOptions(_Everywhere, _Dimensions, total=False):
     batch: int | str
     dtype: str | None
     weights: str | None
-    engine: str
+    engine: str | None
 
 
 class ReconcileOptions(_Hardware, total=False):
@@ -105,7 +105,7 @@ class FitOptions(TypedDict, total=False):
     batch: int | str
     dtype: str | None
     weights: str | None
-    engine: str
+    engine: str | None
     engine_options: Mapping[str, object] | None
     gpu: str | None
     gpus: int | str | None

@@ -22,7 +22,7 @@ def plan(
     seq: int | str | None = None,
     batch: int | str = 1,
     dtype: str | None = None,
-    engine: str = "reference",
+    engine: str | None = None,
     encoder_seq: int | str | None = None,
     engine_options: Mapping[str, object] | None = None,
     weights: str | None = None,
@@ -101,7 +101,7 @@ def load_request(model: ModelLike | None, asked: Asked) -> tuple[ModelSpec, dict
     return spec, request
 
 
-def option_draft(engine: str, options: Mapping[str, str], access: Access, assume: str | None) -> ModelSpec | None:
+def option_draft(engine: str | None, options: Mapping[str, str], access: Access, assume: str | None) -> ModelSpec | None:
     """Load the draft model that an engine option names; ``None`` if no option names one."""
     named = find_engine(engine)[0].draft_named(options)
     return None if named is None else load(named, access, assume=assume)

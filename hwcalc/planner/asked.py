@@ -41,7 +41,7 @@ class Asked:
     batch: int = 1
     dtype: str | None = None
     weights: str | None = None
-    engine: str = "reference"
+    engine: str | None = None
     gpu: str | None = None
     gpus: int | None = None
     instance: str | None = None

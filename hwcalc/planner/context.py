@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines import find_engine
+from hwcalc.engines import DEFAULT, find_engine
 from hwcalc.engines.base import Engine, Opened
+from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import MOST_RANKS, Hardware, Parallel, Request
 from hwcalc.errors import UsageError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
+_OLLAMA: Final = "ollama:"
 _USUAL_SEQ: Final = 16_384
 """The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
 
@@ -58,7 +60,7 @@ def sizes_for(
 ) -> Parallel:
     """The parallel sizes of so many GPUs of this kind, or of an instance that has them, from those that the user gave."""
     if engine.splits_layers:
-        _check_stages(engine, sizes)
+        check_stages(engine.label, sizes)
 
     def choose(number: int, given: Parallel) -> Parallel:
         if engine.splits_layers:
@@ -68,16 +70,6 @@ def sizes_for(
         return chosen_sizes(model, number, given, node_of(gpu, number if instance else None))
 
     return parallel_sizes(gpus, sizes, default=instance, choose=choose)
-
-
-def _check_stages(engine: Engine, sizes: Parallel) -> None:
-    """Check that nothing but layers is divided. Raises :class:`~hwcalc.errors.UsageError`."""
-    for name, size in vars(sizes).items():
-        if size > 1 and name != "pp":
-            raise UsageError(
-                f"--{name} {size:,}: {engine.label} gives each GPU a run of layers, and divides nothing else.",
-                hint=f"Give the number of GPUs: --gpus {sizes.tp * sizes.pp * sizes.dp:,}",
-            )
 
 
 def _parallel(engine: Engine, model: ModelSpec, asked: Asked, gpu: Gpu | None, gpus: int | None) -> Noted[Parallel]:
@@ -132,11 +124,13 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     asked = Asked(**options)
-    engine, version = find_engine(asked.engine)
+    name, engine_notes = (asked.engine, ()) if asked.engine is not None else _default_engine(model)
+    engine, version = find_engine(name)
     starter = engine.started_by(asked.engine_options)
     engine, version = (engine, version) if starter is engine else (starter, None)
     _check_shares(asked)
     (gpu, gpus), notes = _accelerator(asked.gpu, asked.gpus, asked.instance)
+    notes = (*engine_notes, *notes)
     parallel, layout_notes = _parallel(engine, model, asked, gpu, gpus)
     notes += layout_notes
     _check_divides(model, parallel)
@@ -172,6 +166,15 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
             request = replace(request, seq=fitting.value)
             notes = (*(note for note in notes if note not in seq_notes), *fitting.notes)
     return engine.open(model, request, notes)
+
+
+def _default_engine(model: ModelSpec) -> Noted[str]:
+    """A file is planned as the program plans that runs it: llama.cpp for GGUF files, and Ollama for those of its store."""
+    if (model.gguf is None or not model.gguf.tensors) and model.weights_format is None:
+        return Noted(DEFAULT)
+    name = "ollama" if model.id.startswith(_OLLAMA) else "llamacpp"
+    message = f"Planned as {find_engine(name)[0].label} runs the file. By the formulas alone: --engine reference."
+    return Noted(name, (Note(code="default-engine", message=message),))
 
 
 def _check_shares(asked: Asked) -> None:

@@ -16,7 +16,7 @@ from hwcalc.planner.asked import Asked
 from hwcalc.planner.auto_weights import choices, is_auto
 from hwcalc.planner.context import sizes_for
 from hwcalc.planner.plan import bound_of
-from hwcalc.planner.result import Verdict
+from hwcalc.planner.result import SpeedInfo, Verdict
 from hwcalc.units import GIB
 
 if TYPE_CHECKING:
@@ -137,10 +137,9 @@ class Fitted:
         return solve.longest(self.opened, budget.low, "low").value
 
     @property
-    def tokens_per_s(self) -> tuple[float | None, str | None]:
-        """The bound on speed, and what sets it."""
-        speed = bound_of(self.opened)
-        return (None, None) if speed is None else (speed.decode_tokens_per_s_bound, speed.bound_by)
+    def speed(self) -> SpeedInfo | None:
+        """The bound on speed."""
+        return bound_of(self.opened)
 
 
 def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:

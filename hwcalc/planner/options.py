@@ -153,8 +153,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
         "engine",
         "text",
         "E",
-        "Whose rules: reference (the formulas), transformers, transformers@5.14. See: kvplan engines. Default: reference.",
-        default="reference",
+        "Whose rules: reference (the formulas), vllm, llamacpp, transformers@5.14. See: kvplan engines. Default: reference; llamacpp for GGUF files.",
         complete="engines",
         helps={
             "compare": "Whose rules: reference,vllm. See: kvplan engines. Default: reference.",
@@ -162,7 +161,7 @@ OPTIONS: Final[tuple[PlanOption, ...]] = (
             "fit": "Whose rules: llamacpp, reference, vllm. See: kvplan engines. Default: llamacpp.",
         },
         lists=("compare",),
-        check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference.",
+        check="Whose rules: reference, vllm, vllm@0.25.1, ... Default: reference; llamacpp for GGUF files.",
         document="engine",
         group="engine",
         also_in=("fit",),

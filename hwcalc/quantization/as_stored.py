@@ -8,9 +8,9 @@ from hwcalc.formulas.formats import WeightFormat
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.weights import Block, Weight
 from hwcalc.model import ModelSpec
-from hwcalc.parsers.gguf.weights import placed
 from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.scheme import Scheme
+from hwcalc.quantization.tensor_names import placed
 
 __all__ = ["stored_scheme"]
 

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
-from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FP16, FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.converted import Conversion, Piece, converted
 from hwcalc.quantization.ggml import GGML
-from hwcalc.quantization.gguf_file import usual_imatrix
-from hwcalc.quantization.mixes import BY_IMATRIX, MIXES, Typed, refused, typed
+from hwcalc.quantization.gguf_file import check_rows, gguf_file, usual_imatrix
+from hwcalc.quantization.mixes import BY_IMATRIX, MIXES, Typed, typed
 from hwcalc.quantization.scheme import Portion, Rule, Scheme
 
 __all__ = ["MIXES", "Mix", "mix"]
@@ -29,14 +28,8 @@ def mix(name: str, model: ModelSpec) -> Mix:
 
     Raises :class:`~hwcalc.errors.UnsupportedError` if llama.cpp refuses the rows of some tensor.
     """
-    usual, file = usual_imatrix(name), converted(model)
-    family = refused(file.families, file.placed, file.facts, name)
-    if family is not None:
-        raise UnsupportedError(
-            f"llama.cpp cannot make {name.upper()} of this model: the rows of {family.stem} have {family.shape[0]:,} numbers, "
-            f"which are no whole blocks of {GGML[MIXES[name]].group}.",
-            hint="Name another format, such as --weights q2_k.",
-        )
+    usual, file = usual_imatrix(name), gguf_file(model) or converted(model)
+    check_rows(file, name)
     made = Mix(name=name, rules=(Rule(format=GGML[MIXES[name]]),), conversion=file, imatrix=usual)
     return made if name not in BY_IMATRIX else replace(made, others=(replace(made, imatrix=not usual),))
 
@@ -78,7 +71,7 @@ class Mix(Scheme):
         """A weight that the file does not have: prediction layers that the converter leaves out, or a table that an engine copies."""
         if block.part is Part.MTP:
             return
-        form = GGML[self.main] if len(weight.shape) == 2 and weight.role in _MATRICES else FP32
+        form = self.main if len(weight.shape) == 2 and weight.role in _MATRICES else FP32
         if weight.role is WeightRole.HEAD:
             form = next((GGML[self._types[place][-1]] for place in self._tables), form)
         form = form if not weight.shape[-1] % (form.group or 1) else FP16
@@ -91,9 +84,9 @@ class Mix(Scheme):
         return (stems[name] for name in ("output.weight", "token_embd.weight") if name in stems)
 
     @property
-    def main(self) -> str:
+    def main(self) -> WeightFormat:
         """The type that the mix is named after."""
-        return MIXES[self.name]
+        return GGML[MIXES[self.name]]
 
     def _stored(self, piece: Piece) -> tuple[int, int, str]:
         """Numbers, bytes and type of a piece in one layer."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
+from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
-from hwcalc.quantization.converted import Conversion, converted
+from hwcalc.quantization.converted import Conversion, Piece, converted
+from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.gguf_names import whole_name
 from hwcalc.quantization.mix_places import Family, MixFacts
-from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, typed
+from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
+from hwcalc.quantization.tensor_names import placed as placed_tensor
 
 __all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
 
@@ -21,7 +25,6 @@ COMMON: Final = (
 )  # fmt: skip
 """The mixes that are published."""
 
-_IN_LAYER: Final = re.compile(r"blk\.([0-9]{1,5})\.(.+)", re.DOTALL)
 _FLOATS: Final[Mapping[str, str]] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
@@ -46,8 +49,21 @@ def gguf_file(model: ModelSpec) -> Conversion | None:
     """The file; ``None`` if nothing says which tensors it has."""
     if model.gguf is not None:
         gguf = model.gguf
-        return model.once("tensors of a GGUF file", lambda: _read(gguf.keys, gguf.tensors)) if gguf.tensors else None
+        return (
+            model.once("tensors of a GGUF file", lambda: _read(gguf.keys, gguf.tensors, model.counted)) if gguf.tensors else None
+        )
     return None if model.counted is None else converted(model)
+
+
+def check_rows(file: Conversion, name: str) -> None:
+    """Raise :class:`~hwcalc.errors.UnsupportedError` if llama.cpp refuses to quantise some tensor in the mix ``name``."""
+    family = refused(file.families, file.placed, file.facts, name)
+    if family is not None:
+        raise UnsupportedError(
+            f"llama.cpp cannot make {name.upper()} of this model: the rows of {family.stem} have {family.shape[0]:,} numbers, "
+            f"which are no whole blocks of {BLOCKS[MIXES[name]][0]}.",
+            hint="Name another format, such as --weights q2_k.",
+        )
 
 
 def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = None) -> tuple[FileTensor, ...] | None:
@@ -64,7 +80,8 @@ def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = N
 
 
 def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple[Typed, ...] | None:
-    if name in MIXES:
+    if name is not None and name in MIXES:
+        check_rows(file, name)
         matrix = usual_imatrix(name) if imatrix is None else imatrix
         return typed(file.families, file.placed, file.facts, name, imatrix=matrix)
     if name is not None and name not in FLOATS:
@@ -84,7 +101,7 @@ def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple
 def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
     size = family.bytes_as(group.type)
     for number in group.layers or (-1,):
-        name = family.stem if number < 0 else f"blk.{number}.{family.stem}"
+        name = family.stem if number < 0 else whole_name(family.stem, number)
         yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
 
 
@@ -124,12 +141,11 @@ def header_bytes(vocabulary: int, tensors: int) -> tuple[int, int, int]:
     return 16 * vocabulary + names, 45 * vocabulary + names, 90 * vocabulary + names + 65536
 
 
-def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor]) -> Conversion:
-    """The families of a file's tensors."""
+def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weights | None = None) -> Conversion:
+    """The families of a file's tensors, and where the counted weights, which have their names, lie in them."""
     grouped: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for tensor in tensors:
-        match = _IN_LAYER.fullmatch(tensor.name)
-        stem, number = (tensor.name, -1) if match is None else (match[2], int(match[1]))
+        stem, number = placed_tensor(tensor.name)
         form = tensor.type.lower()
         grouped.setdefault((stem, tensor.shape or (1,), form), []).append(number)
     families = tuple(
@@ -140,7 +156,24 @@ def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor]) -> Conversion:
     facts = _facts(keys, layers)
     prefix = f"{facts.arch}."
     nextn = _whole(keys.get(f"{prefix}nextn_predict_layers"))
-    return Conversion(families=families, facts=facts, pieces={}, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all))
+    pieces = {} if counted is None else _pieces(counted, families)
+    return Conversion(families=families, facts=facts, pieces=pieces, mtp_from=facts.n_layer_all - min(nextn, facts.n_layer_all))
+
+
+def _pieces(counted: Weights, families: Sequence[Family]) -> dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]]:
+    places = {
+        (family.stem, number): Piece(family=index, layer=number, elements=family.elements)
+        for index, family in enumerate(families)
+        for number in family.layers or (-1,)
+    }
+    found: dict[tuple[str, Part, str], dict[int, tuple[Piece, ...]]] = {}
+    for block in counted.blocks:
+        for weight in block.weights:
+            own = found.setdefault((block.kind, block.part, weight.path), {})
+            for number in block.layers or range(block.count):
+                piece = places.get((weight.path, number if block.layers else -1))
+                own[number] = () if piece is None else (piece,)
+    return found
 
 
 def _facts(keys: Mapping[str, Any], layers: int) -> MixFacts:

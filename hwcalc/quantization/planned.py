@@ -43,6 +43,8 @@ _SPELLINGS: Final = {
     "q5_k": "q5_k_m",
 }
 """Other names of formats, in lower case, their words joined by underscores."""
+_BY_HAND: Final = re.compile(r"^ud_|_k_?(xl|l)$|_(xxl|xl)$")
+"""Names of files that are made otherwise than ``llama-quantize`` makes them: unsloth's dynamic ones, and those with larger tables."""
 _PUBLISHED: Final = frozenset({"catalog", "hub", "hf-cache"})
 """Sources whose model ids are the names that publishers chose."""
 
@@ -68,6 +70,13 @@ def format_name(text: str | None) -> str | None:
     from hwcalc.quantization.by_bits import named_by_bits
 
     by_bits = named_by_bits(name)
+    if by_bits is None and _BY_HAND.search(name):
+        nearest = next(part for part in (re.sub(r"_k_?(xl|l)$", "_k_m", name.removeprefix("ud_")), "q4_k_m") if part in known)
+        raise UnknownNameError(
+            f"--weights {shown(text, 40)} is a mix that its publisher chooses tensor by tensor: no rule says what is in it.",
+            option="weights",
+            hint=f"Give the file itself, such as ./model.gguf or org/repo:FILE.gguf, or a mix of llama.cpp: --weights {nearest}.",
+        )
     if by_bits is None:
         raise UnknownNameError(
             f"--weights {shown(text, 40)} is not a known weight format.",

@@ -9,7 +9,7 @@ from hwcalc.engines.base import Engine
 from hwcalc.engines.pool import Try
 from hwcalc.text import clean, printable
 
-__all__ = ["advice_block", "advice_items", "advice_pairs"]
+__all__ = ["advice_block", "advice_items", "advice_pairs", "code"]
 
 
 def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str]]:
@@ -19,7 +19,7 @@ def advice_pairs(suggestions: Iterable[Try], engine: str) -> list[tuple[str, str
 
 def advice_items(suggestions: Iterable[Try], engine: str, escaped: Callable[[str], str]) -> list[str]:
     """The same as items of a list in Markdown, whose special characters ``escaped`` takes care of."""
-    return [f"- try: {_code(command)}\\\n  {escaped(about)}\n" for command, about in advice_pairs(suggestions, engine)]
+    return [f"- try: {code(command)}\\\n  {escaped(about)}\n" for command, about in advice_pairs(suggestions, engine)]
 
 
 def advice_block(suggestions: Iterable[Try], engine: str) -> str:
@@ -35,7 +35,7 @@ def _about(one: Try, engine: str) -> str:
     return clean(" · ".join(filter(None, (one.effect, own and f"{rules.label}: {own}", again))))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """``text`` as code in Markdown, whatever quotes it has."""
     fence = "`" * (1 + max((len(run) for run in "".join(c if c == "`" else " " for c in text).split()), default=0))
     pad = " " if "`" in text else ""

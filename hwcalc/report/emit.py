@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
@@ -18,7 +18,12 @@ from hwcalc.report.records import EmittedDocument
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
 
-__all__ = ["emitted", "emitted_document", "emitters"]
+__all__ = ["MADE", "emitted", "emitted_document", "emitters", "remarks_on", "start_pair"]
+
+MADE: Final = "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name"
+_GGUF_SOURCES: Final = frozenset({"gguf"})
+_OF_FILES: Final = frozenset({"llamacpp", "ollama"})
+_OLLAMA: Final = "ollama:"
 
 
 def emitters() -> tuple[str, ...]:
@@ -87,12 +92,65 @@ def _named(model: ModelInfo) -> tuple[str, str | None]:
     return (str(path) if path.is_absolute() or path.parts[:1] in {(), ("..",)} else f"./{path}"), None
 
 
+def _of_gguf(plan: Plan) -> dict[str, Any]:
+    """Where an engine of GGUF files finds the model. Planned in another format it is another file."""
+    model = plan.model
+    if model.source not in _GGUF_SOURCES and ":" not in model.id:
+        return {"made": True}
+    other = {"made": True} if plan.request.weights is not None and model.source in _GGUF_SOURCES else {}
+    if model.id.startswith(_OLLAMA):
+        return {"library": model.id.removeprefix(_OLLAMA), "path": _ollama_file(model.id), **other}
+    path = Path(model.location)
+    if not path.is_file():
+        # A repository has files of several formats.
+        weights = plan.request.weights
+        return {} if weights is None else {"model": f"{model.id.partition(':')[0]}:{weights.upper()}"}
+    from hwcalc.sources.gguf.names import part_of
+
+    part = part_of(path.name)
+    path = path if part is None else path.with_name(part.names[0])
+    return {"path": str(path) if path.is_absolute() or path.parts[:1] == ("..",) else f"./{path}", **other}
+
+
+def _ollama_file(name: str) -> str | None:
+    """The file of a model in Ollama's store; ``None`` if it is no longer there."""
+    from hwcalc.errors import KvplanError
+    from hwcalc.sources.ollama import ollama_file
+
+    try:
+        return str(ollama_file(name.removeprefix(_OLLAMA)))
+    except KvplanError:
+        return None
+
+
+def start_pair(plan: Plan) -> tuple[str, str] | None:
+    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
+    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
+        return None
+    try:
+        planned = _planned(plan, plan.request.engine)
+        file = planned.engine.command_file(planned.input)
+        words = planned.engine.command(planned.input) if file is None else file.command
+    except UsageError:
+        return None
+    made = f"{MADE}." if planned.input.made else ""
+    if file is None:
+        return _quoted((*plan.request.environment, *words)), made
+    server = f"; for the server: {_quoted(file.environment)}" if file.environment else ""
+    return _quoted(words), f"{file.name}: --emit {plan.request.engine} > {file.name}{server}. {made}".strip()
+
+
+def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
+    """What to know about the file that a command names."""
+    return (f"{MADE}.",) if _planned(plan, engine).input.made and spelled(engine) in _OF_FILES else ()
+
+
 def _command_input(plan: Plan) -> CommandInput:
     request = plan.request
     model, revision = _named(plan.model)
+    found = {"model": model} | _of_gguf(plan)
     return CommandInput(
         version=request.engine_version,
-        model=model,
         revision=revision,
         seq=request.seq,
         batch=request.batch,
@@ -106,4 +164,5 @@ def _command_input(plan: Plan) -> CommandInput:
         draft=request.draft,
         options=request.options,
         requires=() if plan.pool is None else plan.pool.requires,
+        **found,
     )

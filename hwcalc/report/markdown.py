@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
-from hwcalc.report.advice import advice_items
+from hwcalc.report.advice import advice_items, code
+from hwcalc.report.emit import start_pair
 from hwcalc.report.explain_lines import (
     LIMITS,
     QUOTED_TITLE,
@@ -75,6 +76,8 @@ def _verdict(plan: Plan, *, full: bool) -> list[str]:
         return []
     said = first_lines(plan, full=full)
     lines = [f"- {label}: {escaped(text)}\n" for label, text in (*said.answer, *said.details)]
+    start = start_pair(plan)
+    lines += [] if start is None else [f"- start: {code(start[0])}{' ' if start[1] else ''}{escaped(start[1])}\n"]
     lines += advice_items(plan.fit.suggestions, plan.request.engine, escaped)
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]
 

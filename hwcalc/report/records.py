@@ -130,3 +130,5 @@ class DTypesDocument:
 
     schema_version: str
     dtypes: tuple[DTypeInfo, ...]
+    weights: tuple[str, ...]
+    """What ``--weights`` takes; empty where one dtype was asked for."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
+from hwcalc.report.emit import start_pair
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
 from hwcalc.report.places import DEVICE_HEADER, device_rows
 from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
@@ -130,6 +131,8 @@ def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet
     else:
         parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
         parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
+        start = start_pair(plan)
+        parts += [] if start is None else _command("start", *start)
         parts += [*_tries(plan, parts, width, detail), Text()]
     return [*parts, *warnings, Text()] if plan.warnings else parts
 
@@ -165,6 +168,8 @@ def _command(label: str, command: str, remark: str) -> list[RenderableType]:
 
     text = Text.assemble(f"  {label:<7}  ", (clean(command), "bold cyan"))
     text.no_wrap = True
+    if not remark:
+        return [text]
     if text.cell_len + len(remark) + 4 <= SCREEN[1]:
         text.append(f"  ({clean(remark)})", style="dim")
         return [text]

@@ -19,7 +19,7 @@ from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
 from hwcalc.units import human_bytes
 
-__all__ = ["PREFIX", "OllamaModel", "find_in_ollama", "ollama_models", "ollama_stores"]
+__all__ = ["PREFIX", "OllamaModel", "find_in_ollama", "ollama_file", "ollama_models", "ollama_stores"]
 
 PREFIX: Final = "ollama:"
 """How the name of a model in the store begins."""
@@ -95,6 +95,18 @@ def find_in_ollama(text: str) -> RawModel:
         error.hint = f"Pull it again: ollama pull {model.short}"
         raise
     return replace(raw, config={**raw.config, **keys}, revision=digest[:12])
+
+
+def ollama_file(text: str) -> Path:
+    """The GGUF file of the model that ``text`` names. Raises the errors of :func:`find_in_ollama`."""
+    asked = _named(text)
+    for store in ollama_stores():
+        found = _manifest(store, asked)
+        if found is not None:
+            model, path = found
+            word = PREFIX + model.short
+            return _blob(store, _layers(store, path, word), "model", word, model)[1]
+    raise _not_here(asked)
 
 
 def ollama_models(store: Path) -> Iterator[tuple[OllamaModel, Path]]:

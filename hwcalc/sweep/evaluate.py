@@ -101,12 +101,12 @@ class _LongestPoint:
 
 def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _LongestPoint | None:
     """The curves for these keywords; ``None`` if the engine has none. Raises the engine's error for the longest point."""
-    rules = CURVES.get(find_engine(grid.engine)[0].name)
-    if rules is None or not keywords.keys() <= ON_CURVES:
+    if find_engine(grid.engine)[0].name not in CURVES or not keywords.keys() <= ON_CURVES:
         return None
     request = read_options(keywords).keywords()
     opened = open_request(model, seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)
-    return None if opened.engine.periods(opened) else _LongestPoint(opened=opened, curves=rules(opened))
+    rules = CURVES.get(opened.engine.name)
+    return None if rules is None or opened.engine.periods(opened) else _LongestPoint(opened=opened, curves=rules(opened))
 
 
 class _PerModel:

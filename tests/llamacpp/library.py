@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -216,7 +217,7 @@ def main() -> None:
     _say(library.defaults())
     for line in sys.stdin:
         asked = json.loads(line)
-        _say(_apart(lambda asked=asked: _contexts(library, asked)))
+        _say(_apart(partial(_contexts, library, asked)))
 
 
 def _say(answer: Any) -> None:
@@ -234,7 +235,7 @@ def _contexts(library: Library, asked: Mapping[str, Any]) -> dict[str, Any]:
         library.errors.clear()
         return library.context(model, options)
 
-    return {"status": "loaded", "contexts": [_apart(lambda options=options: one(options)) for options in asked["contexts"]]}
+    return {"status": "loaded", "contexts": [_apart(partial(one, options)) for options in asked["contexts"]]}
 
 
 if __name__ == "__main__":

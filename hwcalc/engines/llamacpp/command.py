@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Final
@@ -19,6 +20,8 @@ _WRITTEN: Final = (
     "fit_ctx",
 )  # fmt: skip
 """Engine options that are flags with the same value."""
+_FORMAT: Final = re.compile(r"[-._](?:[IT]?Q[1-8][0-9A-Z_]*|B?F16|F32|MXFP4)$", re.IGNORECASE)
+"""The format at the end of a file's name."""
 _ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo"}
 """Engine options that are switches of llama-server."""
 
@@ -49,11 +52,11 @@ def serve(planned: CommandInput) -> list[str]:
 
 def _model(planned: CommandInput) -> list[str]:
     """The file on this machine, the file on the Hub, or the one that llama.cpp's own tools make of a checkpoint."""
+    if planned.made:
+        return ["-m", _made(planned)]
     if planned.path is not None:
         return ["-m", planned.path]
-    repository, colon, name = planned.model.partition(":")
-    if not colon:
-        return ["-m", _made(planned)]
+    repository, _, name = planned.model.partition(":")
     if name.lower().endswith(".gguf"):
         return ["-hf", repository, "-hff", name]
     return ["-hf", planned.model]
@@ -61,7 +64,8 @@ def _model(planned: CommandInput) -> list[str]:
 
 def _made(planned: CommandInput) -> str:
     """The name that ``convert_hf_to_gguf.py`` and ``llama-quantize`` give a file."""
-    return f"./{PurePath(planned.model).name}-{(planned.weights or 'BF16').upper()}.gguf"
+    stem = PurePath((planned.path or planned.model).partition(":")[0]).name.removesuffix(".gguf")
+    return f"./{_FORMAT.sub('', stem)}-{(planned.weights or 'BF16').upper()}.gguf"
 
 
 def _types(planned: CommandInput) -> tuple[str, str]:
@@ -163,20 +167,15 @@ def _variables(planned: CommandInput, slots: int) -> Iterator[str]:
 
 def _from(planned: CommandInput) -> str:
     """What ``FROM`` names: a model of Ollama's own, a file here, or a repository of GGUF files on the Hub."""
+    if planned.made:
+        return _made(planned)
     if planned.library is not None:
         return planned.library
-    if planned.path is not None:
-        return planned.path
-    repository, colon, name = planned.model.partition(":")
-    if not colon:
-        return _made(planned)
-    return f"hf.co/{repository}:{name}"
+    return planned.path or f"hf.co/{planned.model}"
 
 
 def _created(planned: CommandInput) -> str:
     """A name for the model that ``ollama create`` makes."""
-    import re
-
     name = planned.library or PurePath(planned.path or planned.model.partition(":")[0]).name
     return re.sub(r"[^a-z0-9._-]+", "-", name.lower().removesuffix(".gguf")).strip("-.") or "model"
 

@@ -21,6 +21,7 @@ from hwcalc.engines.llamacpp.refusals import check_context
 from hwcalc.engines.llamacpp.rules import RULES, STATE_DTYPE, ngram_state
 from hwcalc.engines.llamacpp.savings import savings
 from hwcalc.engines.llamacpp.settings import MAX_SEQUENCES, read_settings
+from hwcalc.engines.llamacpp.weights import check_weights
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.options import EngineOption, is_auto, is_on
 from hwcalc.engines.pool import PoolInfo
@@ -40,7 +41,7 @@ class Llamacpp(LlamacppPlaces):
     """The contexts of llama.cpp."""
 
     name: ClassVar[str] = "llamacpp"
-    title: ClassVar[str] = "llama.cpp: llama-server, Ollama and bindings"
+    title: ClassVar[str] = "llama.cpp: llama-server and bindings"
     label: ClassVar[str] = "llama.cpp"
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)
@@ -84,6 +85,7 @@ class Llamacpp(LlamacppPlaces):
 
     def check(self, opened: Opened) -> None:
         own = of_llamacpp(opened)
+        check_weights(own.request.weights)
         check_context(own)
         own.place_options  # noqa: B018 - refuses what cannot be
 

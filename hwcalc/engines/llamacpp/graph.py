@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from hwcalc.engines.llamacpp.settings import rounded_up
 from hwcalc.formulas.formats import FP16
 from hwcalc.formulas.frozen import frozen
 from hwcalc.parsers.gguf.architectures import Memory, States
@@ -48,7 +49,15 @@ _PARALLEL: Final = frozenset({"cohere2", "cohere2moe", "command-r"})
 """Architectures whose attention and gated feed-forward part have the same input, which stays until both are done."""
 _POSITIONS: Final = frozenset({"bert", "gpt2", "mpt", "starcoder"})
 """Architectures that look up a vector for each position as well (``position_embd``)."""
+_BIASED: Final = frozenset({"t5", "t5encoder"})
+"""Architectures that add a bias for each pair of positions to the scores, which flash attention cannot."""
+_WITHOUT_CACHE: Final = frozenset({"llama-embed", "t5encoder", "wavtokenizer-dec"})
+"""Architectures that have a cache, but whose graphs attend to the batch alone."""
 _INDEXER_MEMORIES: Final = (Memory.DSA, Memory.DSA_OR_ATTENTION, Memory.DSA_WINDOW, Memory.HYBRID_INDEXER)
+_STREAMS: Final = 4
+"""``hyper_connection.count`` of DeepSeek-V4: copies of the residual stream."""
+_ONE_MASK: Final = frozenset({"qwen4exp"})
+"""Architectures whose indexer chooses with the mask of the attention."""
 
 
 @frozen
@@ -91,28 +100,45 @@ def outputs(one: Settings) -> int:
 
 def input_bytes(read: Hparams, one: Settings) -> int:
     """The inputs that stay alive through the whole pass: a number of the mask for each token and each cell of a stream, and others."""
-    per_cell = 2 if one.flash_attn else FLOAT
-    # The mask of an indexer has 16 bits whatever the attention is.
-    indexer = 2 * one.n_ctx_seq if _has_indexer(read) else 0
-    return one.n_ubatch * (per_cell * sum(mask_cells(read, one)) + indexer + _value_index_bytes(read, one))
+    cells = sum(mask_cells(read, one))
+    each = (2 if one.flash_attn else FLOAT) * cells
+    # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
+    each += 2 * one.n_ctx_seq if _has_indexer(read) else 0
+    each += FLOAT * cells if read.arch in _BIASED else 0
+    return one.n_ubatch * (each + FLOAT * _decay(read, one) + _value_index_bytes(read, one))
 
 
 def _has_indexer(read: Hparams) -> bool:
-    return read.architecture.memory in _INDEXER_MEMORIES and read.indexer_n_head > 0
+    return read.architecture.memory in _INDEXER_MEMORIES and read.indexer_n_head > 0 and read.arch not in _ONE_MASK
+
+
+def _decay(read: Hparams, one: Settings) -> int:
+    """Numbers of a token in the matrix of lightning attention over a batch: one for each head and each token of its sequence."""
+    lightning = read.architecture.states is States.LIGHTNING
+    return max(read.n_head) * -(-one.n_ubatch // one.n_seq_max) if lightning else 0
+
+
+def _reads_cache(read: Hparams) -> bool:
+    return read.architecture.memory not in (Memory.NONE, Memory.RECURRENT) and read.arch not in _WITHOUT_CACHE
 
 
 def mask_cells(read: Hparams, one: Settings) -> tuple[int, ...]:
     """The cells of each mask. A model without cache has one for the batch itself."""
-    if read.architecture.memory is Memory.NONE:
-        return (one.n_ubatch,) * (2 if read.n_swa else 1)
-    if read.architecture.memory is Memory.RECURRENT:
+    memory = read.architecture.memory
+    if memory is Memory.RECURRENT:
         return ()
+    if not _reads_cache(read):
+        return (one.n_ubatch,) * (2 if read.n_swa else 1)
+    if memory is Memory.COMPRESSED:
+        # Of the raw cache, of the cells of four tokens twice, as the indexer has its own, and of those of 128.
+        fours, many = (rounded_up(-(-one.n_ctx_seq // ratio)) for ratio in (4, 128))
+        return one.cells_swa, fours, fours, many
     return (one.n_ctx_seq, one.cells_swa) if read.n_swa and any(read.is_swa) else (one.n_ctx_seq,)
 
 
 def _value_index_bytes(read: Hparams, one: Settings) -> int:
     """Bytes for a token: without flash attention every number of a value is stored by its own index of 64 bits, in each cache."""
-    if one.flash_attn or read.is_mla or read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
+    if one.flash_attn or read.is_mla or not _reads_cache(read) or read.architecture.memory is Memory.COMPRESSED:
         return 0
     return 8 * len(mask_cells(read, one)) * read.n_embd_v_gqa_max
 
@@ -141,7 +167,7 @@ def _feed_forward(read: Hparams) -> int:
 
 def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> int:
     """The keys and values of the layer that has most."""
-    if read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
+    if not _reads_cache(read):
         return 0
     most = 0
     for number in layers:
@@ -153,7 +179,7 @@ def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> in
 
 def _sixteen_bit_copies(read: Hparams, one: Settings) -> int:
     """Bytes of the copies of the keys and values of a layer that are not 16-bit floats: those of the layer that has most."""
-    if read.architecture.memory in (Memory.NONE, Memory.RECURRENT):
+    if not _reads_cache(read):
         return 0
     most = 0
     for number in range(read.n_layer):
@@ -194,9 +220,14 @@ def _state(read: Hparams, sequences: int) -> Moment | None:
 def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     """The moments of a pass that may be the fullest on a device."""
     width, values = _query_width(read), _query_width(read, values=True)
-    cached = not read.is_recurrent[0] and read.architecture.memory is not Memory.NONE
+    cached = not read.is_recurrent[0] and _reads_cache(read)
     base = 2 * read.n_embd + (values if part.first and cached else 0) + _beside(read)
-    found = [Moment(name="feed-forward", per_token=_feed_forward(read) + base)]
+    base += _decay(read, one)
+    mixture = read.n_expert > 0 and read.n_layer_dense_lead < read.n_layer
+    found = [Moment(name="experts" if mixture else "feed-forward", per_token=_feed_forward(read) + base)]
+    if mask_cells(read, one) and not _reads_cache(read):
+        keys = max(map(read.n_embd_k_gqa, range(read.n_layer)))
+        found.append(Moment(name="attention to a batch", per_token=2 * read.n_embd + width + keys + read.n_embd_v_gqa_max))
     if part.from_host is not None:
         ahead = (_feed_forward(read) + base) * 9 // 10
         found.append(Moment(name="weights of the host", per_token=ahead, fixed=part.from_host // FLOAT))
@@ -206,7 +237,7 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     copies = _sixteen_bit_copies(read, one) if part.sixteen_bit and one.flash_attn else 0
     if copies:
         found.append(Moment(name="16-bit copies", per_token=2 * read.n_embd + width + values, fixed=copies // FLOAT))
-    if not one.flash_attn and mask_cells(read, one):
+    if (not one.flash_attn or read.arch in _BIASED) and mask_cells(read, one):
         found.append(_scores(read, one))
     elif read.architecture.memory is Memory.MSA and (one.n_seq_max == 1 or not one.kv_unified):
         # The blocks that a token chooses become a mask for each key/value head, twice, and a mask of 32 bits.
@@ -228,6 +259,8 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
 def _beside(read: Hparams) -> int:
     """Inputs of the layers that stay beside the residual stream: an embedding for each layer, copies of the stream."""
     per_layer = read.n_embd_per_layer * read.n_layer
+    if read.architecture.memory is Memory.COMPRESSED:
+        return 2 * _STREAMS * read.n_embd
     return per_layer + (6 * read.n_embd if read.arch == "gemma3n" else _query_width(read) if per_layer else 0)
 
 
@@ -242,7 +275,10 @@ def _latent(read: Hparams, one: Settings) -> Moment:
 
 def _scores(read: Hparams, one: Settings) -> Moment:
     """Without flash attention: the scores of all heads over all cells. The values of a latent are turned over before."""
-    scores = max(read.n_head) * max(mask_cells(read, one))
+    cells = mask_cells(read, one)
+    scores = max(read.n_head) * (sum(cells) - cells[1] if read.architecture.memory is Memory.COMPRESSED else max(cells))
+    # The biases are looked up, turned over and added beside the scores.
+    scores *= 4 if read.arch in _BIASED else 1
     if not read.is_mla:
         return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + _query_width(read)))
     turned = one.n_stream * one.n_ctx_seq * read.kv_lora_rank // 2

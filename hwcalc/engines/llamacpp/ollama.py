@@ -96,6 +96,8 @@ class Ollama(Llamacpp):
         )
 
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
+        own = {name: str(value) for name, value in _parameters(model).items() if not _given(name, request.options)}
+        request = replace(request, options={**own, **request.options}) if own else request
         return OllamaOpened(engine=self, model=model, request=_translated(request), version=self.version(request.engine_version))
 
     def check(self, opened: Opened) -> None:
@@ -127,6 +129,11 @@ class Ollama(Llamacpp):
         own = of_llamacpp(opened)
         vram, most = vram_bytes(opened), own.hparams.n_ctx_train
         tokens = rules.default_context(vram, most)
+        own_context = _number_of(own.model, "num_ctx")
+        if own_context is not None:
+            tokens = min(own_context, most or own_context)
+            message = f"Planned for {tokens:,} tokens, num_ctx of the model's own parameters. Set it with --seq."
+            return Noted(tokens, (Note(code="ollama-context", message=message),))
         tiers = ", ".join(f"{size:,} from {least // 2**30} GiB" for least, size in reversed(rules.TIERS))
         why = (
             "the model was trained for no more"
@@ -161,6 +168,23 @@ def vram_bytes(opened: Opened) -> int:
 
     visible = visible_memory(gpu)
     return 0 if visible is None else visible.expected_bytes * opened.request.gpus
+
+
+def _number_of(model: ModelSpec, name: str) -> int | None:
+    """A parameter of the model's own Modelfile; ``None`` if it has none."""
+    value = None if model.gguf is None else model.gguf.keys.get(f"ollama.{name}")
+    return int(value) if isinstance(value, (int, float)) and 0 < abs(value) < 2**31 else None
+
+
+def _parameters(model: ModelSpec) -> dict[str, int]:
+    """Parameters of the model's own that are options here; its context is a length."""
+    found = {name: _number_of(model, name) for name in ("num_batch", "num_gpu")}
+    return {name: value for name, value in found.items() if value is not None and value >= -1}
+
+
+def _given(name: str, options: Mapping[str, str]) -> bool:
+    """Whether the user says otherwise, by either name."""
+    return bool({name, *_NAMES[name]} & options.keys())
 
 
 def _translated(request: Request) -> Request:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
 from hwcalc.engines.devices import HOST, DeviceShare, Placement
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weigh, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
-from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
 from hwcalc.engines.stored import bytes_of
-from hwcalc.errors import UsageError
-from hwcalc.formulas import LayerNumbers
+from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ __all__ = [
     "PINNED",
     "assignment_of",
     "cache_on",
-    "fitted_assignment",
-    "options_of",
     "placement_of",
     "weighed_of",
     "whole_assignment",
@@ -33,25 +30,13 @@ PINNED: Final = "pinned"
 """The key of a family whose requests all have the same assignment."""
 
 
-def options_of(opened: LlamacppOpened) -> PlaceOptions:
-    """The options on places, checked against the number of GPUs."""
-    options = place_options(opened.request.options, fits_itself=opened.settings.server)
-    gpus = opened.request.gpus
-    if gpus > MOST_DEVICES:
-        raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
-    if len(options.tensor_split) > gpus:
-        count = len(options.tensor_split)
-        raise UsageError(f"engine option tensor_split has {count} shares for {gpus} GPUs.", hint=f"Add: --gpus {count}")
-    if options.main_gpu >= gpus:
-        raise UsageError(f"engine option main_gpu={options.main_gpu}: the GPUs are 0 to {gpus - 1}.", hint="Leave it out.")
-    over = next((device for one in options.overrides if (device := device_of(one.buffer)) >= gpus), None)
-    if over is not None:
-        raise UsageError(f"engine option override_tensor names GPU {over}: the GPUs are 0 to {gpus - 1}.", hint="Add --gpus.")
-    return options
-
-
 def weighed_of(opened: LlamacppOpened) -> Weighed | None:
-    """The tensors by where they lie; ``None`` if they are not known."""
+    """The tensors by where they lie; ``None`` if they are not known. A family shares the answer."""
+    found: Weighed | None = opened.shared("weighed", lambda: _weighed(opened))
+    return found
+
+
+def _weighed(opened: LlamacppOpened) -> Weighed | None:
     tensors = opened.weight_tensors
     if tensors is None:
         return None
@@ -76,11 +61,11 @@ def assignment_of(opened: LlamacppOpened) -> Assignment:
     if PINNED in opened.family:
         pinned: Assignment = opened.family[PINNED]
         return pinned
-    return opened.assignment
+    found: Assignment = opened.kept("assignment", lambda: _fitted_assignment(opened))
+    return found
 
 
-def fitted_assignment(opened: LlamacppOpened) -> Assignment:
-    """The same, worked out for this length and number of sequences."""
+def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     options = opened.place_options
     weighed = weighed_of(opened)
     if options.n_gpu_layers is None and weighed is not None and opened.request.hardware.kv_memory is None:
@@ -91,7 +76,12 @@ def fitted_assignment(opened: LlamacppOpened) -> Assignment:
 
 
 def whole_assignment(opened: LlamacppOpened) -> Assignment:
-    """As many layers on the GPUs as the options say, or all of them."""
+    """As many layers on the GPUs as the options say, or all of them. A family shares the answer."""
+    found: Assignment = opened.shared("whole assignment", lambda: _whole_assignment(opened))
+    return found
+
+
+def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
     whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
@@ -120,12 +110,17 @@ def _fitting(opened: LlamacppOpened, weighed: Weighed, ends: tuple[float, ...], 
 
 def cache_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> int:
     """Bytes of cache and states on a device: those of its blocks, unless the whole cache stays on the host."""
-    sizes = opened.block_cache_bytes
-    extras = bytes_of(opened.extras)
     if opened.place_options.kv_on_host:
-        return sum(sizes) + extras if device == ON_HOST else 0
-    own = sum(size for one, size in zip(assignment.blocks, sizes, strict=False) if one == device)
-    return own + (extras if assignment.blocks and assignment.blocks[-1] == device else 0)
+        return opened.stored_bytes if device == ON_HOST else 0
+    counts = opened.shared(("kinds on", assignment, device), lambda: _kinds_on(device, assignment, opened))
+    own = sum(count * opened.kind_bytes[kind] for kind, count in counts.items())
+    return own + (bytes_of(opened.extras) if assignment.blocks and assignment.blocks[-1] == device else 0)
+
+
+def _kinds_on(device: int, assignment: Assignment, opened: LlamacppOpened) -> Counter[LayerKind]:
+    """How many layers of each kind lie on a device."""
+    layers = zip(assignment.blocks, opened.stack.layers, strict=False)
+    return Counter(kind for one, layer in layers if one == device for kind in layer)
 
 
 def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple[BudgetPart, ...]:
@@ -139,18 +134,22 @@ def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple
 
 def placement_of(opened: LlamacppOpened) -> Placement | None:
     """The share of each device; ``None`` if the tensors of the model are not known."""
+    found: Placement | None = opened.kept("placement", lambda: _placement(opened))
+    return found
+
+
+def _placement(opened: LlamacppOpened) -> Placement | None:
     weighed = weighed_of(opened)
     if weighed is None:
         return None
     assignment = assignment_of(opened)
     order = (*range(opened.request.gpus), ON_HOST)
-    divided = _rows(opened, weighed) if opened.place_options.split_mode == "row" else None
     shares = tuple(
         DeviceShare(
             device=HOST if device == ON_HOST else f"gpu{device}",
             layers=assignment.layers(device),
             output=assignment.output == device,
-            weights_bytes=_weights(device, assignment, weighed, divided),
+            weights_bytes=_weights_of(opened, device, assignment, weighed),
             cache_bytes=cache_on(device, assignment, opened),
             parts=_parts(opened, assignment, device),
         )
@@ -166,10 +165,17 @@ def placement_of(opened: LlamacppOpened) -> Placement | None:
     )
 
 
-def _rows(opened: LlamacppOpened, weighed: Weighed) -> tuple[float, ...]:
+def _rows(opened: LlamacppOpened) -> tuple[float, ...]:
     """The share of each GPU in every matrix, with ``split_mode=row``."""
     ends = _ends(opened)
     return tuple(end - start for start, end in zip((0.0, *ends), ends, strict=False))
+
+
+def _weights_of(opened: LlamacppOpened, device: int, assignment: Assignment, weighed: Weighed) -> int:
+    """Bytes of weights on a device. A family shares the answer for an assignment."""
+    divided = _rows(opened) if opened.place_options.split_mode == "row" else None
+    size: int = opened.shared(("weights on", assignment, device), lambda: _weights(device, assignment, weighed, divided))
+    return size
 
 
 def _weights(device: int, assignment: Assignment, weighed: Weighed, divided: tuple[float, ...] | None) -> int:

@@ -181,7 +181,7 @@ def _compressed(kind: CompressedAttention, opened: LlamacppOpened) -> tuple[Stor
     latent = _Row(width=width, axis="head_dim", text=f"{width:,}")
     window = cells_in_words(opened, window=True)
     out = [_cells(opened, "window_latent", Role.LATENT, latent, one.cells_swa, window)]
-    if ratio not in _COMPRESSORS:
+    if ratio is None or ratio not in _COMPRESSORS:
         return tuple(out)
     cells = rounded_up(max(1, -(-one.n_ctx_seq // ratio)))
     words = f"roundup(ceil({one.n_ctx_seq:,} / {ratio}), 256)"

@@ -21,7 +21,7 @@ def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) ->
     layers = file.whole("block_count", None, minimum=1, maximum=MAX_LAYERS)
     nextn = _draft_layers(file, row, layers, tensors)
     heads = file.per_layer("attention.head_count", layers, (0,) * layers)
-    read = {
+    read: dict[str, Any] = {
         "arch": file.architecture,
         "n_layer_all": layers,
         "n_layer_nextn": nextn,
@@ -82,7 +82,7 @@ def _head_widths(file: Keys, read: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _latents(file: Keys, row: Architecture) -> dict[str, int]:
+def _latents(file: Keys, row: Architecture) -> dict[str, Any]:
     if row.latents is Latents.NONE:
         return {}
     out = {"kv_lora_rank": file.whole("attention.kv_lora_rank", None), "q_lora_rank": file.whole("attention.q_lora_rank")}
@@ -96,12 +96,12 @@ def _latents(file: Keys, row: Architecture) -> dict[str, int]:
     return out
 
 
-def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, int | None]:
+def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of a recurrent state, from the keys that the architecture reads and no others."""
     states = row.states
     if states in (States.MAMBA1, States.MAMBA2, States.DELTA):
         names = {"conv": "conv_kernel", "inner": "inner_size", "state": "state_size"}
-        out: dict[str, int | None] = {f"ssm_d_{name}": file.whole(f"ssm.{key}", None) for name, key in names.items()}
+        out: dict[str, Any] = {f"ssm_d_{name}": file.whole(f"ssm.{key}", None) for name, key in names.items()}
         out["ssm_dt_rank"] = file.whole("ssm.time_step_rank", None)
         if states is not States.MAMBA1:
             out["ssm_n_group"] = file.whole("ssm.group_count", None)
@@ -118,10 +118,10 @@ def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str,
     return {"head_la": read["head_k"]} if states is States.LIGHTNING else {}
 
 
-def _ngrams(file: Keys, read: Mapping[str, Any]) -> dict[str, int | None]:
+def _ngrams(file: Keys, read: Mapping[str, Any]) -> dict[str, Any]:
     """The state of the layer that looks n-grams up: (kernel - 1) x n inputs of every residual stream."""
     streams = file.whole("hyper_connection.count", None, minimum=2)
-    out: dict[str, int | None] = {"hyper_connections": streams}
+    out: dict[str, Any] = {"hyper_connections": streams}
     layers = file.numbers("ple.layers")
     if layers:
         if len(layers) != 1 or layers[0] >= read["n_layer_all"]:
@@ -147,7 +147,8 @@ def _experts(file: Keys, layers: int) -> dict[str, int]:
 
 def _recurrent_layers(file: Keys, row: Architecture, read: Mapping[str, Any]) -> tuple[bool, ...]:
     """Which layers have a recurrent state. Those for multi-token prediction have none."""
-    count, trunk = read["n_layer_all"], read["n_layer_all"] - read["n_layer_nextn"]
+    count: int = read["n_layer_all"]
+    trunk = count - read["n_layer_nextn"]
     rule = row.recurrence
     if rule in (Recurrence.ALL, Recurrence.BESIDE):
         return (True,) * count
@@ -235,7 +236,7 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
             raise file.error_in_words("attention.compress_ratios", f"a list of {len(ratios):,}", f"a list of at least {layers:,}")
         out["compress_ratios"] = ratios[:layers]
     elif file.architecture == "glm-dsa":
-        full = file.per_layer(key, trunk, full if trained < _GLM_5_2_CONTEXT else map(_glm_5_2_indexer, range(trunk)))
+        full = file.per_layer(key, trunk, full if trained < _GLM_5_2_CONTEXT else tuple(map(_glm_5_2_indexer, range(trunk))))
     elif file.architecture == "glm5-next":
         out["indexer_kpool"] = file.whole("attention.indexer.kpool", None, minimum=2)
         full = file.per_layer(key, trunk, full)

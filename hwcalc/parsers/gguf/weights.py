@@ -9,10 +9,10 @@ from typing import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import GgufTensor
 from hwcalc.parsers.gguf.hparams import Hparams
+from hwcalc.quantization.tensor_names import placed
 
-__all__ = ["counted_weights", "placed"]
+__all__ = ["counted_weights"]
 
-_IN_LAYER: Final = re.compile(r"(enc\.|dec\.|v\.|a\.)?blk\.([0-9]{1,5})\.(.+)", re.DOTALL)
 _NOT_PARAMETERS: Final = ("rope_freqs.", "rope_factors_")
 """Tensors that follow from the config."""
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
@@ -23,16 +23,6 @@ _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
 _NORM: Final = re.compile(r"norm|(^|_)ln(_|$)")
 
 _Key = tuple[str, Part, tuple[Weight, ...]]
-
-
-def placed(name: str) -> tuple[str, int]:
-    """A tensor's name without its layer, and the layer; -1 for a tensor outside the layers.
-
-    >>> placed("blk.12.attn_q.weight"), placed("enc.blk.0.attn_q.weight"), placed("output.weight")
-    (('attn_q.weight', 12), ('enc.attn_q.weight', 0), ('output.weight', -1))
-    """
-    match = _IN_LAYER.fullmatch(name)
-    return (name, -1) if match is None else ((match[1] or "") + match[3], int(match[2]))
 
 
 def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | None:

@@ -241,7 +241,8 @@ class LlamacppParser:
         if device is None or not self._contexts:
             return
         rank = device[1].split(" (")[0]
-        row, names = _GPU_ROW.search(text, device.end() - 1), _TABLE
+        names: tuple[str, ...] = _TABLE
+        row = _GPU_ROW.search(text, device.end() - 1)
         if row is None:
             row, names = _HOST_ROW.search(text, device.end() - 1), _TABLE[2:]
         if row is None:

@@ -73,7 +73,7 @@ def write(path: Path, arch: str, keys: Mapping[str, Any]) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(path, arch)
-    for name, value in (REQUIRED | dict(keys)).items():
+    for name, value in {**REQUIRED, **keys}.items():
         _add(writer, name if name.startswith("tokenizer.") else f"{arch}.{name}", value)
     writer.add_string("tokenizer.ggml.model", "test")
     writer.add_array("tokenizer.ggml.tokens", [f"t{number}" for number in range(VOCABULARY)])

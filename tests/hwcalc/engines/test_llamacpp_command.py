@@ -57,7 +57,7 @@ COMMANDS: list[tuple[dict[str, Any], str]] = [
     ({"options": {"n_ctx": "1000", "n_seq_max": "3"}}, f"-hf {HUB} -c 1000 -np 3"),
     ({"path": "./my model.gguf", "model": "my model"}, "-m ./my model.gguf -c 8192 -np 1"),
     ({"model": "org/repo:dir/file.gguf"}, "-hf org/repo -hff dir/file.gguf -c 8192 -np 1"),
-    ({"model": "Qwen/Qwen3-32B", "weights": "q4_k_m"}, "-m ./Qwen3-32B-Q4_K_M.gguf -c 8192 -np 1"),
+    ({"model": "Qwen/Qwen3-32B", "weights": "q4_k_m", "made": True}, "-m ./Qwen3-32B-Q4_K_M.gguf -c 8192 -np 1"),
 ]
 
 

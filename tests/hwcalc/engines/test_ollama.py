@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from hwcalc.errors import UnknownNameError, UnsupportedError
 from hwcalc.library.load import load_model
 from hwcalc.planner.context import open_request
 from tests.hwcalc.command import Capture, run
+from tests.hwcalc.sources.gguf.given import gguf_bytes
+from tests.hwcalc.sources.gguf.test_ollama import put
 
 MIB = 2**20
 LLAMA: dict[str, Any] = {
@@ -114,7 +117,7 @@ def test_what_is_refused() -> None:
     assert plan(LLAMA, engine="ollama@0.31.2").request.engine_version == "0.31"
 
 
-def test_the_modelfile_of_a_plan(capsys: Capture, tmp_path: Any) -> None:
+def test_the_modelfile_of_a_plan(capsys: Capture, tmp_path: Path) -> None:
     """A file with what to type as comments; in JSON the parts."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA))
@@ -128,3 +131,75 @@ def test_the_modelfile_of_a_plan(capsys: Capture, tmp_path: Any) -> None:
     assert told["file"].startswith("FROM ")
     assert shlex.split(told["command"])[:2] == ["ollama", "create"]
     assert run(capsys, *words[:-1], "llamacpp")[0] == 2
+
+
+# --- its store, and commands for files --------------------------------------------------------------------------------
+
+
+def test_a_model_of_the_store(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planned as Ollama runs it, with the model's own parameters; both commands name it."""
+    store = tmp_path / "models"
+    monkeypatch.setenv("OLLAMA_MODELS", str(store))
+    put(store, "registry.ollama.ai/library/tiny/1b", params=json.dumps({"num_ctx": 2048, "num_batch": 128}).encode())
+    one = plan("ollama:tiny:1b")
+
+    assert (one.request.engine, one.request.seq, one.request.options) == ("ollama", 2048, {"n_batch": "128", "n_ubatch": "128"})
+    assert plan("ollama:tiny:1b", seq=1024, engine_options={"num_batch": 256}).request.options["n_ubatch"] == "256"
+    assert run(capsys, "ollama:tiny:1b", "--emit", "ollama")[1].splitlines()[1] == "FROM tiny:1b"
+    words = shlex.split(run(capsys, "ollama:tiny:1b", "--engine", "llamacpp", "--seq", "1k", "--emit", "llamacpp")[1])
+    assert words[:2] == ["llama-server", "-m"]
+    assert Path(words[2]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "file"),
+    [
+        ([], "-m ./tiny-Q4_K_M.gguf", "./tiny-Q4_K_M.gguf"),
+        (["--weights", "q8_0"], "-m ./tiny-Q8_0.gguf", "./tiny-Q8_0.gguf"),
+    ],
+)
+def test_a_file_here(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], first: str, file: str
+) -> None:
+    """Its path, or in another format the file that would have to be made; a remark says so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny-Q4_K_M.gguf").write_bytes(gguf_bytes())
+    line = ["tiny-Q4_K_M.gguf", "--seq", "1k", *words]
+    _, out, err = run(capsys, *line, "--emit", "llamacpp")
+
+    assert out == f"llama-server {first} -c 1024 -np 1\n"
+    assert ("llama-quantize" in err) is bool(words)
+    assert f"FROM {file}" in run(capsys, *line, "--engine", "ollama", "--emit", "ollama")[1]
+    shown = run(capsys, *line, "--gpu", "rtx-3060")[1]
+    assert f"start    llama-server {first}" in shown
+
+
+def test_the_engine_of_a_file(capsys: Capture, tmp_path: Path) -> None:
+    """llama.cpp by default, said in a note; the formulas if they are named, and for a dict of metadata."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(gguf_bytes())
+
+    one = plan(path, seq=1024)
+    assert one.request.engine == "llamacpp"
+    assert any("--engine reference" in note.message for note in one.notes)
+    assert plan(path, seq=1024, engine="reference").request.engine == "reference"
+    assert plan(LLAMA, seq=1024).request.engine == "reference"
+    _, out, _ = run(capsys, "sweep", str(path), "--seq", "256,512", "--format", "jsonl")
+    assert [json.loads(line)["engine"] for line in out.splitlines()] == ["llamacpp"] * 2
+
+
+def test_the_written_command_is_the_plan(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read back as llama-server's line, it plans the same bytes with the same settings."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.gguf").write_bytes(gguf_bytes())
+    for words in (
+        ["--seq", "1k"],
+        ["--seq", "512", "--batch", "3", "--dtype", "q8_0"],
+        ["-ub", "64", "-ngl", "2", "-kvu", "-c", "1024", "-np", "2"],
+        ["-c", "1000", "-np", "3", "-ctk", "q8_0", "-fa", "on", "--swa-full"],
+    ):
+        line = ["tiny.gguf", "--engine", "llamacpp", *words]
+        emitted = shlex.split(run(capsys, *line, "--emit", "llamacpp")[1])
+        first, again = (json.loads(run(capsys, *one, "--json")[1]) for one in (line, [*emitted[1:], "--engine", "llamacpp"]))
+        assert first["cache"] == again["cache"], words
+        assert first["pool"] == again["pool"]

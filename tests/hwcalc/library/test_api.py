@@ -62,7 +62,6 @@ def test_wrong_numbers(name: str, value: object) -> None:
         ("dtype", b"fp8"),
         ("dtype", ""),
         ("dtype", "fp8:"),
-        ("engine", None),
         ("engine", 5),
         ("engine", ""),
         ("weights", 5),

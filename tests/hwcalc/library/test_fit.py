@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,13 @@ from hwcalc import fit, plan
 from hwcalc.errors import UsageError
 from hwcalc.library.candidates import catalog, folded
 from hwcalc.planner.runnables import Runnable, Runnables
-from hwcalc.profiles.catalog import list_models
+from hwcalc.profiles.catalog import find_entry, list_models
+from hwcalc.profiles.model_index import model_index, shape
 from hwcalc.report.schema import json_schema
+from hwcalc.sources.catalog_facts import facts_of
+from scripts import build_model_index
 from tests.hwcalc.command import Capture, run
+from tests.hwcalc.sources.gguf import given
 
 CARDS = ("rtx-3050-6gb", "rtx-3060-12gb", "rtx-4090")
 FEW = {"max_params": "3B", "family": ("qwen3", "llama-3.2", "gemma-3", "granite")}
@@ -77,6 +82,87 @@ def test_the_format_is_that_of_weights_auto() -> None:
     rows = fit(gpu="rtx-3060", seq="8k", limit=0, **FEW).models  # type: ignore[arg-type]
     for row in rows[:5]:
         assert plan(row.id, gpu="rtx-3060", seq="8k", weights="auto", offline=True).request.weights == row.weights
+
+
+@pytest.mark.parametrize("gpu", ["rtx-3050-6gb", "rtx-4090"])
+def test_models_with_a_part_on_the_host_are_those_of_the_plan(gpu: str) -> None:
+    """Those that do not fit as a whole: the same layers on the GPU, the same verdict."""
+    rows = [row for row in fit("32b", gpu=gpu, seq="32k", limit=0).models if not row.whole][:3]
+    rows += [row for row in fit("70b", gpu=gpu, seq="16k", limit=0).models if not row.whole][:2]
+    assert rows
+    for row in rows:
+        planned = plan(row.id, gpu=gpu, seq=row.seq, engine="llamacpp", weights=row.weights, offline=True)
+        assert planned.fit is not None
+
+        assert (row.verdict, row.gpu_layers, row.all_layers) == (
+            planned.fit.verdict,
+            planned.fit.gpu_layers,
+            planned.fit.all_layers,
+        )
+        assert (row.needed_bytes, row.max_seq) == (planned.fit.needed_bytes, planned.fit.max_seq)
+
+
+# --- the index of the catalog -----------------------------------------------------------------------------------------------
+
+
+def test_the_index_has_the_catalog() -> None:
+    """Every model is in it, with what its file says."""
+    index = model_index()
+    assert set(index) == set(list_models())
+    for name, row in index.items():
+        entry = find_entry(name)
+        assert entry is not None
+        facts = facts_of(name, entry.data)
+        assert (row.released, row.modality) == (facts.released, facts.modality)
+
+
+@pytest.mark.parametrize("name", random.Random(14).sample(list_models(), 12))  # noqa: S311 - any choice will do
+def test_the_index_is_up_to_date(name: str) -> None:
+    """What it has of a model is what is worked out now; ``python scripts/build_model_index.py`` writes it anew."""
+    entry = find_entry(name)
+    assert entry is not None
+    row, made = build_model_index.indexed(name, entry.data)
+    kept = model_index()[name]
+
+    assert row == kept._replace(shape=None)
+    assert (None if made is None else json.loads(json.dumps(made))) == (None if kept.shape is None else shape(kept.shape))
+
+
+def test_an_own_model_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in the user's own folder is a candidate, and replaces the catalog's of the same id."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    path = tmp_path / "kvplan" / "profiles" / "models" / "Qwen" / "Qwen3-8B.json"
+    path.parent.mkdir(parents=True)
+    entry = find_entry("Qwen/Qwen3-8B")
+    assert entry is not None
+    half = {**entry.data["config"], "num_hidden_layers": 18}
+    path.write_text(json.dumps({**entry.data, "config": half, "parameters": None}), encoding="utf-8")
+
+    (row,) = (row for row in fit("qwen/qwen3-8b", gpu="l4", seq="8k", every=True).models if row.id == "Qwen/Qwen3-8B")
+    assert row.all_layers == 19
+
+
+# --- a folder of files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_with_broken_files(tmp_path: Path, capsys: Capture) -> None:
+    """Each that cannot be read is named with the reason; the others are listed."""
+    (tmp_path / "good.gguf").write_bytes(given.gguf_bytes())
+    (tmp_path / "empty.gguf").write_bytes(b"")
+    (tmp_path / "text.gguf").write_text("no header at all", encoding="utf-8")
+    (tmp_path / "huge.gguf").write_bytes(b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 16)
+    (tmp_path / "gone.gguf").symlink_to(tmp_path / "nowhere")
+    result = fit(folder=str(tmp_path), gpu="rtx-3060")
+
+    assert [row.id for row in result.models] == ["good.gguf"]
+    assert result.models[0].stored
+    assert {Path(one.id).name for one in result.unread} >= {"empty.gguf", "text.gguf", "huge.gguf"}
+    assert all(one.message for one in result.unread)
+
+    status, out, _ = run(capsys, "fit", "--folder", str(tmp_path), "--gpu", "rtx-3060")
+    assert status == 0
+    assert "good.gguf" in out
+    assert "text.gguf" in out
 
 
 # --- what is listed -----------------------------------------------------------------------------------------------------

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["gguf_keys", "row_for"]
 
+_FILE_TYPES = {"bf16": 32}
+"""The type of file that ``--outtype auto`` makes of weights in bfloat16; of all others, single precision too, it makes float16 (1)."""
+
 _LEVELS = ("text_config", "llm_config", "lm_config", "language_config", "thinker_config")
 """Where a file keeps the config of its language model, as the converter looks for it (conversion/base.py, load_hparams)."""
 
@@ -48,7 +51,8 @@ def _keys(model: ModelSpec) -> Mapping[str, Any]:
     except (ArithmeticError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"the values of {model.id} do not make sense for llama.cpp: {shown(str(error), 100)}.") from error
     arch = _architecture(row, source, keys)
-    return {GGUF_ARCHITECTURE: arch} | {key if key == VOCABULARY else f"{arch}.{key}": value for key, value in keys.items()}
+    general = {GGUF_ARCHITECTURE: arch} | ({} if model.dtype is None else {"general.file_type": _FILE_TYPES.get(model.dtype, 1)})
+    return general | {key if key == VOCABULARY else f"{arch}.{key}": value for key, value in keys.items()}
 
 
 def _add_rotary(default: float, source: Source, keys: Keys) -> None:

@@ -80,7 +80,7 @@ def _unpacked(value: Any) -> Any:
 def effective(keys: Mapping[str, Any]) -> dict[str, Any]:
     """What the keys say to llama.cpp: with its defaults for those that are missing, and lists where it keeps one value per layer."""
     arch = keys[GGUF_ARCHITECTURE]
-    said = {key.removeprefix(f"{arch}."): _plain(value) for key, value in keys.items()}
+    said = {key.removeprefix(f"{arch}."): _plain(value) for key, value in keys.items() if key != "general.file_type"}
     layers = said["block_count"]
 
     def listed(key: str, default: Any) -> list[Any]:

@@ -53,7 +53,7 @@ NAMED_OTHERWISE: Final = frozenset({each.name for each in converted()} | NOT_RUN
 
 @pytest.mark.parametrize("run", converted(), ids=lambda run: run.name)
 def test_keys_are_those_of_the_converter(run: Converted) -> None:
-    """Every key that llama.cpp reads for memory says the same."""
+    """Every key that llama.cpp reads for memory says the same, and so does llama.cpp's reading of all of them."""
     own = gguf_keys(load_model(run.name if run.config is None else run.config))
     theirs, ours = effective(run.keys), effective(own)
     different = {key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key) and not _beside(key, theirs)}
@@ -63,21 +63,13 @@ def test_keys_are_those_of_the_converter(run: Converted) -> None:
         assert all(key.startswith(miss[0]) for key in different), miss[1]
         return
     assert {key: (theirs.get(key), ours.get(key)) for key in different} == {}
+    read, expected = read_hparams(own), read_hparams(run.keys)
+    assert {key: (value, vars(read)[key]) for key, value in vars(expected).items() if value != vars(read)[key]} == {}
 
 
 def _beside(key: str, theirs: Mapping[str, Any]) -> bool:
     """Keys that only one side has and that say nothing more: those of an indexer whose layers all have one."""
     return key == "attention.value_length" and "attention.kv_lora_rank" in theirs and key not in theirs
-
-
-@pytest.mark.parametrize("run", converted(), ids=lambda run: run.name)
-def test_hyperparameters_are_those_of_the_converter(run: Converted) -> None:
-    """The same by llama.cpp's reading of both, field by field."""
-    if run.name in MISSES and run.name != "ibm-granite/granite-4.0-micro":
-        pytest.skip(MISSES[run.name][1])
-    own = read_hparams(gguf_keys(load_model(run.name if run.config is None else run.config)))
-    theirs = read_hparams(run.keys)
-    assert {key: (value, vars(own)[key]) for key, value in vars(theirs).items() if value != vars(own)[key]} == {}
 
 
 @pytest.mark.parametrize("model_id", sorted(set(refused()) - NAMED_OTHERWISE))

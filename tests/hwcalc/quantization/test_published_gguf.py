@@ -1,0 +1,105 @@
+"""Sizes of GGUF files that people have loaded, as llama.cpp printed them, against the files that are planned from a config.
+
+llama-bench and the loader print the bytes of all tensors in GiB with two decimals, without the header; prediction layers count. Files of
+unsloth's dynamic kind (UD-...), and files whose name is not known, are left out: no rule says what is in them. So is a Mistral Small of
+24B, whose config in the catalog ties a table that the model does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from hwcalc import load_model
+from hwcalc.quantization.gguf_file import header_bytes, mix_bytes, sizes_by_mix
+
+GIB: Final = 2**30
+
+ARC: Final = "Arc Pro B70, LLM inference benchmarks (llama.cpp Vulkan), llama-bench of b9739, 2026-07-17"
+MAX: Final = "llama-bench on an MS-S1 MAX: unsloth/GLM-4.5-Air-GGUF, bartowski/Mixtral-8x22B-v0.1-GGUF, unsloth/Llama-4-Scout-17B-16E-Instruct-GGUF"
+IK: Final = "github.com/ikawrakow/ik_llama.cpp/pull/259: unsloth/DeepSeek-R1-GGUF, before the latent's matrix was divided"
+BENCH: Final = "llama-bench tables in public repositories"
+
+SIZES: Final = (
+    ("meta-llama/Llama-3.1-8B", "q4_k_m", 4.58, ARC),
+    ("meta-llama/Llama-3.1-8B", "q5_k_m", 5.33, ARC),
+    ("meta-llama/Llama-3.1-8B", "q8_0", 7.95, ARC),
+    ("meta-llama/Llama-3.1-70B", "q4_k_m", 39.59, ARC),
+    ("meta-llama/Llama-3.1-70B", "q2_k", 24.56, ARC),
+    ("meta-llama/Llama-3.1-70B", "iq3_xs", 27.29, ARC),
+    ("meta-llama/Llama-3.1-70B", "q3_k_m", 31.91, "github.com/ollama/ollama/issues/10553"),
+    ("Qwen/Qwen2.5-7B-Instruct", "q4_k_m", 4.36, "tools/llama-bench/README.md of llama.cpp"),
+    ("Qwen/Qwen2.5-14B-Instruct", "q4_k_m", 8.37, ARC),
+    ("Qwen/Qwen3-8B", "q4_k_m", 4.68, ARC),
+    ("Qwen/Qwen3-8B", "q8_0", 8.11, BENCH),
+    ("Qwen/Qwen3-14B", "q4_k_m", 8.38, ARC),
+    ("Qwen/Qwen3-32B", "q4_k_m", 18.40, ARC),
+    ("Qwen/Qwen3-30B-A3B", "q4_k_m", 17.28, "github.com/ggml-org/llama.cpp/issues/14235"),
+    ("Qwen/Qwen3-235B-A22B", "q2_k", 79.80, BENCH),
+    ("Qwen/Qwen3-235B-A22B", "q3_k_s", 94.47, BENCH),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", "q4_k_m", 45.17, BENCH),
+    ("Qwen/Qwen3-Next-80B-A3B-Instruct", "q4_1", 46.62, BENCH),
+    ("Qwen/Qwen3.5-27B", "q8_0", 27.04, BENCH),
+    ("microsoft/phi-4", "q4_k_m", 8.43, ARC),
+    ("microsoft/phi-4", "q8_0", 14.51, BENCH),
+    ("google/gemma-3-12b-it", "q4_k_m", 6.79, ARC),
+    ("google/gemma-3-27b-it", "q4_k_m", 15.40, ARC),
+    ("openai/gpt-oss-20b", "mxfp4_moe", 11.27, ARC),
+    ("openai/gpt-oss-120b", "mxfp4_moe", 59.02, ARC),
+    ("nvidia/NVIDIA-Nemotron-Nano-9B-v2", "q4_k_m", 6.07, ARC),
+    ("zai-org/GLM-4-32B-0414", "q4_k_m", 18.32, ARC),
+    ("zai-org/GLM-4.5-Air", "q4_k_m", 67.96, MAX),
+    ("zai-org/GLM-4.5-Air", "q4_k_s", 62.27, BENCH),
+    ("mistralai/Mixtral-8x22B-v0.1", "q4_k_m", 79.71, MAX),
+    ("meta-llama/Llama-4-Scout-17B-16E-Instruct", "q4_k_m", 60.86, MAX),
+    ("deepseek-ai/DeepSeek-R1", "q4_k_m", 376.65, IK),
+    ("deepseek-ai/DeepSeek-V2-Lite", "q4_k_m", 9.65, BENCH),
+    ("deepseek-ai/DeepSeek-V2-Lite", "q4_0", 8.29, BENCH),
+    ("tiiuae/Falcon-H1-7B-Base", "q8_0", 7.51, BENCH),
+    ("tiiuae/Falcon-H1-7B-Base", "q4_k_m", 4.28, BENCH),
+    ("ibm-granite/granite-4.0-h-tiny", "iq4_xs", 3.49, BENCH),
+    ("tencent/Hunyuan-A13B-Instruct", "q4_k_m", 45.43, BENCH),
+)  # fmt: skip
+"""(model, mix, GiB, source)."""
+
+WITHOUT_MTP: Final = {"Qwen/Qwen3-Next-80B-A3B-Instruct"}
+"""Files made before the converter kept the prediction layers."""
+WITH_MATRIX: Final = {("ibm-granite/granite-4.0-h-tiny", "iq4_xs")}
+
+
+@pytest.mark.parametrize(("model", "mix", "published", "source"), SIZES)
+def test_tensors_of_published_files(model: str, mix: str, published: float, source: str) -> None:
+    """Within a fifth of a percent and the last digit; the promise is two percent."""
+    spec = load_model(model)
+    found = mix_bytes(spec, mix, imatrix=(model, mix) in WITH_MATRIX, mtp=model not in WITHOUT_MTP)
+    assert found is not None
+    assert sum(found.values()) / GIB == pytest.approx(published, rel=0.002, abs=0.006), source
+
+
+def test_enough_of_them() -> None:
+    """Models and mixes."""
+    assert len({model for model, *_ in SIZES}) >= 24
+    assert len({mix for _, mix, *_ in SIZES}) >= 10
+
+
+@pytest.mark.parametrize(("mix", "published"), [("bf16", 65.53), ("q8_0", 34.82)])
+def test_whole_files(mix: str, published: float) -> None:
+    """huggingface.co/bartowski/Qwen_Qwen3-32B-GGUF lists files in GB: tensors and header."""
+    from hwcalc.quantization.gguf_file import file_tensors
+
+    spec = load_model("Qwen/Qwen3-32B")
+    tensors = file_tensors(spec, mix)
+    assert tensors is not None
+    low, expected, high = header_bytes(spec.vocab_size or 0, len(tensors))
+    assert low < expected < high
+    assert (sum(one.bytes for one in tensors) + expected) / 1e9 == pytest.approx(published, abs=0.011)
+
+
+def test_sizes_by_mix() -> None:
+    """From the largest to the smallest, and the same as each asked for by itself."""
+    spec = load_model("Qwen/Qwen3-8B")
+    sizes = sizes_by_mix(spec)
+    assert list(sizes.values()) == sorted(sizes.values(), reverse=True)
+    assert sizes["q4_k_m"] == 5_021_827_072
+    assert len(sizes) >= 20
