@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead", "check_stages"]
+__all__ = [
+    "HOST",
+    "DeviceReads",
+    "DeviceShare",
+    "ModelWeights",
+    "Placement",
+    "Places",
+    "TensorGroup",
+    "WeightRead",
+    "check_stages",
+]
 
 OpenedT = TypeVar("OpenedT")
 """The opened request of an engine, whose module imports this one."""
@@ -71,12 +81,25 @@ class Placement:
 
 
 @frozen
+class TensorGroup:
+    """Tensors of one kind: how many layers have them, and their parameters and bytes by type. ``mtp`` are not loaded by themselves."""
+
+    kind: str
+    layers: int
+    types: tuple[tuple[str, int, int], ...]
+    mtp: bool = False
+
+
+@frozen
 class ModelWeights:
     """The tensors of a model as the engine reads them from its files, each counted once."""
 
     bytes: int
     definition: Definition
     source: str
+    groups: tuple[TensorGroup, ...] = ()
+    other_bytes: tuple[int, ...] = ()
+    """The same made in other ways, where the name of the format leaves that open."""
 
 
 def check_stages(label: str, sizes: Parallel) -> None:
@@ -106,7 +129,8 @@ class DeviceReads:
     """What a pass reads on one device: the weights there, and the caches of these layers.
 
     ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
-    time; all others wait for each other.
+    time; all others wait for each other. A prompt is computed ``pass_tokens`` at a time, all at once if that is ``None``;
+    all passes but the last may leave out ``last_layer_bytes``, as only the last token's output is wanted.
     """
 
     device: str
@@ -114,6 +138,8 @@ class DeviceReads:
     cache_layers: LayerNumbers
     gbps: float | None = None
     at_once: int = 1
+    pass_tokens: int | None = None
+    last_layer_bytes: int = 0
 
 
 class Places(Generic[OpenedT]):

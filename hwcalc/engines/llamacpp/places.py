@@ -82,14 +82,22 @@ class LlamacppPlaces(GeneralEngine):
         weighed, model = weighed_of(own), own.model
         if weighed is None:
             return None
+        from hwcalc.engines.llamacpp.weights import grouped, other_sizes
+
+        mtp = own.settings.load_mtp
+        groups = grouped(own.weight_tensors or (), mtp=mtp)
         if model.gguf is not None and model.gguf.tensors and own.request.weights is None:
-            return ModelWeights(bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file")
+            return ModelWeights(
+                bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
+            )
         # A file of this format does not exist yet, or is not at hand.
         name = own.request.weights or model.dtype or "as published"
         return ModelWeights(
             bytes=weighed.total,
             definition=model.definition(Definition.ENGINE),
             source=f"tensors that llama.cpp's converter and quantiser write for {name}",
+            groups=groups,
+            other_bytes=other_sizes(model, own.request.weights, mtp=mtp),
         )
 
     def reads(self, opened: Opened) -> Noted[tuple[DeviceReads, ...]]:
