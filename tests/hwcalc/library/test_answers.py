@@ -13,7 +13,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from hwcalc import check, compare, explain, load_model, plan, recommend, sweep
+from hwcalc import check, compare, explain, fit, load_model, plan, recommend, sweep
 from hwcalc.answers import MOST_ROWS, Answer, html_table
 from hwcalc.errors import UsageError
 from tests.paths import ROOT
@@ -29,6 +29,7 @@ def _answers() -> dict[str, Answer]:
         "explain": explain(QWEN, seq="8k", gpu="l4", engine="vllm"),
         "compare": compare([QWEN, "openai/gpt-oss-20b"], seq="8k", dtype=["bf16", "fp8"]),
         "recommend": recommend(QWEN, seq="8k", gpu=["l4", "h100"]),
+        "fit": fit("qwen3-8b", seq="8k", gpu="l4"),
         "sweep": sweep(QWEN, seq="1k..8k", dtype="bf16,fp8", gpu="l4"),
         "check": check(str(CHECKS)),
     }
