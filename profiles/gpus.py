@@ -56,6 +56,12 @@ _CORES = re.compile(r"-[0-9]{1,3}c$")
 _FORM = re.compile(r"(?:-(?:sxm[0-9]?|pcie|nvl|ws|server|maxq|3e|[0-9]+gb|[0-9]{1,3}c))+$")
 
 
+_MACHINE: Final = re.compile(
+    r"\A\s*(?:apple[ _-]+)?(?:macbook|imac|mac)(?:[ _-]+(?:pro|air|mini|studio))?[ _-]+(?=m[0-9])", re.ASCII | re.IGNORECASE
+)
+"""The Mac in front of its chip: ``Mac mini M4 24GB``."""
+
+
 class UnknownGpuError(LookupError):
     """There is no accelerator of this name. ``nearest`` holds similar ids."""
 
@@ -74,14 +80,17 @@ def user_folder() -> Path | None:
 def find_gpu(name: str) -> Gpu:
     """The accelerator with this id or alias. Capitals, hyphens, spaces and the vendor's name do not matter.
 
-    A number at the end (``m4-max-64``, ``m4-max-64gb``) selects a size of memory. Raises :class:`UnknownGpuError` if there is no
+    A number at the end (``m4-max-64``, ``m4-max-64gb``) selects a size of memory; ``mobile`` is ``laptop``. Raises :class:`UnknownGpuError` if there is no
     such accelerator, and :class:`~hwcalc.profiles.catalog.ProfileError` with path, line and key if its file is broken.
 
     >>> [find_gpu(name).id for name in ("h100", "RTX 4090", "4090", "mi300x", "NVIDIA L4", "m4-max-128", "m4-max-36")]
     ['h100-sxm5-80gb', 'rtx-4090', 'rtx-4090', 'mi300x', 'l4', 'apple-m4-max-40c-128gb', 'apple-m4-max-32c-36gb']
+    >>> [find_gpu(name).id for name in ("Mac mini M4 24GB", "MacBook Air M2", "RTX 3070 Mobile")]
+    ['apple-m4-24gb', 'apple-m2', 'rtx-3070-laptop']
     """
-    file = _resolve(name)
-    return _sized(name) if file is None else _load(*file)
+    spoken = _MACHINE.sub("", name)
+    file = _resolve(spoken)
+    return _sized(spoken) if file is None else _load(*file)
 
 
 def with_memory(gpu: Gpu, memory_gb: int) -> Gpu:
@@ -207,7 +216,7 @@ def _squashed(text: str) -> str:
     low = "".join(letter for letter in text.lower() if letter.isascii() and letter.isalnum())
     for vendor in ("nvidia", "amd", "intel", "apple", "geforce", "instinct", "radeon", "tesla"):
         low = low.removeprefix(vendor)
-    return low
+    return low.replace("mobile", "laptop")
 
 
 @lru_cache(maxsize=1)
