@@ -41,7 +41,7 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Places, ABC):
+class Engine(Places["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]

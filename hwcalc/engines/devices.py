@@ -5,7 +5,7 @@ An engine that divides each layer over all GPUs, or that has a run of layers on 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Literal, TypeVar
 
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Parallel
@@ -15,11 +15,23 @@ from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
-    from hwcalc.engines.base import Opened
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HOST", "DeviceReads", "DeviceShare", "ModelWeights", "Placement", "Places", "WeightRead", "check_stages"]
+__all__ = [
+    "HOST",
+    "DeviceReads",
+    "DeviceShare",
+    "ModelWeights",
+    "Placement",
+    "Places",
+    "TensorGroup",
+    "WeightRead",
+    "check_stages",
+]
+
+OpenedT = TypeVar("OpenedT")
+"""The opened request of an engine, whose module imports this one."""
 
 HOST: Final = "host"
 """The name of the device that is the memory of the host; GPUs are ``gpu0``, ``gpu1``."""
@@ -39,7 +51,8 @@ class DeviceShare:
 
     def needed(self, end: str = "expected") -> int:
         """Bytes of it all, with the parts at this end of their range: low, expected or high."""
-        return self.weights_bytes + self.cache_bytes + sum(getattr(part, end) for part in self.parts)
+        parts: int = sum(getattr(part, end) for part in self.parts)
+        return self.weights_bytes + self.cache_bytes + parts
 
 
 @frozen
@@ -68,12 +81,25 @@ class Placement:
 
 
 @frozen
+class TensorGroup:
+    """Tensors of one kind: how many layers have them, and their parameters and bytes by type. ``mtp`` are not loaded by themselves."""
+
+    kind: str
+    layers: int
+    types: tuple[tuple[str, int, int], ...]
+    mtp: bool = False
+
+
+@frozen
 class ModelWeights:
     """The tensors of a model as the engine reads them from its files, each counted once."""
 
     bytes: int
     definition: Definition
     source: str
+    groups: tuple[TensorGroup, ...] = ()
+    other_bytes: tuple[int, ...] = ()
+    """The same made in other ways, where the name of the format leaves that open."""
 
 
 def check_stages(label: str, sizes: Parallel) -> None:
@@ -103,7 +129,8 @@ class DeviceReads:
     """What a pass reads on one device: the weights there, and the caches of these layers.
 
     ``gbps`` is what the memory there delivers, ``None`` for that of the accelerator. ``at_once`` devices read their parts at the same
-    time; all others wait for each other.
+    time; all others wait for each other. A prompt is computed ``pass_tokens`` at a time, all at once if that is ``None``;
+    all passes but the last may leave out ``last_layer_bytes``, as only the last token's output is wanted.
     """
 
     device: str
@@ -111,35 +138,37 @@ class DeviceReads:
     cache_layers: LayerNumbers
     gbps: float | None = None
     at_once: int = 1
+    pass_tokens: int | None = None
+    last_layer_bytes: int = 0
 
 
-class Places:
+class Places(Generic[OpenedT]):
     """What the planner asks an engine about places. The defaults are those of an engine that holds everything on its GPUs."""
 
     splits_layers: ClassVar[bool] = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
 
-    def placement(self, opened: Opened) -> Placement | None:
+    def placement(self, opened: OpenedT) -> Placement | None:
         """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""
         return None
 
-    def model_weights(self, opened: Opened) -> ModelWeights | None:
+    def model_weights(self, opened: OpenedT) -> ModelWeights | None:
         """What the engine's own files hold of the model; ``None`` if they are those that the model was published in, or unknown."""
         return None
 
-    def reads(self, opened: Opened) -> Noted[tuple[DeviceReads, ...]]:
+    def reads(self, opened: OpenedT) -> Noted[tuple[DeviceReads, ...]]:
         """What a pass reads on each device; nothing if the weights are those that the model was published with, on GPUs alike."""
         return Noted(())
 
-    def lacking(self, opened: Opened, end: str) -> str | None:
+    def lacking(self, opened: OpenedT, end: str) -> str | None:
         """What limits the planned sequences outside the fullest GPU, such as ``host memory``, at this end of the estimates."""
         return None
 
-    def entire(self, opened: Opened) -> Opened:
+    def entire(self, opened: OpenedT) -> OpenedT:
         """The same request with everything on the GPUs, where the engine would leave a part of it on the host by itself."""
         return opened
 
-    def pinned(self, opened: Opened) -> Opened:
+    def pinned(self, opened: OpenedT) -> OpenedT:
         """The same request, whose other lengths and numbers of sequences keep every layer where the planned ones have it."""
         return opened
 
@@ -147,6 +176,6 @@ class Places:
         """Whether the engine has a length of its own where the user names none: :meth:`fitting_length`."""
         return self.splits_layers and gpu is not None
 
-    def fitting_length(self, opened: Opened) -> Noted[int | None]:
+    def fitting_length(self, opened: OpenedT) -> Noted[int | None]:
         """How long the engine makes sequences by itself where the user names no length; ``None`` is as long as the model allows."""
         return Noted(None)

@@ -45,6 +45,7 @@ class Quick:
         self._host = host
         self._room = room
         self._named = named
+        self._speeds: dict[tuple[int, str, int], SpeedInfo] = {}
         self._whole: dict[tuple[int, int], tuple[Whole, int] | None] = {}
 
     @property
@@ -101,6 +102,12 @@ class Quick:
     def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> SpeedInfo:
         """The bound on speed of a model that fits as a whole."""
         assert row.shape is not None
+        key = (row.shape, whole.weights, tokens)
+        if key not in self._speeds:
+            self._speeds[key] = self._speed(row, row.shape, whole.weights, tokens)
+        return self._speeds[key]
+
+    def _speed(self, row: IndexedModel, number: int, weights: str, tokens: int) -> SpeedInfo:
         return speed_bound(
             indexed_model(row),
             gpu=self._host.gpu,
@@ -108,8 +115,8 @@ class Quick:
             batch=1,
             roles=self._room.roles,
             engine=self._host.engine.name,
-            weights=whole.weights,
-            shares=shares_at(row.shape, whole.weights),
+            weights=weights,
+            shares=shares_at(number, weights),
         ).value
 
     def smallest(self, row: IndexedModel) -> str:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["MODALITIES", "Search", "Wishes"]
 
 MODALITIES: Final = ("text", "vision", "audio")
+_OF_SHAPE: Final = (
+    "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers",
+    "all_layers", "host_bytes", "decode_tokens_per_s_bound", "bound_by",
+)  # fmt: skip
+"""Figures that are the same for all models of a shape."""
 
 
 @frozen
@@ -104,6 +109,7 @@ class Search:
         self._wishes = wishes
         self._asked_quick = False
         self._quick: Quick | None = None
+        self._shared: dict[tuple[int | None, int | None, int, str | None], Runnable | None] = {}
         self._unfinished: dict[tuple[str, str], Callable[[Runnable], Runnable | None]] = {}
 
     def rows(self, candidates: Iterable[Candidate]) -> Iterator[Runnable]:
@@ -118,8 +124,10 @@ class Search:
     def _count(self, what: str, one: Candidate) -> None:
         self.counts[what] += 1 + len(one.also)
 
-    def _left_out(self, what: str, one: Candidate) -> None:
+    def _left_out(self, what: str, one: Candidate) -> Runnable | None:
+        """No row, but a count of the reason."""
         self._count(what, one)
+        return None
 
     def _row(self, one: Candidate) -> Runnable | None:
         row = one.row
@@ -172,8 +180,14 @@ class Search:
             return self._left_out("refused", one)
 
     def _whole_row(self, one: Candidate, row: Runnable) -> Runnable | None:
-        made = self._placed(one, row.weights, row.parameters, row.active_parameters)
-        return None if made is None else self._unfinished[made.id, made.source](made)
+        """The figures of a model of which a part lies on the host. Models of one shape and length have the same."""
+        assert one.row is not None
+        key = (one.row.shape, one.row.max_position_embeddings, row.seq, row.weights)
+        if key not in self._shared:
+            made = self._placed(one, row.weights, row.parameters, row.active_parameters)
+            self._shared[key] = None if made is None else self._unfinished[made.id, made.source](made)
+        known = self._shared[key]
+        return None if known is None else replace(row, **{name: getattr(known, name) for name in _OF_SHAPE})
 
     def finished(self, row: Runnable) -> Runnable:
         """A row with all of its figures. What takes long is worked out for rows that are listed."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.base import Opened
 from hwcalc.engines.budget import Section
+from hwcalc.engines.devices import TensorGroup
 from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.formats import FLOATS, WeightFormat
@@ -28,6 +29,7 @@ from hwcalc.planner.result import (
     WeightsInfo,
 )
 from hwcalc.planner.stored_weights import StoredWeights
+from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
@@ -78,18 +80,39 @@ def _weights_of(opened: Opened) -> Noted[WeightsInfo]:
     if found is not None:
         told = WeightsInfo(
             bytes=found.bytes,
-            low=found.bytes,
-            high=found.bytes,
+            low=min((found.bytes, *found.other_bytes)),
+            high=max((found.bytes, *found.other_bytes)),
             definition=found.definition,
             source=found.source,
             format=weight_format or "as published",
-            parts=(),
+            parts=tuple(map(_grouped, found.groups)),
         )
         return Noted(told, _made_again(model, weight_format))
     weight_dtype = opened.engine.weight_dtype(opened)
     key = ("weights", weight_format, weight_dtype)
     weights = model.once(key, lambda: _weights(model, weight_format, weight_dtype))
     return Noted(weights.value, (*weights.notes, *_made_again(model, weight_format)))
+
+
+def _grouped(group: TensorGroup) -> WeightPart:
+    formats = tuple(
+        StoredWeights(
+            format=name,
+            bits=GGML[name].bits,
+            parameters=parameters,
+            scale_bytes=size - -(-parameters * GGML[name].bits // 8),
+            bytes=size,
+        )
+        for name, parameters, size in group.types
+    )
+    return WeightPart(
+        kind=group.kind,
+        part=(Part.MTP if group.mtp else Part.LANGUAGE).value,
+        count=group.layers,
+        parameters=sum(one.parameters for one in formats),
+        bytes=sum(one.bytes for one in formats),
+        formats=formats,
+    )
 
 
 def _made_again(model: ModelSpec, weight_format: str | None) -> tuple[Note, ...]:

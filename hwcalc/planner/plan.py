@@ -234,7 +234,7 @@ def bound_of(opened: Opened) -> SpeedInfo | None:
         dtype=opened.engine.weight_dtype(opened),
         parallel=request.parallel,
         expanded=opened.engine.expands_latents(opened),
-        places=opened.told(opened.engine.reads(opened)),
+        shares=opened.told(opened.engine.reads(opened)) or None,
     )
     return opened.told(bound)
 

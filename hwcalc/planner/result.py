@@ -15,6 +15,7 @@ from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import frozen
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
+from hwcalc.planner.held import DeviceInfo, PerGpu
 from hwcalc.planner.stored_weights import WeightPart, WeightsInfo
 from hwcalc.planner.verdict import Layout, Verdict
 from hwcalc.units import human_bytes
@@ -193,17 +194,6 @@ class OverheadInfo:
 
 
 @frozen
-class PerGpu:
-    """The fullest GPU. Null is unknown or not planned: activations and overhead need hardware."""
-
-    weights: int | None
-    cache: int
-    activations: int | None
-    overhead: int | None
-    total: int | None
-
-
-@frozen
 class BudgetPartInfo:
     """One term of the equation that leads to the budget, in bytes per GPU, and where it comes from.
 
@@ -280,27 +270,6 @@ class FitInfo:
     expected_limiting_seq: str | None = None
     gpu_layers: int | None = None
     all_layers: int | None = None
-
-
-@frozen
-class DeviceInfo:
-    """What one device holds: ``gpu0``, ``gpu1``, and ``host`` for the memory of the host.
-
-    ``layers`` are the blocks that lie there, and ``experts`` those of which it has the experts alone. ``output`` says whether it has the
-    output layer too.
-    """
-
-    device: str
-    layers: LayerNumbers
-    experts: LayerNumbers
-    output: bool
-    weights: int
-    cache: int
-    activations: int
-    overhead: int
-    total: int
-    total_low: int
-    total_high: int
 
 
 @frozen

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.calibration import measurements
+from hwcalc.engines.devices import DeviceReads
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import ALONE, Parallel
 from hwcalc.engines.steps import Step, step
@@ -35,7 +36,6 @@ from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
 if TYPE_CHECKING:
-    from hwcalc.engines.devices import DeviceReads
     from hwcalc.formulas import DType, LayerKind, Stack
     from hwcalc.profiles.calibration import Measurement
     from hwcalc.profiles.gpus import Gpu
@@ -72,8 +72,7 @@ def speed_bound(
     dtype: str | None = None,
     parallel: Parallel = ALONE,
     expanded: bool = False,
-    shares: tuple[WeightShare, ...] | None = None,
-    places: tuple[DeviceReads, ...] = (),
+    shares: tuple[WeightShare, ...] | tuple[DeviceReads, ...] | None = None,
 ) -> Noted[SpeedInfo]:
     """The bound for ``batch`` sequences of ``seq`` tokens, divided evenly over the replicas. Notes say what it leaves out.
 
@@ -81,14 +80,17 @@ def speed_bound(
     published one. ``dtype`` is the dtype of weights that are not quantised, by default the model's. The experts of a layer are divided
     over ``ep`` ranks if that is more than one, or else over all ``tp x dp``. ``expanded`` says that latent attention is kept as keys and
     values. ``shares`` may be the result of :func:`~hwcalc.planner.weight_use.weight_shares` for the same model, weights and dtype, so
-    that they are not counted again. ``places`` are what a pass reads on each device, where an engine says it: the weights are those
-    then, and what lies in host memory is read at its bandwidth (:mod:`hwcalc.planner.speed_places`).
+    that they are not counted again, or what a pass reads on each device, where an engine says it: what lies in host memory is read at
+    its own bandwidth then (:mod:`hwcalc.planner.speed_places`).
     """
-    shares = shares_of(places) if places else shares
+    places = tuple(one for one in shares or () if isinstance(one, DeviceReads))
+    counted: tuple[WeightShare, ...] | None = shares_of(places) or tuple(
+        one for one in shares or () if isinstance(one, WeightShare)
+    )
     measured, notes = _measured(gpu)
-    if shares is None:
-        shares = model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
-    if shares is None:
+    if not counted:
+        counted = model.once(("weight shares", weights, dtype), lambda: weight_shares(model, weights, dtype))
+    if counted is None:
         unknown = Note(code="speed-unknown", message="No bound on speed: the model's weights are not counted.")
         return Noted(_no_bound(), (*notes, unknown))
     rate = gpu.memory_bandwidth_gbps if measured is None else measured.values["read_gbps"]
@@ -101,8 +103,8 @@ def speed_bound(
         encoder_tokens=encoder_tokens,
         selected=_selected(stack),
     )
-    step_work = _decode_step(_step(shares), caches, batch, parallel)
-    prompt = _prompt(shares, caches, parallel)
+    step_work = _decode_step(_step(counted), caches, batch, parallel)
+    prompt = _prompt(counted, caches, parallel)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(

@@ -2,7 +2,7 @@
 
 What a device holds, it reads at the bandwidth of its own memory. That is a bound whoever multiplies: weights of the host are read from
 there by its cores, or to be sent to a GPU. The operations of such a step are left out, since those of the host's cores are not known;
-a prompt takes at least as long as if the GPU computed all of it.
+a prompt takes at least as long as if the GPU computed all of it, and as reading the weights for each pass over a batch of its tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def divided(
     if not known:
         return whole
     times = {f"{one.device}_reading": (one.weights + one.cache) / one.rate for one in known}
-    prompts = {f"{one.device}_prompt_reading": one.prompt_weights / one.rate for one in known}
+    prompts = {f"{one.device}_prompt_reading": one.prompt_bytes / one.rate for one in known}
     step_s, prompt_s = sum(times.values()), sum(prompts.values())
     memory = "host memory bandwidth" if 2 * times.get(f"{HOST}_reading", 0) >= step_s else "memory bandwidth"
     steps = [*(one.step() for one in known), _sum("step_s", times)]
@@ -98,22 +98,29 @@ def divided(
 
 
 class _Reads(NamedTuple):
-    """Bytes that one device reads for a step and for a prompt, and its bytes per second, 0 if they are not known."""
+    """Bytes that one device reads for a step and for each pass of a prompt, and its bytes per second, 0 if they are not known."""
 
     device: str
     weights: float
     cache: float
-    prompt_weights: float
+    pass_weights: float
+    passes: int
+    last_pass: float
     rate: float
 
     @classmethod
     def of(cls, place: DeviceReads, layer_bytes: Sequence[int], asked: Divided) -> _Reads:
         rate = asked.bandwidth if place.gbps is None else place.gbps * 1e9
+        tokens = min(asked.prompt_tokens, place.pass_tokens or asked.prompt_tokens)
+        whole = sum(_touched(one, tokens) for one in place.weights if one.use != "last")
         return cls(
             device=place.device,
             weights=sum(_touched(one, asked.sequences) for one in place.weights),
             cache=asked.sequences * sum(layer_bytes[number] for number in place.cache_layers if number < len(layer_bytes)),
-            prompt_weights=sum(_touched(one, asked.prompt_tokens) for one in place.weights),
+            pass_weights=max(0.0, whole - place.last_layer_bytes),
+            # Of the tokens that are no whole pass, it is not sure which experts they use.
+            passes=max(1, asked.prompt_tokens // max(1, tokens)) - 1,
+            last_pass=whole + sum(one.bytes for one in place.weights if one.use == "last"),
             rate=(rate or 0) * place.at_once,
         )
 
@@ -125,9 +132,17 @@ class _Reads(NamedTuple):
 
     def prompt_step(self) -> Step:
         name = self.device
-        terms = {f"{name}_prompt_weight_bytes": self.prompt_weights, f"{name}_bandwidth": self.rate}
-        formula = f"{name}_prompt_weight_bytes / {name}_bandwidth"
-        return step(f"{name}_prompt_reading", formula, self.prompt_weights / self.rate, unit="s", **terms)
+        terms = {f"{name}_last_pass_bytes": self.last_pass, f"{name}_bandwidth": self.rate}
+        formula = f"{name}_last_pass_bytes / {name}_bandwidth"
+        if self.passes:
+            terms |= {"earlier_passes": self.passes, f"{name}_pass_bytes": self.pass_weights}
+            formula = f"(earlier_passes x {name}_pass_bytes + {name}_last_pass_bytes) / {name}_bandwidth"
+        return step(f"{name}_prompt_reading", formula, self.prompt_bytes / self.rate, unit="s", **terms)
+
+    @property
+    def prompt_bytes(self) -> float:
+        """Bytes of all passes of a prompt."""
+        return self.passes * self.pass_weights + self.last_pass
 
 
 def _touched(one: WeightRead, tokens: float) -> float:

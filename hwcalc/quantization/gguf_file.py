@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,8 +12,10 @@ from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.gguf_names import whole_name
 from hwcalc.quantization.mix_places import Family, MixFacts
 from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
+from hwcalc.quantization.tensor_names import placed as placed_tensor
 
 __all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
 
@@ -24,7 +25,6 @@ COMMON: Final = (
 )  # fmt: skip
 """The mixes that are published."""
 
-_IN_LAYER: Final = re.compile(r"blk\.([0-9]{1,5})\.(.+)", re.DOTALL)
 _FLOATS: Final[Mapping[str, str]] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
@@ -80,7 +80,7 @@ def file_tensors(model: ModelSpec, name: str | None, *, imatrix: bool | None = N
 
 
 def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple[Typed, ...] | None:
-    if name in MIXES:
+    if name is not None and name in MIXES:
         check_rows(file, name)
         matrix = usual_imatrix(name) if imatrix is None else imatrix
         return typed(file.families, file.placed, file.facts, name, imatrix=matrix)
@@ -101,7 +101,7 @@ def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple
 def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
     size = family.bytes_as(group.type)
     for number in group.layers or (-1,):
-        name = family.stem if number < 0 else f"blk.{number}.{family.stem}"
+        name = family.stem if number < 0 else whole_name(family.stem, number)
         yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
 
 
@@ -145,8 +145,7 @@ def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weigh
     """The families of a file's tensors, and where the counted weights, which have their names, lie in them."""
     grouped: dict[tuple[str, tuple[int, ...], str], list[int]] = {}
     for tensor in tensors:
-        match = _IN_LAYER.fullmatch(tensor.name)
-        stem, number = (tensor.name, -1) if match is None else (match[2], int(match[1]))
+        stem, number = placed_tensor(tensor.name)
         form = tensor.type.lower()
         grouped.setdefault((stem, tensor.shape or (1,), form), []).append(number)
     families = tuple(
@@ -171,10 +170,9 @@ def _pieces(counted: Weights, families: Sequence[Family]) -> dict[tuple[str, Par
     for block in counted.blocks:
         for weight in block.weights:
             own = found.setdefault((block.kind, block.part, weight.path), {})
-            prefix, _, rest = weight.path.partition(".")
             for number in block.layers or range(block.count):
-                names = ((weight.path, number if block.layers else -1), (f"{prefix}.blk.{number}.{rest}", -1))
-                own[number] = tuple(places[name] for name in names if name in places)
+                piece = places.get((weight.path, number if block.layers else -1))
+                own[number] = () if piece is None else (piece,)
     return found
 
 

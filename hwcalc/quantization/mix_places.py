@@ -12,6 +12,7 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.gguf_names import whole_name
 
 __all__ = ["Family", "MixFacts", "Place", "Placed", "placed"]
 
@@ -175,15 +176,16 @@ def _counted(
 ) -> dict[tuple[int, int], tuple[tuple[str, bool], ...]]:
     """The place of each tensor that llama.cpp counts. It goes through a file by layer, and by name within a layer."""
     ordered = sorted(
-        (number, family.stem, index)
+        (*_order(family.stem, number), number, index)
         for index, family in enumerate(families)
         if allowed[index] and categories[index] in ("v", "down", "up or gate")
         for number in family.layers or (-1,)
     )
-    values = sum(1 for _, _, index in ordered if categories[index] == "v")
+    values = sum(1 for *_, index in ordered if categories[index] == "v")
     layers, so_far = facts.n_layer_all, Counter[str]()
-    places = {}
-    for number, stem, index in ordered:
+    places: dict[tuple[int, int], tuple[tuple[str, bool], ...]] = {}
+    flags: tuple[tuple[str, bool], ...]
+    for _, stem, number, index in ordered:
         category = categories[index]
         # Gates and ups have counters of their own.
         counter = "gate" if category == "up or gate" and "ffn_up" not in stem else category
@@ -205,6 +207,13 @@ def _counted(
             )
         places[index, number] = flags
     return places
+
+
+def _order(stem: str, number: int) -> tuple[int, str]:
+    """``weight_name_comparer``: by layer, then by name. Layers of encoders and decoders are not known as such."""
+    if number >= 0 and stem.startswith(("enc.", "dec.")):
+        return -1, whole_name(stem, number)
+    return number, stem
 
 
 def _more_bits(place: int, layers: int) -> bool:

@@ -272,12 +272,14 @@ def _fewest(fit: FitInfo) -> str:
     sure, likely = fit.sure_min_layout, fit.min_layout
     if sure is None or likely is None or sure == likely:
         one = sure or likely
-        return "" if one is None else f"{_gpus(one, fit.gpu)}{'' if sure else ', probably'}"
-    return f"{_gpus(sure, fit.gpu)}; probably {_gpus(likely, fit.gpu)}"
+        return "" if one is None else f"{_gpus(one, fit)}{'' if sure else ', probably'}"
+    return f"{_gpus(sure, fit)}; probably {_gpus(likely, fit)}"
 
 
-def _gpus(layout: Layout, gpu: str | None) -> str:
-    return f"{layout.gpus:,} x {gpu}" + (f" ({layout.text})" if layout.text else "")
+def _gpus(layout: Layout, fit: FitInfo) -> str:
+    # Where layers are placed, each GPU has a run of them: there is no other layout.
+    sizes = layout.text if fit.all_layers is None else ""
+    return f"{layout.gpus:,} x {fit.gpu}" + (f" ({sizes})" if sizes else "")
 
 
 def _up_to(count: int, what: str) -> str:

@@ -41,7 +41,7 @@ class Llamacpp(LlamacppPlaces):
     """The contexts of llama.cpp."""
 
     name: ClassVar[str] = "llamacpp"
-    title: ClassVar[str] = "llama.cpp: llama-server, Ollama and bindings"
+    title: ClassVar[str] = "llama.cpp: llama-server and bindings"
     label: ClassVar[str] = "llama.cpp"
     definition: ClassVar[Definition] = Definition.ENGINE
     versions: ClassVar[tuple[str, ...]] = ("v0.5.0",)

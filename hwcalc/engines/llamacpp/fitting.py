@@ -137,5 +137,5 @@ def _assigned(fitting: Fitting, runs: tuple[_Run, ...]) -> Assignment:
         first = len(devices) + run.whole - last
         hosted += range(first, first + run.part)
         devices += [gpu] * run.layers
-    experts = LayerNumbers(number for number in hosted if fitting.experts[number])
+    experts = LayerNumbers(number for number in hosted if number < len(fitting.experts) and fitting.experts[number])
     return Assignment(blocks=tuple(devices[:-1]), output=devices[-1], experts_on_host=experts)

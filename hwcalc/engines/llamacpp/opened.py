@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.llamacpp.place_options import PlaceOptions, checked_options
 from hwcalc.engines.llamacpp.settings import Settings, read_settings
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, Stack
@@ -13,12 +15,11 @@ from hwcalc.parsers.gguf.hparams import Hparams, hparams_of
 from hwcalc.parsers.gguf.layers import cached_layers
 
 if TYPE_CHECKING:
-    from hwcalc.engines.devices import Placement
-    from hwcalc.engines.llamacpp.assignment import Assignment
-    from hwcalc.engines.llamacpp.place_options import PlaceOptions
     from hwcalc.engines.llamacpp.weights import WeightTensor
 
 __all__ = ["LlamacppOpened", "of_llamacpp"]
+
+T = TypeVar("T")
 
 
 class LlamacppOpened(Opened):
@@ -44,9 +45,9 @@ class LlamacppOpened(Opened):
     @cached_property
     def place_options(self) -> PlaceOptions:
         """The options that say where layers lie."""
-        from hwcalc.engines.llamacpp.placement import options_of
-
-        options: PlaceOptions = self.shared("place options", lambda: options_of(self))
+        fits_itself = self.settings.server
+        make = partial(checked_options, self.request, self.engine.label, fits_itself=fits_itself)
+        options: PlaceOptions = self.shared("place options", make)
         return options
 
     @cached_property
@@ -72,19 +73,16 @@ class LlamacppOpened(Opened):
         """Bytes of cache and states of one layer of each kind."""
         return {kind: bytes_of(tensors) for kind, tensors in self.kind_tensors.items()}
 
+    def kept(self, key: str, make: Callable[[], T]) -> T:
+        """Call ``make`` once for this request alone, and return the result."""
+        if key not in self._answers:
+            self._answers[key] = make()
+        answer: T = self._answers[key]
+        return answer
+
     @cached_property
-    def assignment(self) -> Assignment:
-        """The device of each layer, as it is for this length and number of sequences."""
-        from hwcalc.engines.llamacpp.placement import fitted_assignment
-
-        return fitted_assignment(self)
-
-    @cached_property
-    def placement(self) -> Placement | None:
-        """What each device holds; ``None`` if the tensors of the model are not known."""
-        from hwcalc.engines.llamacpp.placement import placement_of
-
-        return placement_of(self)
+    def _answers(self) -> dict[str, Any]:
+        return {}
 
 
 def of_llamacpp(opened: Opened) -> LlamacppOpened:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from hwcalc.engines.devices import check_stages
 from hwcalc.engines.llamacpp.options import switch
 from hwcalc.engines.options import EngineOption, choice_option, integer_option
 from hwcalc.errors import UsageError
@@ -16,8 +17,9 @@ from hwcalc.units import MIB, parse_bytes
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.weights import Override
+    from hwcalc.engines.request import Request
 
-__all__ = ["FIT_CTX", "FIT_TARGET_MIB", "MOST_DEVICES", "PLACE_OPTIONS", "PlaceOptions", "place_options"]
+__all__ = ["FIT_CTX", "FIT_TARGET_MIB", "MOST_DEVICES", "PLACE_OPTIONS", "PlaceOptions", "checked_options", "place_options"]
 
 FIT_TARGET_MIB: Final = 1024
 """common/common.h ``fit_params_target``: what ``--fit`` leaves free on each device."""
@@ -139,3 +141,22 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         host_bytes=host,
         host_gbps=value("host_bandwidth"),
     )
+
+
+def checked_options(request: Request, label: str, *, fits_itself: bool) -> PlaceOptions:
+    """The options on places, checked against the number of GPUs."""
+    from hwcalc.engines.llamacpp.assignment import device_of
+
+    options, gpus = place_options(request.options, fits_itself=fits_itself), request.gpus
+    check_stages(label, request.parallel)
+    if gpus > MOST_DEVICES:
+        raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
+    if len(options.tensor_split) > gpus:
+        count = len(options.tensor_split)
+        raise UsageError(f"engine option tensor_split has {count} shares for {gpus} GPUs.", hint=f"Add: --gpus {count}")
+    if options.main_gpu >= gpus:
+        raise UsageError(f"engine option main_gpu={options.main_gpu}: the GPUs are 0 to {gpus - 1}.", hint="Leave it out.")
+    over = next((device for one in options.overrides if (device := device_of(one.buffer)) >= gpus), None)
+    if over is not None:
+        raise UsageError(f"engine option override_tensor names GPU {over}: the GPUs are 0 to {gpus - 1}.", hint="Add --gpus.")
+    return options

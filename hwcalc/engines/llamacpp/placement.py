@@ -6,13 +6,11 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.budget import BudgetPart
-from hwcalc.engines.devices import HOST, DeviceShare, Placement, check_stages
-from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, device_of, splits, weigh, weights_on
+from hwcalc.engines.devices import HOST, DeviceShare, Placement
+from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weigh, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
-from hwcalc.engines.llamacpp.place_options import MOST_DEVICES, PlaceOptions, place_options
 from hwcalc.engines.stored import bytes_of
-from hwcalc.errors import UsageError
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
 
@@ -23,8 +21,6 @@ __all__ = [
     "PINNED",
     "assignment_of",
     "cache_on",
-    "fitted_assignment",
-    "options_of",
     "placement_of",
     "weighed_of",
     "whole_assignment",
@@ -32,24 +28,6 @@ __all__ = [
 
 PINNED: Final = "pinned"
 """The key of a family whose requests all have the same assignment."""
-
-
-def options_of(opened: LlamacppOpened) -> PlaceOptions:
-    """The options on places, checked against the number of GPUs."""
-    options = place_options(opened.request.options, fits_itself=opened.settings.server)
-    gpus = opened.request.gpus
-    check_stages(opened.engine.label, opened.request.parallel)
-    if gpus > MOST_DEVICES:
-        raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
-    if len(options.tensor_split) > gpus:
-        count = len(options.tensor_split)
-        raise UsageError(f"engine option tensor_split has {count} shares for {gpus} GPUs.", hint=f"Add: --gpus {count}")
-    if options.main_gpu >= gpus:
-        raise UsageError(f"engine option main_gpu={options.main_gpu}: the GPUs are 0 to {gpus - 1}.", hint="Leave it out.")
-    over = next((device for one in options.overrides if (device := device_of(one.buffer)) >= gpus), None)
-    if over is not None:
-        raise UsageError(f"engine option override_tensor names GPU {over}: the GPUs are 0 to {gpus - 1}.", hint="Add --gpus.")
-    return options
 
 
 def weighed_of(opened: LlamacppOpened) -> Weighed | None:
@@ -83,11 +61,11 @@ def assignment_of(opened: LlamacppOpened) -> Assignment:
     if PINNED in opened.family:
         pinned: Assignment = opened.family[PINNED]
         return pinned
-    return opened.assignment
+    found: Assignment = opened.kept("assignment", lambda: _fitted_assignment(opened))
+    return found
 
 
-def fitted_assignment(opened: LlamacppOpened) -> Assignment:
-    """The same, worked out for this length and number of sequences."""
+def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     options = opened.place_options
     weighed = weighed_of(opened)
     if options.n_gpu_layers is None and weighed is not None and opened.request.hardware.kv_memory is None:
@@ -156,20 +134,22 @@ def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple
 
 def placement_of(opened: LlamacppOpened) -> Placement | None:
     """The share of each device; ``None`` if the tensors of the model are not known."""
+    found: Placement | None = opened.kept("placement", lambda: _placement(opened))
+    return found
+
+
+def _placement(opened: LlamacppOpened) -> Placement | None:
     weighed = weighed_of(opened)
     if weighed is None:
         return None
     assignment = assignment_of(opened)
     order = (*range(opened.request.gpus), ON_HOST)
-    divided = _rows(opened, weighed) if opened.place_options.split_mode == "row" else None
     shares = tuple(
         DeviceShare(
             device=HOST if device == ON_HOST else f"gpu{device}",
             layers=assignment.layers(device),
             output=assignment.output == device,
-            weights_bytes=opened.shared(
-                ("weights on", assignment, device), lambda device=device: _weights(device, assignment, weighed, divided)
-            ),
+            weights_bytes=_weights_of(opened, device, assignment, weighed),
             cache_bytes=cache_on(device, assignment, opened),
             parts=_parts(opened, assignment, device),
         )
@@ -185,10 +165,17 @@ def placement_of(opened: LlamacppOpened) -> Placement | None:
     )
 
 
-def _rows(opened: LlamacppOpened, weighed: Weighed) -> tuple[float, ...]:
+def _rows(opened: LlamacppOpened) -> tuple[float, ...]:
     """The share of each GPU in every matrix, with ``split_mode=row``."""
     ends = _ends(opened)
     return tuple(end - start for start, end in zip((0.0, *ends), ends, strict=False))
+
+
+def _weights_of(opened: LlamacppOpened, device: int, assignment: Assignment, weighed: Weighed) -> int:
+    """Bytes of weights on a device. A family shares the answer for an assignment."""
+    divided = _rows(opened) if opened.place_options.split_mode == "row" else None
+    size: int = opened.shared(("weights on", assignment, device), lambda: _weights(device, assignment, weighed, divided))
+    return size
 
 
 def _weights(device: int, assignment: Assignment, weighed: Weighed, divided: tuple[float, ...] | None) -> int:

@@ -11,7 +11,7 @@ from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.assignment import weights_on
 from hwcalc.engines.llamacpp.equation import budget_of, host_room, room_of
 from hwcalc.engines.llamacpp.opened import of_llamacpp
-from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, weighed_of, whole_assignment
+from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, placement_of, weighed_of, whole_assignment
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
@@ -35,9 +35,9 @@ class LlamacppPlaces(GeneralEngine):
     splits_layers: ClassVar[bool] = True
 
     def needed_bytes(self, opened: Opened) -> int:
-        own = of_llamacpp(opened)
-        if own.placement is not None and own.request.hardware.gpu is not None:
-            return own.placement.devices[own.placement.fullest].cache_bytes
+        own, placement = of_llamacpp(opened), self.placement(opened)
+        if placement is not None:
+            return placement.devices[placement.fullest].cache_bytes
         if own.request.gpus == 1 and own.request.hardware.gpu is None:
             return own.stored_bytes
         assignment = assignment_of(own)
@@ -56,13 +56,14 @@ class LlamacppPlaces(GeneralEngine):
         )
 
     def placement(self, opened: Opened) -> Placement | None:
-        return None if opened.request.hardware.gpu is None else of_llamacpp(opened).placement
+        return None if opened.request.hardware.gpu is None else placement_of(of_llamacpp(opened))
 
     def budget(self, opened: Opened) -> Noted[Budget | None]:
         own = of_llamacpp(opened)
-        if own.placement is None:
+        placement = placement_of(own)
+        if placement is None:
             return Noted(None, (_unknown_weights(own),))
-        budget = budget_of(own, own.place_options, own.placement)
+        budget = budget_of(own, own.place_options, placement)
         return Noted(budget.value, (*budget.notes, *_on_host(own)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
@@ -81,14 +82,22 @@ class LlamacppPlaces(GeneralEngine):
         weighed, model = weighed_of(own), own.model
         if weighed is None:
             return None
+        from hwcalc.engines.llamacpp.weights import grouped, other_sizes
+
+        mtp = own.settings.load_mtp
+        groups = grouped(own.weight_tensors or (), mtp=mtp)
         if model.gguf is not None and model.gguf.tensors and own.request.weights is None:
-            return ModelWeights(bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file")
+            return ModelWeights(
+                bytes=weighed.total, definition=Definition.EXACT, source="tensors of the GGUF file", groups=groups
+            )
         # A file of this format does not exist yet, or is not at hand.
         name = own.request.weights or model.dtype or "as published"
         return ModelWeights(
             bytes=weighed.total,
             definition=model.definition(Definition.ENGINE),
             source=f"tensors that llama.cpp's converter and quantiser write for {name}",
+            groups=groups,
+            other_bytes=other_sizes(model, own.request.weights, mtp=mtp),
         )
 
     def reads(self, opened: Opened) -> Noted[tuple[DeviceReads, ...]]:
@@ -97,16 +106,16 @@ class LlamacppPlaces(GeneralEngine):
         return reads_of(of_llamacpp(opened))
 
     def lacking(self, opened: Opened, end: str) -> str | None:
-        own = of_llamacpp(opened)
-        if own.placement is None or own.request.hardware.gpu is None or own.request.hardware.kv_memory is not None:
+        own, placement = of_llamacpp(opened), self.placement(opened)
+        if placement is None or own.request.hardware.kv_memory is not None:
             return None
         opposite = {"low": "high", "high": "low"}.get(end, end)
         room = room_of(own, own.place_options, end)
-        others = (share for place, share in enumerate(own.placement.gpus) if place != own.placement.fullest)
+        others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
         if room is not None and any(share.needed(opposite) > room for share in others):
             return "cache"
-        host = host_room(own, own.place_options, own.placement, end)
-        return "host memory" if own.placement.host.needed(opposite) > host else None
+        host = host_room(own, own.place_options, placement, end)
+        return "host memory" if placement.host.needed(opposite) > host else None
 
     def whole(self, request: Request) -> Request:
         from hwcalc.engines.llamacpp.place_options import place_options
@@ -165,13 +174,13 @@ class LlamacppPlaces(GeneralEngine):
 def _surely_fits(opened: Opened) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
     own = of_llamacpp(opened)
-    room = room_of(own, own.place_options, "low")
-    return own.placement is not None and room is not None and all(share.needed("high") <= room for share in own.placement.gpus)
+    room, placement = room_of(own, own.place_options, "low"), placement_of(own)
+    return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.gpus)
 
 
 def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
     """A note where nobody can say that the host has the memory that is needed of it."""
-    placement, gpu = opened.placement, opened.request.hardware.gpu
+    placement, gpu = placement_of(opened), opened.request.hardware.gpu
     if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
         return ()
     needed = placement.host.needed("high")

@@ -39,10 +39,14 @@ def reads_of(opened: LlamacppOpened) -> Noted[tuple[DeviceReads, ...]]:
     experts = max(1, opened.hparams.n_expert)
     used = min(experts, max(1, opened.hparams.n_expert_used))
     found: dict[int, dict[tuple[str, _Use], tuple[int, int]]] = {}
+    last: dict[int, int] = {}
     for group, (elements, size) in groups.items():
-        sums = found.setdefault(_device(group, assignment), {})
+        device = _device(group, assignment)
+        sums = found.setdefault(device, {})
         before = sums.get(group[:2], (0, 0))
         sums[group[:2]] = before[0] + elements, before[1] + size
+        if group[2] == opened.hparams.n_layer - 1:
+            last[device] = last.get(device, 0) + size
     order = (*sorted({*found, *assignment.blocks} - {ON_HOST}), ON_HOST)
     host, notes = _host_gbps(opened)
     together = opened.request.gpus if options.split_mode == "row" else 1
@@ -64,6 +68,8 @@ def reads_of(opened: LlamacppOpened) -> Noted[tuple[DeviceReads, ...]]:
                 cache_layers=_cache_layers(device, assignment, kept=options.kv_on_host),
                 gbps=host if device == ON_HOST else None,
                 at_once=1 if device == ON_HOST else together,
+                pass_tokens=opened.settings.n_ubatch,
+                last_layer_bytes=last.get(device, 0),
             )
             for device in order
         ),

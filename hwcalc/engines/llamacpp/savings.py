@@ -6,11 +6,12 @@ token's work they are the smallest part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.engines.options import is_on
 from hwcalc.engines.saving import Cost, Saving, host_holds
+from hwcalc.units import GIB
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
@@ -29,6 +30,8 @@ _FORMATS: Final = (
 """Formats that publishers offer, the larger first."""
 _EIGHT_BITS: Final = "q8_0"
 _FOUR_BITS: Final = "q4_0"
+_SPARE: Final = (0, GIB // 2, 2 * GIB)
+"""Bytes that the card needs besides, where experts are multiplied on it from a copy (:mod:`~hwcalc.engines.llamacpp.compute`)."""
 _BATCH: Final = 512
 _SMALL_BATCH: Final = 128
 
@@ -79,13 +82,20 @@ def _on_host(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
         return
     experts = [experts for experts, _ in weighed.blocks]
     if any(experts):
-        moved, before = 0, int(opened.request.options.get("n_cpu_moe", "0"))
-        for number, size in enumerate(experts):
-            moved += size if number >= before else 0
-            if moved >= short_bytes * opened.request.gpus:
-                count = str(number + 1)
-                what = f"experts of the first {number + 1} layers in host memory, slower"
-                yield Saving(Cost.HOST, what, {"engine_options": {"n_cpu_moe": count}})
-                break
+        before = int(opened.request.options.get("n_cpu_moe", "0"))
+        enough = (_layers(experts, before, (short_bytes + spare) * opened.request.gpus) for spare in _SPARE)
+        for count in dict.fromkeys(filter(None, enough)):
+            what = f"experts of the first {count} layers in host memory, slower"
+            yield Saving(Cost.HOST, what, {"engine_options": {"n_cpu_moe": str(count)}})
         yield Saving(Cost.HOST, "all experts in host memory, slower", {"engine_options": {"cpu_moe": "true"}})
     yield Saving(Cost.HOST, "layers in host memory as far as needed, much slower", {"engine_options": {"n_gpu_layers": "auto"}})
+
+
+def _layers(experts: Sequence[int], before: int, wanted: int) -> int | None:
+    """How many of the first layers have so many bytes of experts beyond those of ``before``; ``None`` if all together do not."""
+    moved = 0
+    for number, size in enumerate(experts):
+        moved += size if number >= before else 0
+        if moved >= wanted:
+            return number + 1
+    return None

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.engines.base import Opened
+from hwcalc.engines.devices import TensorGroup
 from hwcalc.errors import UnsupportedError, UsageError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
+from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file
-from hwcalc.quantization.mixes import MIXES
+from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
+from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
 from hwcalc.text import shown
@@ -29,8 +31,10 @@ __all__ = [
     "WeightTensor",
     "check_weights",
     "cuda_padding",
+    "grouped",
     "loaded",
     "model_tensors",
+    "other_sizes",
     "overrides",
     "weight_tensors",
     "with_overrides",
@@ -56,6 +60,7 @@ _NEVER_LOADED: Final = frozenset({"exaone4", "glm4", "bailingmoe2", "exaone-moe"
 _LAZY_BYTES: Final = 4 << 30
 """``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
+_STATES: Final = ("ssm_", "time_mix_", "channel_mix_", "shortconv.")
 _ROW_PADDING: Final = 512
 """``MATRIX_ROW_PADDING`` of ggml-cuda."""
 _MOST_PATTERNS: Final = 256
@@ -115,14 +120,15 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     file, tensors = gguf_file(model), file_tensors(model, name)
     if file is None or tensors is None:
         return None
+    arch = hparams_of(model).arch
     # LFM2 names the norm of its output so (LLM_TENSOR_OUTPUT_NORM_LFM2).
-    outputs = ("token_embd_norm.",) if file.facts.arch in ("lfm2", "lfm2moe") else ()
+    outputs = ("token_embd_norm.",) if arch in ("lfm2", "lfm2moe") else ()
     found = [_weight(one, file.mtp_from, outputs) for one in tensors]
     has_output = any(one.name == "output.weight" for one in found)
     table = next((one for one in found if one.name == "token_embd.weight"), None)
-    if table is not None and not has_output and file.facts.arch not in _NO_OUTPUT:
+    if table is not None and not has_output and arch not in _NO_OUTPUT:
         found.append(replace(table, role="output", copy=True))
-    if file.facts.arch in _NEVER_LOADED:
+    if arch in _NEVER_LOADED:
         found = [one for one in found if not one.mtp]
     return tuple(found)
 
@@ -150,6 +156,53 @@ def _weight(one: FileTensor, mtp_from: int, outputs: tuple[str, ...]) -> WeightT
 def loaded(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[WeightTensor, ...]:
     """What takes memory: without prediction layers unless ``mtp`` (``load_mtp``), and without tables that are read row by row."""
     return tuple(one for one in tensors if (mtp or not one.mtp) and not one.lazy)
+
+
+def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> tuple[int, ...]:
+    """Bytes of the same mix made with, or without, an importance matrix, where that differs."""
+    name = format_name(weights)
+    if name not in BY_IMATRIX:
+        return ()
+    found = mix_bytes(model, name, imatrix=not usual_imatrix(name), mtp=mtp)
+    return () if found is None else (sum(found.values()),)
+
+
+def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[TensorGroup, ...]:
+    """The tensors by kind, each once. Those for prediction are apart unless they are loaded (``mtp``)."""
+    layers: dict[tuple[str, bool], set[int]] = {}
+    types: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
+    for one in tensors:
+        if one.copy:
+            continue
+        key = (_kind(one), one.mtp and not mtp)
+        layers.setdefault(key, set()).add(one.layer)
+        stored = types.setdefault(key, {})
+        elements, size = stored.get(one.type, (0, 0))
+        stored[one.type] = (elements + one.elements, size + one.bytes)
+    return tuple(
+        TensorGroup(
+            kind=kind,
+            layers=len(layers[kind, apart]),
+            types=tuple((name, *sums) for name, sums in stored.items()),
+            mtp=apart,
+        )
+        for (kind, apart), stored in types.items()
+    )
+
+
+def _kind(one: WeightTensor) -> str:
+    if one.role == "input":
+        return "embedding"
+    stem = one.name.partition(f"blk.{one.layer}.")[2] or one.name
+    if "norm" in stem:
+        return "norm"
+    if one.role == "output":
+        return "head"
+    if one.expert:
+        return "experts"
+    if stem.startswith(_STATES):
+        return "state"
+    return "mlp" if stem.startswith(("ffn_", "exp_probs")) else "attention"
 
 
 def cuda_padding(one: WeightTensor) -> int:

@@ -137,9 +137,9 @@ class _Reader:
         if offset + error.wanted > LARGEST_HEADER and (size is None or offset + error.wanted <= size):
             most = f"{LARGEST_HEADER // 1024**2} MiB"
             return ConfigError(f"the header of {self.name} takes more than {most}, with {self.where}.", hint=_AGAIN)
-        left = "" if error.left is None else f" {max(0, error.left):,} bytes are left for"
+        left = max(0, error.left)
         return ConfigError(
-            f"{self.name} ends within its header: at byte {offset:,}{left or ' it has too few for'} {self.where}.", hint=_CUT
+            f"{self.name} ends within its header: from byte {offset:,} on it has {left:,} more for {self.where}.", hint=_CUT
         )
 
     def _version(self) -> int:

@@ -19,7 +19,7 @@ _LONGEST: Final = 8 * 1024**2
 class EndsError(Exception):
     """The file has too few bytes for what stands in it, or its header takes more than :data:`LARGEST_HEADER`."""
 
-    def __init__(self, wanted: int, left: int | None) -> None:
+    def __init__(self, wanted: int, left: int) -> None:
         super().__init__("ends")
         self.wanted = wanted
         self.left = left

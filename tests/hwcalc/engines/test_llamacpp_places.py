@@ -255,7 +255,7 @@ def test_several_gpus_have_runs_of_layers() -> None:
 
 def test_memory_of_the_host() -> None:
     """What nobody knows is probable at most; a size that the user gives decides, and limits the length."""
-    wanted = {"gpu": "rtx-3060-12gb", "seq": 8192, "weights": "q4_k_m"}
+    wanted: dict[str, Any] = {"gpu": "rtx-3060-12gb", "seq": 8192, "weights": "q4_k_m"}
     unknown = planned("meta-llama/Llama-3.1-70B", **wanted)
     enough, short = (
         planned("meta-llama/Llama-3.1-70B", **wanted, engine_options={"host_memory": size}) for size in ("64GiB", "16GiB")

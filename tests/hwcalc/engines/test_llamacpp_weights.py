@@ -215,3 +215,24 @@ def test_mixes_by_hand(name: str) -> None:
     with pytest.raises(UnknownNameError, match="no rule says") as error:
         plan("Qwen/Qwen3-8B", seq=4096, weights=name)
     assert "Give the file" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("Qwen/Qwen3-30B-A3B", "q4_k_m"), ("zai-org/GLM-4.5-Air", "q4_k_s"), ("Qwen/Qwen3-8B", None)]
+)
+def test_parts_add_up(model: str, name: str | None) -> None:
+    """Each tensor once; prediction layers are apart."""
+    weights = plan(model, seq=4096, engine="llamacpp", weights=name).memory.weights
+    assert sum(part.bytes for part in weights.parts if part.part != "mtp") == weights.bytes
+    assert all(sum(one.bytes for one in part.formats) == part.bytes for part in weights.parts)
+    assert {"embedding", "head", "norm", "attention"} <= {part.kind for part in weights.parts}
+
+
+def test_made_with_and_without_a_matrix() -> None:
+    """Low and high are both, as for the other engines."""
+    weights = plan("Qwen/Qwen3-8B", seq=4096, engine="llamacpp", weights="iq4_xs").memory.weights
+    other = plan("Qwen/Qwen3-8B", seq=4096, engine="reference", weights="iq4_xs").memory.weights
+    assert (weights.low, weights.bytes, weights.high) == (other.low, other.bytes, other.high)
+    assert weights.low is not None
+    assert weights.bytes is not None
+    assert weights.low < weights.bytes

@@ -16,9 +16,9 @@ QWEN = "Qwen/Qwen3-8B"
 CARDS = ("rtx-3050-6gb", "rtx-4060", "rtx-3060-12gb", "rtx-4060-ti-16gb", "rtx-4090")
 
 
-def chosen(model: str, gpu: str, seq: int | str, **options: str) -> Plan:
+def chosen(model: str, gpu: str, seq: int | str, engine: str = "reference") -> Plan:
     """The plan in the format that was chosen."""
-    return plan(model, gpu=gpu, seq=seq, weights="auto", **options)
+    return plan(model, gpu=gpu, seq=seq, weights="auto", engine=engine)
 
 
 @pytest.mark.parametrize("gpu", CARDS)

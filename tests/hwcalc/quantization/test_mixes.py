@@ -27,7 +27,7 @@ def golden() -> Mapping[str, Any]:
 
 def numbers(text: str) -> list[int]:
     """``0-2,5`` as numbers; one that stands for no layer if there is none."""
-    found = []
+    found: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         found += range(int(first), int(last or first) + 1)
