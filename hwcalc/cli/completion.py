@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -198,11 +198,37 @@ def clouds(incomplete: str) -> list[str]:
 
 
 def engine_options(incomplete: str) -> list[str]:
-    """Option names of all engines, with an equals sign."""
+    """Option names of all engines, with an equals sign; behind one, the words that an engine takes as a value."""
     from hwcalc.engines import ENGINES, find_engine
 
-    names = {f"{option}=" for name in ENGINES for option in find_engine(name)[0].options}
-    return _starting(sorted(names), incomplete)
+    known = [option for name in ENGINES for option in find_engine(name)[0].options.values()]
+    name, equals, start = incomplete.partition("=")
+    if not equals:
+        return _starting(sorted({f"{option.name}=" for option in known}), incomplete)
+    checks = [option.check for option in known if option.name == name]
+    return [f"{name}={word}" for word in _WORDS if word.startswith(start) and any(_takes(check, name, word) for check in checks)]
+
+
+_WORDS = (
+    "auto", "all", "true", "false", "on", "off", "f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "float32", "float16",
+    "bfloat16", "server", "api", "none", "layer", "row", "mtp", "dynamic", "static", "quantized", "offloaded", "quanto", "hqq",
+)  # fmt: skip
+
+
+def _takes(check: Callable[[str, str], object], name: str, word: str) -> bool:
+    """Whether an option takes this word, and not just any."""
+    from hwcalc.errors import KvplanError
+
+    for text, taken in ((word, True), ("no such word", False)):
+        try:
+            check(name, text)
+        except KvplanError:
+            if taken:
+                return False
+        else:
+            if not taken:
+                return False
+    return True
 
 
 def assumptions(incomplete: str) -> list[str]:

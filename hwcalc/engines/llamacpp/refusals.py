@@ -6,6 +6,7 @@ from hwcalc.engines.llamacpp.opened import LlamacppOpened
 from hwcalc.errors import ConfigError, UnsupportedError, UsageError
 from hwcalc.formulas import DType
 from hwcalc.parsers.gguf.architectures import Memory, Pattern, SwaType
+from hwcalc.parsers.gguf.hparams import Hparams
 
 __all__ = ["check_context"]
 
@@ -30,11 +31,25 @@ def _check_model(opened: LlamacppOpened) -> None:
     empty = window is not None and window.pattern is not Pattern.ATTENTION and not any(read.is_swa)
     if empty and read.swa_type is not SwaType.NONE and row.memory in (Memory.ATTENTION, Memory.SHARED):
         raise ConfigError(f"llama.cpp refuses this {read.arch} file: it names a window, but no layer has it.")
+    if wrong := _shared_with_nobody(read):
+        raise ConfigError(f"llama.cpp refuses this {read.arch} file: layer {wrong} shares the cache of a layer of another kind.")
     if opened.settings.drafts and not (read.n_layer_nextn and row.drafts):
         what = f"llama.cpp does not run the layers for multi-token prediction of {read.arch}."
         if not read.n_layer_nextn:
             what = "this model has no layers for multi-token prediction."
         raise UnsupportedError(f"ctx_type=mtp: {what}", hint="Leave out --engine-option ctx_type=mtp")
+
+
+def _shared_with_nobody(read: Hparams) -> int | None:
+    """A layer without a cache of its own whose source has another reach: the last own layer is full, the one before has a window."""
+    first = read.kv_from_start
+    if first is None:
+        return None
+    for layer in range(first, read.n_layer):
+        source = first - (2 if read.is_swa[layer] else 1)
+        if source < 0 or read.is_swa[source] != read.is_swa[layer]:
+            return layer
+    return None
 
 
 def _check_sizes(opened: LlamacppOpened) -> None:

@@ -274,8 +274,6 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "kimi-linear": _KDA,
         "kimi-k3": replace(_KDA, rollback=True),
         "bailingmoe3": replace(_KDA, rollback=True, drafts=True, dense_mtp=True),
-        "glm5-next": replace(
-            _KDA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, drafts=True, dense_mtp=True, trunk_only=True
-        ),
+        "glm5-next": replace(_KDA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, dense_mtp=True, trunk_only=True),
     }
 )

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from hwcalc.cli.completion import engine_options
 from hwcalc.cli.line import translated
 from hwcalc.cli.llamacpp import MODEL_FLAGS, WITH_VALUE
 from hwcalc.engines.llamacpp.flags import FLAGS
@@ -109,3 +110,19 @@ def test_what_is_wrong(capsys: Capture, given: str, said: str, hint: str) -> Non
     assert status == 2
     assert said in err
     assert hint in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("n_ub", ["n_ubatch="]),
+        ("type_k=q8", ["type_k=q8_0"]),
+        ("defaults=", ["defaults=server", "defaults=api"]),
+        ("n_gpu_layers=a", ["n_gpu_layers=auto", "n_gpu_layers=all"]),
+        ("speculative=", []),
+        ("n_ubatch=", []),
+    ],
+)
+def test_completions_of_options(typed: str, words: list[str]) -> None:
+    """Names, and behind the sign the words that are values."""
+    assert engine_options(typed) == words
