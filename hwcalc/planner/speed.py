@@ -11,8 +11,12 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
   stages keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
   stages. The stages can work on different chunks of a prompt at the same time.
 - Replicas work at the same time, each on its own sequences.
-- If each token uses k of E experts, and all are equally likely, t tokens use E x (1 - (1 - k / E)^t) of them on average. With a router
-  that prefers some experts they use fewer.
+- If each token uses k of E experts, and all are equally likely, t tokens use E x (1 - (1 - k / E)^t) of them on average. Routers prefer
+  some experts, and tokens of one step are alike: measured steps of up to 32 tokens are as fast as if t^(2/3) tokens were drawn so. The
+  bound takes the square root of t.
+- Operands may be multiplied at any rate of their precision or a higher one: where units for 16 bits are few, engines compute in 32. Tensor
+  cores of NVIDIA that add up 16-bit products in 16 bits are half as fast as with 8-bit integers, which on GeForce is twice the rate with
+  sums in 32 bits. vLLM and transformers add up in 32.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
-from hwcalc.planner.speed_steps import CacheReads, cache_steps, fastest, time_steps, weight_step
+from hwcalc.planner.speed_steps import HALF_SUMS, CacheReads, cache_steps, fastest, time_steps, weight_step
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
@@ -44,18 +48,22 @@ __all__ = ["cache_bytes_read", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
-_SIXTEEN: Final = ("bf16", "fp16")
+_SIXTEEN: Final = ("bf16", "fp16", HALF_SUMS, "fp32")
+_SUMS_IN_32: Final = frozenset({"vllm", "transformers"})
+"""Engines whose kernels add up the products of 16-bit numbers in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
 _RATES: Final[Mapping[str, tuple[str, ...]]] = {
     "fp32": ("tf32", "fp32"),
     "bf16": _SIXTEEN,
     "fp16": _SIXTEEN,
     **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *_SIXTEEN)),
-    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", *_SIXTEEN)),
-    "int8": ("int8", *_SIXTEEN),
+    # llama.cpp multiplies 4-bit floats by 8-bit integers where the accelerator has no units for them.
+    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", "int8", *_SIXTEEN)),
+    **dict.fromkeys(("int8", "bnb8"), ("int8", *_SIXTEEN)),
     # Weight-only formats are unpacked to 16 bits before the multiplication.
-    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "bnb8", "ternary"), _SIXTEEN),
+    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "ternary"), _SIXTEEN),
 }
-"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts."""
+"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts. Formats of GGUF files are not
+here: their matrices are multiplied as 8-bit integers, or as any float."""
 _ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)
 
 
@@ -103,8 +111,8 @@ def speed_bound(
         encoder_tokens=encoder_tokens,
         selected=_selected(stack),
     )
-    step_work = _decode_step(_step(counted), caches, batch, parallel)
-    prompt = _prompt(counted, caches, parallel)
+    step_work = _as_summed(_decode_step(_step(counted), caches, batch, parallel), engine)
+    prompt = _as_summed(_prompt(counted, caches, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(
@@ -195,6 +203,17 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
         flops=flops,
         cache_reads=reads,
     )
+
+
+def _as_summed(work: _Work, engine: str) -> _Work:
+    """The operations without the rate that the engine's kernels never reach."""
+    if engine not in _SUMS_IN_32:
+        return work
+    flops: Flops = {}
+    for names, count in work.flops.items():
+        kept = tuple(name for name in names if name != HALF_SUMS)
+        flops[kept] = flops.get(kept, 0) + count
+    return replace(work, flops=flops)
 
 
 def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:
