@@ -14,6 +14,7 @@ from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
+from hwcalc.quantization.file_types import file_type
 from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
 
@@ -231,6 +232,7 @@ class Search:
             needed_bytes=fitted.needed_bytes,
             usable_bytes=fitted.usable_bytes,
             headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
+            file_type=file_type(fitted.opened.model),
             verdict=fitted.verdict,
             gpu_layers=fitted.gpu_layers,
             all_layers=fitted.all_layers,
@@ -261,6 +263,7 @@ class Search:
             active_parameters=active,
             released=one.released,
             weights=weights,
+            file_type=None,
             weights_bytes=0,
             seq=seq,
             batch=self._host.asked.batch,

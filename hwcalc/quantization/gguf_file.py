@@ -203,14 +203,7 @@ def _facts(keys: Mapping[str, Any], layers: int) -> MixFacts:
     count = _whole(keys.get(f"{arch}.block_count")) or layers
     experts = _whole(keys.get(f"{arch}.expert_count"))
     gqa = (heads or 0) // shared if shared else 0
-    return MixFacts(arch=arch, n_layer_all=count, n_expert=experts, n_gqa=gqa, is_70b=is_70b(arch, count, gqa, experts))
-
-
-def is_70b(arch: str, layers: int, n_gqa: int, n_expert: int) -> bool:
-    """Whether llama.cpp takes the model for one of 70B (``type`` in src/models/*.cpp)."""
-    if arch == "llama":
-        return layers == 80 and n_gqa != 1 and n_expert != 8
-    return {"qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}.get(arch) == layers
+    return MixFacts(arch=arch, n_layer_all=count, n_expert=experts, n_gqa=gqa)
 
 
 def _whole(value: Any) -> int:
