@@ -224,6 +224,10 @@ class Engine(Places["Opened"], ABC):
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
 
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
+        return {}
+
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
         return False

@@ -19,7 +19,10 @@ from hwcalc.quantization.gguf_names import gguf_stem
 from hwcalc.quantization.mix_places import Family, MixFacts, Placed, placed
 from hwcalc.quantization.scheme import read_scheme
 
-__all__ = ["Conversion", "Piece", "converted"]
+__all__ = ["FOUR_BITS", "Conversion", "Piece", "converted"]
+
+FOUR_BITS: Final = frozenset({"mxfp4", "nvfp4"})
+"""Formats of checkpoints that the converter only repacks."""
 
 _PARTS: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _SPLIT: Final = frozenset({"InternLM2ForCausalLM", "BaichuanForCausalLM", "BaiChuanForCausalLM", "BailingMoeForCausalLM"})
@@ -68,7 +71,7 @@ class Conversion:
     """The number of the first layer for multi-token prediction."""
 
     kept: Mapping[int, str] = field(default_factory=dict)
-    """Families that the checkpoint has in four bits, and that stay so unless they are quantised again."""
+    """Families that the checkpoint has in four bits, and that stay so unless a mix makes them smaller."""
 
     @cached_property
     def placed(self) -> tuple[Placed, ...]:
@@ -124,7 +127,7 @@ def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict
     kept = {}
     for index, (block, weight) in sources.items():
         names = {form.name for _, form in scheme.formats(block, weight, BF16)}
-        if names <= {"mxfp4", "nvfp4"} and len(names) == 1:
+        if names <= FOUR_BITS and len(names) == 1:
             kept[index] = names.pop()
     return kept
 

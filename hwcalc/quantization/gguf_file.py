@@ -10,7 +10,7 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
-from hwcalc.quantization.converted import Conversion, Piece, converted
+from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
 from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
 from hwcalc.quantization.mix_places import Family, MixFacts
 from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
@@ -81,19 +81,39 @@ def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple
     if name is not None and name in MIXES:
         check_rows(file, name)
         matrix = usual_imatrix(name) if imatrix is None else imatrix
-        return typed(file.families, file.placed, file.facts, name, imatrix=matrix)
+        return _with_kept(file, typed(file.families, file.placed, file.facts, name, imatrix=matrix))
     if name is not None and name not in FLOATS:
         return None
     form = None if name is None else FLOAT_TYPES[name]
-    return tuple(
+    # Only what may be quantised changes its type.
+    types = tuple(
         Typed(
             family=one.family,
-            # Only what may be quantised changes its type.
-            type=file.kept.get(one.family, file.families[one.family].type) if form is None or one.place is None else form,
+            type=file.families[one.family].type if form is None or one.place is None else form,
             layers=one.layers,
         )
         for one in file.placed
     )
+    return _with_kept(file, types)
+
+
+def _with_kept(file: Conversion, types: tuple[Typed, ...]) -> tuple[Typed, ...]:
+    """The types of a mix, but for what the checkpoint has in four bits already: it stays so where the mix would take more.
+
+    llama-quantize refuses to quantise such tensors again, and everybody who publishes GPT-OSS in other mixes leaves its experts alone.
+    """
+    return tuple(
+        replace(one, type=own)
+        if own and file.families[one.family].bytes_as(own) < file.families[one.family].bytes_as(one.type)
+        else one
+        for one in types
+        for own in (_four_bits(file, one.family),)
+    )
+
+
+def _four_bits(file: Conversion, family: int) -> str | None:
+    own = file.kept.get(family, file.families[family].type)
+    return own if own in FOUR_BITS else None
 
 
 def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:

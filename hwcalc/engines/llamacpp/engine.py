@@ -158,6 +158,10 @@ class Llamacpp(LlamacppPlaces):
             return find_engine("ollama")[0]
         return self
 
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """As the log of llama.cpp names them."""
+        return of_llamacpp(opened).settings.named
+
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         return savings(of_llamacpp(opened), short_bytes)
 
