@@ -65,6 +65,9 @@ class Engine(Places["Opened"], ABC):
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
 
+    file_remark: ClassVar[str] = ""
+    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
+
     weight_choices: ClassVar[tuple[str | None, ...]] = ()
     """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
 
@@ -220,6 +223,10 @@ class Engine(Places["Opened"], ABC):
     def environment(self, opened: Opened) -> tuple[str, ...]:
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
+
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
+        return {}
 
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
