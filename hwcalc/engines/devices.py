@@ -76,6 +76,10 @@ class Placement:
         """The shares of the GPUs."""
         return tuple(one for one in self.devices if one.device != HOST)
 
+    def on_gpus(self, end: str) -> int:
+        """Bytes that all GPUs together need at this end of the estimates."""
+        return sum(share.needed(end) for share in self.gpus)
+
     @property
     def host(self) -> DeviceShare:
         """The share of the host."""
