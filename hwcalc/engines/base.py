@@ -65,6 +65,9 @@ class Engine(Places["Opened"], ABC):
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
 
+    file_remark: ClassVar[str] = ""
+    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
+
     weight_choices: ClassVar[tuple[str | None, ...]] = ()
     """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
 

@@ -68,11 +68,17 @@ class Placement:
     gpu_layers: int
     all_layers: int
     experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+    moved_bytes: int = 0
+    """Weights that patterns of the user have put in host memory."""
 
     @property
     def gpus(self) -> tuple[DeviceShare, ...]:
         """The shares of the GPUs."""
         return tuple(one for one in self.devices if one.device != HOST)
+
+    def on_gpus(self, end: str) -> int:
+        """Bytes that all GPUs together need at this end of the estimates."""
+        return sum(share.needed(end) for share in self.gpus)
 
     @property
     def host(self) -> DeviceShare:

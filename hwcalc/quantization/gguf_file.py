@@ -11,11 +11,11 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
 from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
-from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_names import whole_name
+from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
 from hwcalc.quantization.mix_places import Family, MixFacts
 from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
 from hwcalc.quantization.tensor_names import placed as placed_tensor
+from hwcalc.quantization.tensor_names import whole_name
 
 __all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
 
@@ -24,8 +24,6 @@ COMMON: Final = (
     "q3_k_s", "iq3_xs", "iq3_xxs", "q2_k", "q2_k_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s",
 )  # fmt: skip
 """The mixes that are published."""
-
-_FLOATS: Final[Mapping[str, str]] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
 @frozen
@@ -86,7 +84,7 @@ def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple
         return _with_kept(file, typed(file.families, file.placed, file.facts, name, imatrix=matrix))
     if name is not None and name not in FLOATS:
         return None
-    form = None if name is None else _FLOATS[name]
+    form = None if name is None else FLOAT_TYPES[name]
     # Only what may be quantised changes its type.
     types = tuple(
         Typed(
@@ -121,7 +119,7 @@ def _four_bits(file: Conversion, family: int) -> str | None:
 def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
     size = family.bytes_as(group.type)
     for number in group.layers or (-1,):
-        name = family.stem if number < 0 else whole_name(family.stem, number)
+        name = whole_name(family.stem, number)
         yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
 
 
