@@ -157,9 +157,7 @@ class _Line:
         self.remarks += read.remarks()
         model = read.named()
         if model and self.free:
-            raise UsageError(
-                f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model.", hint=_which(self.free[0])
-            )
+            raise UsageError(f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model.", hint=_which(self.free[0]))
         self.free += [model] if model else []
         return [*([model] if model else []), *read.words(self.values)]
 

@@ -250,14 +250,13 @@ def _sentence(text: str) -> str:
 
 
 def _not_a_model(text: str) -> KvplanError:
-    from hwcalc.sources.ollama import PREFIX
-
     address = _HUB_ADDRESS.fullmatch(text)
     if address and is_model_id(address[1]):
         hint = f"Give the id alone: kvplan {address[1]}"
     else:
-        pulled = f"One of Ollama's: kvplan {PREFIX}{text}. " if _LIKE_OLLAMA.fullmatch(text) else ""
-        hint = pulled + _guess(text) or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
+        pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if _LIKE_OLLAMA.fullmatch(text) else ""
+        known = " ".join(filter(None, (_guess(text), pulled)))
+        hint = known or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
     what = "the model is an empty string." if not text else f"{shown(text)} is neither a file here nor a model's id."
     return ModelNotFoundError(what, hint=hint)
 
