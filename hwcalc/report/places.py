@@ -32,9 +32,9 @@ def _host(plan: Plan) -> DeviceInfo | None:
 
 
 def host_line(plan: Plan) -> str:
-    """What is needed of the host's memory, largest part first; empty if it holds no more than the input."""
+    """What is needed of the host's memory, largest part first; empty if it holds no more than the input, or all."""
     host = _host(plan)
-    if host is None or not (host.layers or host.experts or host.output or host.cache):
+    if host is None or len(plan.memory.devices) == 1 or not (host.layers or host.experts or host.output or host.cache):
         return ""
     parts = {"weights": host.weights, "cache": host.cache, "activations": host.activations, "overhead": host.overhead}
     known = sorted(((size, name) for name, size in parts.items() if size), reverse=True)

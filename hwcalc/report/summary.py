@@ -175,12 +175,13 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
-    everywhere = "GPU and host" if memory.devices else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
+    divided = len(memory.devices) > 1
+    everywhere = "GPU and host" if divided else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
     out = [
         Figure(name=name, bytes=part.bytes, meaning=f"{everywhere}; {_meaning(part)}" if everywhere else _meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
-    if memory.per_gpu.total is not None:
+    if memory.per_gpu.total is not None and (divided or not memory.devices):
         fullest = f"the fullest of {fit.gpus:,} GPUs" if fit.gpus > 1 else "of the one GPU"
         meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
         out.append(Figure(name="per GPU", bytes=memory.per_gpu.total, meaning=meaning))
