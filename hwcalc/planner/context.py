@@ -24,7 +24,7 @@ from hwcalc.units import MOST_TOKENS
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
+__all__ = ["FIXED_ROLES", "default_engine", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
 _OLLAMA: Final = "ollama:"
@@ -124,7 +124,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     asked = Asked(**options)
-    name, engine_notes = (asked.engine, ()) if asked.engine is not None else _default_engine(model)
+    name, engine_notes = (asked.engine, ()) if asked.engine is not None else default_engine(model)
     engine, version = find_engine(name)
     starter = engine.started_by(asked.engine_options)
     engine, version = (engine, version) if starter is engine else (starter, None)
@@ -168,7 +168,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     return engine.open(model, request, notes)
 
 
-def _default_engine(model: ModelSpec) -> Noted[str]:
+def default_engine(model: ModelSpec) -> Noted[str]:
     """A file is planned as the program plans that runs it: llama.cpp for GGUF files, and Ollama for those of its store."""
     if (model.gguf is None or not model.gguf.tensors) and model.weights_format is None:
         return Noted(DEFAULT)

@@ -9,7 +9,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
 from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
-from hwcalc.report.places import places
+from hwcalc.report.places import per_gpu, places
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
 from hwcalc.units import human_bytes
@@ -227,7 +227,7 @@ def verdict(plan: Plan) -> str:
     if not fit.verdict.certain:
         return (
             f"{words}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
-            f"of {human_bytes(fit.usable_bytes)} per GPU"
+            f"of {human_bytes(fit.usable_bytes)}{per_gpu(plan)}"
         )
     if plan.pool is None:
         return words
@@ -310,7 +310,7 @@ def _equation(plan: Plan) -> list[tuple[str, str]]:
     whole = f"{human_bytes(budget.total_bytes)} visible{margin}"
     terms = [("cache", plan.cache.per_gpu_bytes), *((part.name, part.expected) for part in budget.parts)]
     return [
-        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)} per GPU ({whole})"),
+        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)}{per_gpu(plan)} ({whole})"),
         ("from", ", ".join(f"{name} {human_bytes(size)}" for name, size in terms)),
     ]
 

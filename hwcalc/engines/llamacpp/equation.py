@@ -48,7 +48,9 @@ def _memory_of(opened: LlamacppOpened, options: PlaceOptions) -> Noted[VisibleMe
         return memory_of(gpu)
     from hwcalc.profiles.gpus import VisibleMemory
 
-    return Noted(VisibleMemory(low_bytes=size, expected_bytes=size, high_bytes=size, basis="host_memory, as given", source="the user"))
+    return Noted(
+        VisibleMemory(low_bytes=size, expected_bytes=size, high_bytes=size, basis="host_memory, as given", source="the user")
+    )
 
 
 def margin_of(opened: LlamacppOpened, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction]:

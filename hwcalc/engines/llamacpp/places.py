@@ -175,7 +175,11 @@ class LlamacppPlaces(GeneralEngine):
         tokens = max(shortest, low * CELLS)
         if tokens >= own.tokens:
             return Noted(None)
-        how = ("until all layers fit on the GPU" if own.gpus else "until everything fits") if tokens > shortest else f"to {shortest:,} before it leaves layers to the host"
+        how = (
+            ("until all layers fit on the GPU" if own.gpus else "until everything fits")
+            if tokens > shortest
+            else f"to {shortest:,} before it leaves layers to the host"
+        )
         message = (
             f"Planned for {tokens:,} of the model's {own.tokens:,} tokens: llama.cpp shortens a context that is not asked for, {how}. "
             "Set it with --seq."
