@@ -24,7 +24,7 @@ from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
+from hwcalc.quantization.published_mixes import published_formats
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -65,8 +65,15 @@ class Engine(Places["Opened"], ABC):
     assumed_gpu: ClassVar[str | None] = None
     """The accelerator whose rules apply if the user names none."""
 
-    weight_choices: ClassVar[tuple[str | None, ...]] = PUBLISHED_MIXES
-    """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published."""
+    file_remark: ClassVar[str] = ""
+    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
+
+    weight_choices: ClassVar[tuple[str | None, ...]] = ()
+    """The formats among which ``--weights auto`` chooses, the better one first; ``None`` is as published. Empty: those of GGUF files."""
+
+    def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
+        """The formats among which ``--weights auto`` chooses for this model."""
+        return self.weight_choices or published_formats(model)
 
     def version(self, requested: str | None) -> str:
         """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
@@ -219,6 +226,10 @@ class Engine(Places["Opened"], ABC):
     def environment(self, opened: Opened) -> tuple[str, ...]:
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
+
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
+        return {}
 
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""

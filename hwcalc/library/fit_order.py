@@ -15,7 +15,24 @@ __all__ = ["OF_A_FAMILY", "alike", "best_of_families", "ordered"]
 OF_A_FAMILY: Final = 3
 """As many models of a family as are listed, unless all are asked for."""
 _DECENT: Final = frozenset(
-    (*PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1], "bf16", "fp16", "fp8", "int8", "awq", "gptq")
+    (
+        *PUBLISHED_MIXES[: PUBLISHED_MIXES.index("iq4_xs") + 1],
+        "mxfp4_moe",
+        "bf16",
+        "fp16",
+        "f16",
+        "f32",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "iq4_nl",
+        "nvfp4",
+        "fp8",
+        "int8",
+        "awq",
+        "gptq",
+    )
 )
 """Formats of four bits and more. With fewer the answers of a model suffer."""
 
@@ -31,7 +48,8 @@ def ordered(rows: Iterable[Runnable]) -> tuple[Runnable, ...]:
 
 def _rank(row: Runnable) -> tuple[bool, bool, bool, int, bool, str, str]:
     """What lies on the GPU whole and surely fits, at four bits and more; then the largest, then those for everyday use, then the newest."""
-    decent = row.weights is None or row.weights in _DECENT
+    form = row.weights or row.file_type
+    decent = form is None or form in _DECENT
     newest = "".join(chr(0x7F - ord(letter)) for letter in row.released or "0")
     return (
         not row.whole,

@@ -14,6 +14,8 @@ from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
+from hwcalc.profiles.model_index import ENGINE
+from hwcalc.quantization.file_types import file_type
 from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
 
@@ -137,7 +139,7 @@ class Search:
             seq = self._host.seq_for(row.max_position_embeddings)
             if self._quick is not None and self._quick.knows(row, seq):
                 return self._known(one, row, self._quick, seq)
-        if row is not None and row.refused and self._host.engine.name == "llamacpp":
+        if row is not None and row.refused and self._host.engine.name == ENGINE:
             return self._left_out("refused", one)
         return self._left_out("too_large", one) if self._host.hopeless(one.parameters) else self._planned(one)
 
@@ -231,6 +233,7 @@ class Search:
             needed_bytes=fitted.needed_bytes,
             usable_bytes=fitted.usable_bytes,
             headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
+            file_type=file_type(fitted.opened.model),
             verdict=fitted.verdict,
             gpu_layers=fitted.gpu_layers,
             all_layers=fitted.all_layers,
@@ -261,6 +264,7 @@ class Search:
             active_parameters=active,
             released=one.released,
             weights=weights,
+            file_type=None,
             weights_bytes=0,
             seq=seq,
             batch=self._host.asked.batch,

@@ -18,7 +18,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.model_index import IndexedModel, packed, shape, unpacked
-from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
+from hwcalc.quantization.published_mixes import published_formats
 
 if TYPE_CHECKING:
     from hwcalc.formulas.hybrid import Layer
@@ -37,7 +37,9 @@ def shape_of(model: ModelSpec) -> dict[str, Any] | None:
     """
     blocks, curves = hparams_of(model).n_layer_all, curves_of(model)
     weights: dict[str, Any] = {}
-    for name in PUBLISHED_MIXES:
+    for name in published_formats(model):
+        if name is None:
+            return None
         tensors, shares = model_tensors(model, name), weight_shares(model, name)
         if tensors is not None and shares is not None:
             weights[name] = [*Sizes.of(weigh(loaded(tensors), blocks)), _shares(shares)]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwcalc.engines import DEFAULT, find_engine
+from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.command import command_line
-from hwcalc.planner.context import default_engine
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
@@ -112,4 +111,4 @@ def engine_of(model: ModelSpec | Missing, given: str | None) -> str:
     """The engine that plans a model: the one that was ``given``, which may include a version, or the model's own."""
     if given is not None:
         return given
-    return DEFAULT if isinstance(model, Missing) else default_engine(model).value
+    return DEFAULT if isinstance(model, Missing) else usual_engine(model)

@@ -15,6 +15,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
+from hwcalc.quantization.file_types import file_type
 from hwcalc.units import human_bytes
 
 __all__ = ["AUTO", "Choice", "best_weights", "choices", "is_auto", "refuse_auto"]
@@ -34,7 +35,10 @@ class Choice:
     @property
     def text(self) -> str:
         """The format in words."""
-        return self.name or f"as published ({self.opened.model.dtype or 'its own format'})"
+        if self.name is not None:
+            return self.name
+        own = file_type(self.opened.model)
+        return f"as published ({self.opened.model.dtype or 'its own format'})" if own is None else f"{own}, as the file is"
 
 
 def is_auto(weights: str | None) -> bool:
@@ -67,7 +71,7 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request) -> Noted[Re
 def choices(engine: Engine, model: ModelSpec, request: Request) -> tuple[Choice, ...]:
     """The formats that the engine accepts for this model, the largest first. Raises the error of the engine if it accepts none."""
     out, refused = [], None
-    for name in engine.weight_choices:
+    for name in engine.weight_choices_of(model):
         try:
             opened = engine.entire(engine.open(model, replace(request, weights=name)))
             parts, budget = opened.weights.value, opened.budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines import DEFAULT, find_engine
+from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
@@ -24,10 +24,9 @@ from hwcalc.units import MOST_TOKENS
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["FIXED_ROLES", "default_engine", "open_request", "parallel_sizes", "sizes_for"]
+__all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
-_OLLAMA: Final = "ollama:"
 _USUAL_SEQ: Final = 16_384
 """The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
 
@@ -124,7 +123,7 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     loaded model that an engine option names. Raises a :class:`~hwcalc.errors.KvplanError` subclass.
     """
     asked = Asked(**options)
-    name, engine_notes = (asked.engine, ()) if asked.engine is not None else default_engine(model)
+    name, engine_notes = (asked.engine, ()) if asked.engine is not None else _default_engine(model)
     engine, version = find_engine(name)
     starter = engine.started_by(asked.engine_options)
     engine, version = (engine, version) if starter is engine else (starter, None)
@@ -168,11 +167,11 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
     return engine.open(model, request, notes)
 
 
-def default_engine(model: ModelSpec) -> Noted[str]:
-    """A file is planned as the program plans that runs it: llama.cpp for GGUF files, and Ollama for those of its store."""
-    if (model.gguf is None or not model.gguf.tensors) and model.weights_format is None:
+def _default_engine(model: ModelSpec) -> Noted[str]:
+    """A file is planned as the program plans that runs it."""
+    name = usual_engine(model)
+    if name == DEFAULT:
         return Noted(DEFAULT)
-    name = "ollama" if model.id.startswith(_OLLAMA) else "llamacpp"
     message = f"Planned as {find_engine(name)[0].label} runs the file. By the formulas alone: --engine reference."
     return Noted(name, (Note(code="default-engine", message=message),))
 

@@ -19,7 +19,8 @@ class Runnable:
 
     ``also`` are ids with the same figures: the model on another page, in another format, or before it was taught to follow
     instructions. ``source`` is where it is: ``catalog``, ``hf-cache``, ``ollama``, or ``folder``. ``stored`` says that its file has this
-    format already. ``weights`` is the format, null as published. ``max_seq`` is the longest that each sequence may be for sure.
+    format already. ``weights`` is the format, null as published; ``file_type`` is what
+    a GGUF file says of itself. ``max_seq`` is the longest that each sequence may be for sure.
     ``gpu_layers`` of ``all_layers`` lie on the GPU, and ``host_bytes`` of the weights and the cache in the memory of the host; both are null for an
     engine that never splits a model.
     """
@@ -35,6 +36,7 @@ class Runnable:
     active_parameters: int | None
     released: str | None
     weights: str | None
+    file_type: str | None
     weights_bytes: int
     seq: int
     batch: int

@@ -16,7 +16,7 @@ from hwcalc.units import GIB
 __all__ = ["fit_csv", "fit_text", "left_out"]
 
 _CSV_COLUMNS: Final = (
-    "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "weights_bytes", "seq", "batch",
+    "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
     "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers", "all_layers",
     "host_bytes", "decode_tokens_per_s_bound", "bound_by", "command",
 )  # fmt: skip
@@ -102,7 +102,7 @@ def _row(row: Runnable) -> list[str]:
     return [
         f"{row.id}{also}",
         "" if row.parameters is None else parameters(row.parameters),
-        row.weights or "as published",
+        row.weights or row.file_type or "as published",
         _gib(row.weights_bytes),
         _gib(row.cache_bytes),
         _gib(row.needed_bytes),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.quantization.tensor_names import ROTARY
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.weights import WeightTensor
@@ -18,10 +19,6 @@ __all__ = ["ON_HOST", "Assignment", "Weighed", "assign", "device_of", "splits", 
 
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
-
-_COPIED: Final = ("rope_freqs.", "rope_factors_")
-"""Tensors of which every device with a block has a copy."""
-
 
 _NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 
@@ -128,7 +125,7 @@ def weigh(tensors: Iterable[WeightTensor], blocks: int) -> Weighed:
             # Both copies of a table go to the same buffer, where they are one.
             device = device_of(one.buffer)
             overridden[device] = overridden.get(device, 0) + (0 if one.copy else one.bytes)
-        elif one.role == "layer" and not one.name.startswith(_COPIED):
+        elif one.role == "layer" and not one.name.startswith(ROTARY):
             each[min(one.layer, blocks - 1)][0 if one.expert else 1] += one.bytes
         else:
             sizes["tied" if one.copy else "copied" if one.role == "layer" else one.role] += one.bytes

@@ -6,6 +6,7 @@ layer, which llama.cpp keeps there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -102,12 +103,12 @@ def _what(share: DeviceShare, placement: Placement) -> str:
     return f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
 
 
-def host_room(opened: LlamacppOpened, options: PlaceOptions, placement: Placement, end: str) -> int:
-    """Bytes of the host's memory that the model may take: as the user says, or by the hardware.
+def host_room(opened: LlamacppOpened, on_gpus: Callable[[str], int], end: str) -> int:
+    """Bytes of the host's memory that the model may take: as the user says, or by the hardware. ``on_gpus`` gives those of all GPUs at an end.
 
     A machine with one memory has what the GPU leaves. Of other hosts nobody knows: at least the memory of the GPUs, and likely four times.
     """
-    gpu = opened.request.hardware.gpu
+    gpu, options = opened.request.hardware.gpu, opened.place_options
     if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
         return options.host_bytes
     sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
@@ -115,6 +116,6 @@ def host_room(opened: LlamacppOpened, options: PlaceOptions, placement: Placemen
         part = _SYSTEM_PARTS[("low", "expected", "high").index(end)]
         opposite = {"low": "high", "high": "low"}.get(end, end)
         whole = sold if options.host_bytes is None else options.host_bytes
-        return ceil(whole * (1 - part)) - sum(share.needed(opposite) for share in placement.gpus)
+        return ceil(whole * (1 - part)) - on_gpus(opposite)
     gpus = opened.request.gpus * sold
     return {"low": gpus, "expected": _LIKELY_HOST * gpus}.get(end, 2**50)

@@ -129,7 +129,7 @@ class LlamacppPlaces(GeneralEngine):
         others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
         if room is not None and any(share.needed(opposite) > room for share in others):
             return "cache"
-        host = host_room(own, own.place_options, placement, end)
+        host = host_room(own, placement.on_gpus, end)
         return "host memory" if placement.host.needed(opposite) > host else None
 
     def whole(self, request: Request) -> Request:
@@ -203,7 +203,7 @@ def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
     if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
         return ()
     needed = placement.host.needed("high")
-    if needed <= host_room(opened, opened.place_options, placement, "low"):
+    if needed <= host_room(opened, placement.on_gpus, "low"):
         return ()
     message = (
         f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "

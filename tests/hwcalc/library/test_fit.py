@@ -165,6 +165,20 @@ def test_a_folder_with_broken_files(tmp_path: Path, capsys: Capture) -> None:
     assert "text.gguf" in out
 
 
+@pytest.mark.parametrize(
+    ("stated", "name"), [({"general.file_type": 15}, "q4_k_m"), ({"general.file_type": 1024 + 18}, "q6_k"), ({}, "q4_k")]
+)
+def test_a_file_says_its_own_type(tmp_path: Path, capsys: Capture, stated: dict[str, int], name: str) -> None:
+    """As llama.cpp names it; where the file does not say, that of most of its weights."""
+    (tmp_path / "one.gguf").write_bytes(given.gguf_bytes({**given.KEYS, **stated}))
+    (row,) = fit(folder=str(tmp_path), gpu="rtx-3060").models
+    status, out, _ = run(capsys, "fit", "--folder", str(tmp_path), "--gpu", "rtx-3060")
+
+    assert (row.weights, row.file_type) == (None, name)
+    assert status == 0
+    assert f" {name} " in out
+
+
 # --- what is listed -----------------------------------------------------------------------------------------------------
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from hwcalc import load_model, plan, recommend, sweep
 from hwcalc.errors import UsageError
 from hwcalc.planner.result import Plan, Verdict
-from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
+from hwcalc.quantization.published_mixes import PUBLISHED_MIXES, published_formats
 from tests.hwcalc.command import Capture, run
+from tests.hwcalc.sources.gguf import given
 
 QWEN = "Qwen/Qwen3-8B"
 CARDS = ("rtx-3050-6gb", "rtx-4060", "rtx-3060-12gb", "rtx-4060-ti-16gb", "rtx-4090")
@@ -57,6 +59,45 @@ def test_it_says_what_it_took() -> None:
     note = next(note.message for note in fits.notes if note.code == "auto-weights")
     assert "q6_k" in note
     assert "q8_0 lacks" in note
+
+
+@pytest.mark.parametrize(
+    ("model", "formats"),
+    [
+        # ggml-org publishes these two with the experts as they are; 2,880 columns leave no smaller mix.
+        ("openai/gpt-oss-20b", ("mxfp4_moe",)),
+        ("openai/gpt-oss-120b", ("mxfp4_moe",)),
+        ("deepseek-ai/DeepSeek-V4-Flash", ("mxfp4_moe", "q3_k_l", "q3_k_m", "iq3_m", "q3_k_s", "iq3_xxs")),
+        # The converter keeps NVFP4 as well; only three-bit mixes and IQ4_XS (4.25 bits) are smaller.
+        ("nvidia/Qwen3-235B-A22B-NVFP4", (None, "iq4_xs", "q3_k_l", "q3_k_m", "iq3_m", "q3_k_s", "iq3_xxs")),
+        (QWEN, PUBLISHED_MIXES),
+        ("deepseek-ai/DeepSeek-V3", PUBLISHED_MIXES),
+    ],
+)
+def test_weights_in_four_bits_stay_as_they_are(model: str, formats: tuple[str | None, ...]) -> None:
+    """What the checkpoint has decides: to quantise four bits again for as many or more loses and gains nothing."""
+    assert published_formats(load_model(model, offline=True)) == formats
+
+
+@pytest.mark.parametrize("engine", ["llamacpp", "reference"])
+def test_the_published_file_of_gpt_oss(engine: str) -> None:
+    """It is the one to take, though a card has room for a mix of more bits."""
+    for gpu in ("rtx-4060-ti", "rtx-pro-6000-ws"):
+        auto = chosen("openai/gpt-oss-20b", gpu, "16k", engine=engine)
+
+        assert auto.request.weights == "mxfp4_moe"
+        assert auto.fit is not None
+        assert auto.fit.verdict is Verdict.FITS
+
+
+def test_a_file_stays_as_it_is(tmp_path: Path) -> None:
+    """Of a GGUF file none is made in more bits, and the note says what the file is."""
+    path = tmp_path / "small.gguf"
+    path.write_bytes(given.gguf_bytes({**given.KEYS, "general.file_type": 15}))
+    auto = plan(str(path), gpu="rtx-3060", seq=512, weights="auto", engine="llamacpp")
+
+    assert auto.request.weights is None
+    assert "q4_k_m, as the file is" in next(note.message for note in auto.notes if note.code == "auto-weights")
 
 
 def test_formats_that_vllm_reads() -> None:
