@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import Full, LayerNumbers, Role, Strided
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
-from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, TensorInfo
+from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
 from hwcalc.report.places import places
 from hwcalc.report.text import both, parameters, plural
@@ -60,6 +61,9 @@ _SOURCES = {
     "python": "Python",
     "options": "the dimensions that were given",
 }
+
+_HOST_COUNTS = 0.05
+"""A part of the time that is said."""
 
 
 @frozen
@@ -263,8 +267,23 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
             if speed.prefill_s_bound is None
             else f"; a prompt of {plan.request.seq:,} takes {speed.prefill_s_bound:.3g} s or more"
         )
-        out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
+        out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, {_bound(speed)}{prompt}"))
     return out
+
+
+def _bound(speed: SpeedInfo) -> str:
+    """What bounds the speed; how much of it the host takes, where it holds a part that counts."""
+    reads = {one.name.removesuffix("_reading"): one for one in speed.steps if one.name.endswith("_reading")}
+    host, gpu = reads.get("host"), reads.get("gpu0")
+    share = 0.0 if host is None or not speed.decode_step_s_bound else float(host.expected) / speed.decode_step_s_bound
+    if share < _HOST_COUNTS or (host and gpu and _rate(host) == _rate(gpu)):
+        return f"bound by {speed.bound_by}"
+    return f"{100 * share:.0f} % of the time for what is in host memory"
+
+
+def _rate(step: Step) -> float:
+    """The bandwidth of a device: that of the host is the GPU's own where they share one memory."""
+    return next((float(term.expected) for term in step.terms if term.name.endswith("_bandwidth")), 0.0)
 
 
 def _fewest(fit: FitInfo) -> str:
