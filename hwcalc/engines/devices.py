@@ -68,6 +68,8 @@ class Placement:
     gpu_layers: int
     all_layers: int
     experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+    moved_bytes: int = 0
+    """Weights that patterns of the user have put in host memory."""
 
     @property
     def gpus(self) -> tuple[DeviceShare, ...]:

@@ -167,6 +167,7 @@ def _device(share: DeviceShare, placement: Placement) -> DeviceInfo:
         device=share.device,
         layers=share.layers,
         experts=placement.experts_on_host if share is placement.host else LayerNumbers(),
+        moved=placement.moved_bytes if share is placement.host else 0,
         output=share.output,
         weights=share.weights_bytes,
         cache=share.cache_bytes,

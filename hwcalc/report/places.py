@@ -20,7 +20,7 @@ def places(plan: Plan) -> str:
     if fit.gpu_layers == fit.all_layers:
         words = f"all {fit.all_layers:,} layers on {where}"
         if not host.experts:
-            return words
+            return f"{words}, {human_bytes(host.moved)} of their weights in host memory" if host.moved else words
         return f"{words}, the experts of {len(host.experts):,} in host memory ({human_bytes(host.total)})"
     words = f"{fit.gpu_layers:,} of {fit.all_layers:,} layers on {where}"
     experts = f" and the experts of {len(host.experts):,} more" if host.experts else ""
@@ -34,7 +34,7 @@ def _host(plan: Plan) -> DeviceInfo | None:
 def host_line(plan: Plan) -> str:
     """What is needed of the host's memory, largest part first; empty if it holds no more than the input."""
     host = _host(plan)
-    if host is None or not (host.layers or host.experts or host.output or host.cache):
+    if host is None or not (host.layers or host.experts or host.output or host.cache or host.moved):
         return ""
     parts = {"weights": host.weights, "cache": host.cache, "activations": host.activations, "overhead": host.overhead}
     known = sorted(((size, name) for name, size in parts.items() if size), reverse=True)

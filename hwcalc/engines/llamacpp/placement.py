@@ -85,7 +85,12 @@ def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
     whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
-    return replace(whole, experts_on_host=_with_experts(range(hosted), weighed_of(opened), whole))
+    weighed = weighed_of(opened)
+    experts = _with_experts(range(hosted), weighed, whole)
+    if weighed is None or not weighed.largest_moved:
+        return replace(whole, experts_on_host=experts)
+    moved = {number for number in weighed.experts_moved if whole.blocks[number] != ON_HOST}
+    return replace(whole, experts_on_host=LayerNumbers(sorted(moved.union(experts))), largest_moved=weighed.largest_moved)
 
 
 def _with_experts(numbers: range, weighed: Weighed | None, assignment: Assignment) -> LayerNumbers:
@@ -162,6 +167,7 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
         gpu_layers=assignment.gpu_layers,
         all_layers=len(assignment.blocks) + 1,
         experts_on_host=assignment.experts_on_host,
+        moved_bytes=weighed.overridden.get(ON_HOST, 0),
     )
 
 

@@ -217,7 +217,7 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
         if not equals or not buffer:
             raise UsageError(
                 f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
-                hint=r'For example: -E "override_tensor=\.ffn_.*_exps\.=CPU"',
+                hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
             )
         found.append(Override(pattern=pattern, buffer=buffer))
     if len(found) > _MOST_PATTERNS:
