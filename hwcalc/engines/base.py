@@ -116,6 +116,9 @@ class Engine(Commands["Opened"], Places["Opened"], ABC):
 
         Raises a :class:`~hwcalc.errors.KvplanError` subclass.
         """
+        gpu = request.hardware.gpu
+        if gpu is not None and gpu.is_host:
+            self.check_host(gpu, request.options, request.gpus)
         opened = self.unchecked(model.as_built_by(self.name), request)
         opened.tell(*notes)
         return opened.checked()

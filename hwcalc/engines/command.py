@@ -42,6 +42,8 @@ class CommandInput:
     path: str | None = None
     library: str | None = None
     made: bool = False
+    on_host: bool = False
+    """Whether everything lies in the memory of a machine without a GPU."""
 
 
 @frozen

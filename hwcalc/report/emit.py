@@ -11,6 +11,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
 from hwcalc.engines.base import Engine
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.devices import HOST
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
@@ -166,5 +167,6 @@ def _command_input(plan: Plan) -> CommandInput:
         draft=request.draft,
         options=request.options,
         requires=() if plan.pool is None else plan.pool.requires,
+        on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **found,
     )

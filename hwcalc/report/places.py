@@ -6,7 +6,7 @@ from hwcalc.planner.result import DeviceInfo, Plan
 from hwcalc.report.text import abbreviated, exact
 from hwcalc.units import human_bytes
 
-__all__ = ["DEVICE_HEADER", "device_rows", "host_line", "places", "start_line"]
+__all__ = ["DEVICE_HEADER", "device_rows", "host_line", "per_gpu", "places", "start_line"]
 
 DEVICE_HEADER = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 
@@ -31,10 +31,15 @@ def _host(plan: Plan) -> DeviceInfo | None:
     return plan.memory.devices[-1] if plan.memory.devices else None
 
 
+def per_gpu(plan: Plan) -> str:
+    """What a figure of the fullest device is counted by; empty for a machine without a GPU."""
+    return "" if len(plan.memory.devices) == 1 else " per GPU"
+
+
 def host_line(plan: Plan) -> str:
-    """What is needed of the host's memory, largest part first; empty if it holds no more than the input."""
+    """What is needed of the host's memory, largest part first; empty if it holds no more than the input, or all."""
     host = _host(plan)
-    if host is None or not (host.layers or host.experts or host.output or host.cache or host.moved):
+    if host is None or not per_gpu(plan) or not (host.layers or host.experts or host.output or host.cache or host.moved):
         return ""
     parts = {"weights": host.weights, "cache": host.cache, "activations": host.activations, "overhead": host.overhead}
     known = sorted(((size, name) for name, size in parts.items() if size), reverse=True)

@@ -36,7 +36,7 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
     gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
-    helper = opened.request.gpus > 0 and _helps(opened)
+    helper = opened.gpus > 0 and _helps(opened)
     if device != ON_HOST:
         # Without any layer the first GPU still multiplies large batches for the host.
         part = _part(opened, assignment, device, gpus or [0])
