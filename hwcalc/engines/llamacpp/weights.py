@@ -7,7 +7,8 @@ others their block. A table that is both embedding and output is on the host as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from hwcalc.engines.base import Opened
@@ -57,6 +58,16 @@ _NO_OUTPUT: Final = frozenset(
 """Architectures that give embeddings: without an output table, the token table is not used a second time."""
 _NEVER_LOADED: Final = frozenset({"exaone4", "glm4", "bailingmoe2", "exaone-moe", "dots3note"})
 """Architectures whose prediction layers are skipped even with ``load_mtp`` (``TENSOR_SKIP`` in src/models/*.cpp)."""
+_FEED_FORWARD: Final = ("ffn_gate", "ffn_up", "ffn_down", "exp_probs_b")
+_TABLES: Final = ("nextn.embed_tokens", "nextn.shared_head")
+_ALWAYS_LOADED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "cohere2moe": _TABLES,
+        "hy_v3": (*_FEED_FORWARD, *_TABLES),
+        "step35": (*_FEED_FORWARD, *_TABLES, "attn_q_norm", "attn_k_norm", "attn_gate"),
+    }
+)
+"""Tensors of prediction layers that are loaded without ``load_mtp`` too: the calls that make them leave ``TENSOR_SKIP`` out."""
 _LAZY_BYTES: Final = 4 << 30
 """``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
@@ -130,7 +141,13 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
         found.append(replace(table, role="output", copy=True))
     if arch in _NEVER_LOADED:
         found = [one for one in found if not one.mtp]
-    return tuple(found)
+    anyway = _ALWAYS_LOADED.get(arch, ())
+    return tuple(replace(one, mtp=False) if one.mtp and _stem(one).startswith(anyway) else one for one in found)
+
+
+def _stem(one: WeightTensor) -> str:
+    """The name without the number of the layer."""
+    return one.name.partition(f"blk.{one.layer}.")[2] or one.name
 
 
 def _weight(one: FileTensor, mtp_from: int, outputs: tuple[str, ...]) -> WeightTensor:
@@ -193,7 +210,7 @@ def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[Tens
 def _kind(one: WeightTensor) -> str:
     if one.role == "input":
         return "embedding"
-    stem = one.name.partition(f"blk.{one.layer}.")[2] or one.name
+    stem = _stem(one)
     if "norm" in stem:
         return "norm"
     if one.role == "output":

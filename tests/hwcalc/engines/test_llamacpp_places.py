@@ -313,3 +313,14 @@ def test_the_document() -> None:
     assert document["memory"]["total_bytes"] == sum(one["total"] for one in document["memory"]["devices"])
     assert (document["fit"]["gpu_layers"], document["fit"]["all_layers"]) == (37, 37)
     assert (other["memory"]["devices"], other["fit"]["gpu_layers"], other["fit"]["all_layers"]) == ([], None, None)
+
+
+def test_inputs_for_several_batches() -> None:
+    """A second GPU without layers, and overrides that find nothing: ``n_devices() > 1``, ``has_tensor_overrides()``."""
+
+    def host(**options: str) -> int:
+        given = {"n_gpu_layers": "all", "n_ctx": "8192"} | options
+        made = plan("meta-llama/Llama-3.1-8B", engine="llamacpp", gpu="h100", gpus=2, weights="q4_k_m", engine_options=given)
+        return made.memory.devices[-1].activations
+
+    assert host(tensor_split="0,1") == host() > host(n_cpu_moe="3") == host(split_mode="none")
