@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import replace
+from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
 from hwcalc.text import shown
@@ -44,6 +45,8 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 
         with profile_errors():
             gpu = local_gpu(notes)
+    elif (host := host_named(name)) is not None:
+        gpu = host
     else:
         from hwcalc.profiles.gpus import other_forms, with_memory
 

@@ -14,6 +14,7 @@ from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
+from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.file_types import file_type
 from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
@@ -138,7 +139,7 @@ class Search:
             seq = self._host.seq_for(row.max_position_embeddings)
             if self._quick is not None and self._quick.knows(row, seq):
                 return self._known(one, row, self._quick, seq)
-        if row is not None and row.refused and self._host.engine.name == "llamacpp":
+        if row is not None and row.refused and self._host.engine.name == ENGINE:
             return self._left_out("refused", one)
         return self._left_out("too_large", one) if self._host.hopeless(one.parameters) else self._planned(one)
 

@@ -146,4 +146,6 @@ def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
     """The engine and the hardware that were asked for; ``seq`` is the length where none is. Raises :class:`~hwcalc.errors.UsageError` for unknown names."""
     engine, version = find_engine(asked.engine)
     engine.check_options(asked.engine_options)
+    if gpu.is_host:
+        engine.check_host(gpu, asked.engine_options, asked.gpus or 1)
     return Hosting(engine=engine, engine_version=engine.version(version) or None, gpu=gpu, seq=asked.seq or seq, asked=asked)

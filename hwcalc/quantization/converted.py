@@ -20,7 +20,10 @@ from hwcalc.quantization.made_tensors import made_tensors
 from hwcalc.quantization.mix_places import Family, MixFacts, Placed, placed
 from hwcalc.quantization.scheme import read_scheme
 
-__all__ = ["Conversion", "Piece", "converted"]
+__all__ = ["FOUR_BITS", "Conversion", "Piece", "converted"]
+
+FOUR_BITS: Final = frozenset({"mxfp4", "nvfp4"})
+"""Formats of checkpoints that the converter only repacks."""
 
 _PARTS: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _SPLIT: Final = frozenset({"InternLM2ForCausalLM", "BaichuanForCausalLM", "BaiChuanForCausalLM", "BailingMoeForCausalLM"})
@@ -38,8 +41,14 @@ _FLOAT_ROLES: Final = (WeightRole.ROUTER, WeightRole.NORM, WeightRole.BIAS, Weig
 _FLOAT_STEMS: Final = frozenset({"indexer.proj.weight", "position_embd.weight", "token_types.weight", "ffn_gate_inp.weight"})
 _ONE_COUNT: Final = ("qwen3_next", "qwen3_5", "minimax_")
 """Model types of which the converter writes one count of heads, though some layers have none."""
-_OF_70B: Final[Mapping[str, int]] = {"llama": 80, "mistral": 80, "qwen2": 80, "nemotron-nas": 80, "olmo": 80, "jais2": 68}
-"""Model types of which llama.cpp takes so many layers for 70B (``type`` in src/models/*.cpp)."""
+_ARCHITECTURES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("falcon", "RefinedWeb", "RefinedWebModel"), "falcon"),
+    **dict.fromkeys(("bailing_moe_v3", "bailingmoe3"), "bailingmoe3"),
+    "glm5_next": "glm5-next",
+    "mistral": "llama",
+    "nemotron-nas": "deci",
+}
+"""Model type -> architecture, where the rule of a mix has an exception for it and the names differ."""
 
 
 @frozen
@@ -63,7 +72,7 @@ class Conversion:
     """The number of the first layer for multi-token prediction."""
 
     kept: Mapping[int, str] = field(default_factory=dict)
-    """Families that the checkpoint has in four bits, and that stay so unless they are quantised again."""
+    """Families that the checkpoint has in four bits, and that stay so unless a mix makes them smaller."""
 
     @cached_property
     def placed(self) -> tuple[Placed, ...]:
@@ -120,7 +129,7 @@ def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict
     kept = {}
     for index, (block, weight) in sources.items():
         names = {form.name for _, form in scheme.formats(block, weight, BF16)}
-        if names <= {"mxfp4", "nvfp4"} and len(names) == 1:
+        if names <= FOUR_BITS and len(names) == 1:
             kept[index] = names.pop()
     return kept
 
@@ -224,16 +233,8 @@ def _facts(model: ModelSpec, families: tuple[Family, ...], trunk: int) -> MixFac
         heads = next((group.kind for group in model.stack.groups if isinstance(group.kind, AttentionKind)), None)
     gqa = heads.num_attention_heads // heads.num_key_value_heads if heads else getattr(latent, "num_attention_heads", 0)
     return MixFacts(
-        arch=_architecture(kind),
+        arch=_ARCHITECTURES.get(kind, kind),
         n_layer_all=max(trunk + predicting, 1 + max((number for family in families for number in family.layers), default=-1)),
         n_expert=experts,
         n_gqa=gqa,
-        is_70b=_OF_70B.get(kind) == trunk and gqa != 1,
     )
-
-
-def _architecture(model_type: str) -> str:
-    """The architectures for which the rule has an exception, by model type."""
-    if model_type in ("falcon", "RefinedWeb", "RefinedWebModel"):
-        return "falcon"
-    return {"glm5_next": "glm5-next", "bailing_moe_v3": "bailingmoe3", "bailingmoe3": "bailingmoe3"}.get(model_type, model_type)

@@ -10,12 +10,12 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
-from hwcalc.quantization.converted import Conversion, Piece, converted
-from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_names import whole_name
+from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
+from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
 from hwcalc.quantization.mix_places import Family, MixFacts
 from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
 from hwcalc.quantization.tensor_names import placed as placed_tensor
+from hwcalc.quantization.tensor_names import whole_name
 
 __all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
 
@@ -24,8 +24,6 @@ COMMON: Final = (
     "q3_k_s", "iq3_xs", "iq3_xxs", "q2_k", "q2_k_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s",
 )  # fmt: skip
 """The mixes that are published."""
-
-_FLOATS: Final[Mapping[str, str]] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
 
 
 @frozen
@@ -83,25 +81,45 @@ def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple
     if name is not None and name in MIXES:
         check_rows(file, name)
         matrix = usual_imatrix(name) if imatrix is None else imatrix
-        return typed(file.families, file.placed, file.facts, name, imatrix=matrix)
+        return _with_kept(file, typed(file.families, file.placed, file.facts, name, imatrix=matrix))
     if name is not None and name not in FLOATS:
         return None
-    form = None if name is None else _FLOATS[name]
-    return tuple(
+    form = None if name is None else FLOAT_TYPES[name]
+    # Only what may be quantised changes its type.
+    types = tuple(
         Typed(
             family=one.family,
-            # Only what may be quantised changes its type.
-            type=file.kept.get(one.family, file.families[one.family].type) if form is None or one.place is None else form,
+            type=file.families[one.family].type if form is None or one.place is None else form,
             layers=one.layers,
         )
         for one in file.placed
     )
+    return _with_kept(file, types)
+
+
+def _with_kept(file: Conversion, types: tuple[Typed, ...]) -> tuple[Typed, ...]:
+    """The types of a mix, but for what the checkpoint has in four bits already: it stays so where the mix would take more.
+
+    llama-quantize refuses to quantise such tensors again, and everybody who publishes GPT-OSS in other mixes leaves its experts alone.
+    """
+    return tuple(
+        replace(one, type=own)
+        if own and file.families[one.family].bytes_as(own) < file.families[one.family].bytes_as(one.type)
+        else one
+        for one in types
+        for own in (_four_bits(file, one.family),)
+    )
+
+
+def _four_bits(file: Conversion, family: int) -> str | None:
+    own = file.kept.get(family, file.families[family].type)
+    return own if own in FOUR_BITS else None
 
 
 def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
     size = family.bytes_as(group.type)
     for number in group.layers or (-1,):
-        name = family.stem if number < 0 else whole_name(family.stem, number)
+        name = whole_name(family.stem, number)
         yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
 
 
@@ -183,14 +201,7 @@ def _facts(keys: Mapping[str, Any], layers: int) -> MixFacts:
     count = _whole(keys.get(f"{arch}.block_count")) or layers
     experts = _whole(keys.get(f"{arch}.expert_count"))
     gqa = (heads or 0) // shared if shared else 0
-    return MixFacts(arch=arch, n_layer_all=count, n_expert=experts, n_gqa=gqa, is_70b=is_70b(arch, count, gqa, experts))
-
-
-def is_70b(arch: str, layers: int, n_gqa: int, n_expert: int) -> bool:
-    """Whether llama.cpp takes the model for one of 70B (``type`` in src/models/*.cpp)."""
-    if arch == "llama":
-        return layers == 80 and n_gqa != 1 and n_expert != 8
-    return {"qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}.get(arch) == layers
+    return MixFacts(arch=arch, n_layer_all=count, n_expert=experts, n_gqa=gqa)
 
 
 def _whole(value: Any) -> int:

@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["OUTSIDE", "gguf_stem", "whole_name"]
-
-_PREFIXES: Final = ("enc.", "dec.", "v.", "a.")
+__all__ = ["OUTSIDE", "gguf_stem"]
 
 OUTSIDE: Final[Mapping[str, str]] = {
     "embed_tokens": "token_embd",
@@ -126,16 +124,6 @@ _BOTH_AFTER: Final = frozenset({"olmo2", "olmo3", "exaone4", "exaone_moe"})
 _FOUR_NORMS: Final[Mapping[str, str]] = {"norm_1": "post_attention_norm", "norm_2": "ffn_norm", "norm_3": "post_ffw_norm"}
 """The norms of a layer with two before and two after."""
 _SHARED: Final = ("shared_expert.", "shared_experts.", "shared_mlp.", "shared_mlp_")
-
-
-def whole_name(stem: str, number: int) -> str:
-    """The name of a tensor in a layer.
-
-    >>> whole_name("enc.attn_q.weight", 3)
-    'enc.blk.3.attn_q.weight'
-    """
-    prefix = next((one for one in _PREFIXES if stem.startswith(one)), "")
-    return f"{prefix}blk.{number}.{stem.removeprefix(prefix)}"
 
 
 @lru_cache(maxsize=4096)

@@ -12,7 +12,7 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_names import whole_name
+from hwcalc.quantization.tensor_names import whole_name
 
 __all__ = ["Family", "MixFacts", "Place", "Placed", "placed"]
 
@@ -36,6 +36,8 @@ _NOT_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """More such names of one architecture."""
 _EIGHT_BITS: Final[Mapping[str, tuple[str, ...]]] = {"glm5-next": ("attn_q_a", "attn_q_b", "nextn.eh_proj")}
 """Tensors of one architecture that get no less than Q8_0."""
+_LAYERS_OF_70B: Final[Mapping[str, int]] = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
+"""The number of layers by which llama.cpp knows a model of 70B."""
 
 _CATEGORIES: Final = (
     ("attn_qkv.weight", "v"),
@@ -91,8 +93,13 @@ class MixFacts:
     n_expert: int = 0
     n_gqa: int = 1
     """Query heads per key head in the first layer; 0 if that layer has no keys."""
-    is_70b: bool = False
-    """Whether llama.cpp takes it for a model of 70B, whose values get five bits at least."""
+
+    @property
+    def is_70b(self) -> bool:
+        """Whether llama.cpp takes it for a model of 70B, whose values get five bits at least (``type`` in src/models/*.cpp)."""
+        if self.arch == "llama" and (self.n_gqa == 1 or self.n_expert == 8):
+            return False
+        return _LAYERS_OF_70B.get(self.arch) == self.n_layer_all
 
 
 @frozen

@@ -15,7 +15,7 @@ from typing import IO
 
 from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.model import Note, RawModel
+from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
 from hwcalc.sources.hf_cache import find_cached
@@ -68,10 +68,10 @@ def resolve(
     looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
     if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
         return _without_revision(from_path(path, weights=weights), revision)
-    if text.lower().startswith("ollama:"):
-        from hwcalc.sources.ollama import PREFIX, find_in_ollama
+    if text.lower().startswith(OLLAMA):
+        from hwcalc.sources.ollama import find_in_ollama
 
-        return _without_revision(find_in_ollama(text[len(PREFIX) :]), revision)
+        return _without_revision(find_in_ollama(text[len(OLLAMA) :]), revision)
     access = Wanted(id="", offline=offline or _forbidden(), token=token, endpoint=endpoint, weights=weights)
     if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, path, revision, access, refresh=refresh)):
         return found

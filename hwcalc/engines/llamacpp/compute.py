@@ -36,14 +36,14 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
     gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
-    helper = opened.request.gpus > 0 and _helps(opened)
+    helper = opened.gpus > 0 and _helps(opened)
     if device != ON_HOST:
         # Without any layer the first GPU still multiplies large batches for the host.
         part = _part(opened, assignment, device, gpus or [0])
         return (compute_buffer(read, one, part),) if device in gpus or part.from_host is not None else ()
     if not gpus and not helper:
         return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
-    partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host)
+    partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host) or bool(assignment.largest_moved)
     return (host_buffer(read, one, _copies(opened, assignment), partly=partly, helped=helper), output_buffer(read, one))
 
 
@@ -61,9 +61,10 @@ def _part(opened: LlamacppOpened, assignment: Assignment, device: int, gpus: lis
     hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
     copied = None
     # The scheduler asks the first GPU.
-    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host):
+    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
         largest = opened.largest_tensors
         sizes = [max(largest[number]) for number in hosted if number < len(largest)]
+        sizes.append(assignment.largest_moved)
         copied = max([0, *sizes, *(largest[number][0] for number in assignment.experts_on_host if number < len(largest))])
     return Part(
         first=bool(assignment.blocks) and assignment.blocks[0] in (device, ON_HOST),

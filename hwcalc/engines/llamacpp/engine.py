@@ -48,6 +48,9 @@ class Llamacpp(LlamacppPlaces):
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
     has_command: ClassVar[bool] = True
+    file_remark: ClassVar[str] = (
+        "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name."
+    )
 
     def resolve_version(self, requested: str) -> str:
         """``0.5``, ``v0.5.0`` and ``0.5.0`` are the release whose rules are known."""
@@ -154,6 +157,10 @@ class Llamacpp(LlamacppPlaces):
 
             return find_engine("ollama")[0]
         return self
+
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """As the log of llama.cpp names them."""
+        return of_llamacpp(opened).settings.named
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         return savings(of_llamacpp(opened), short_bytes)

@@ -37,27 +37,7 @@ FLOAT: Final = 4
 """Bytes of a number: the results of all operations are 32-bit floats."""
 PIPELINE_COPIES: Final = 4
 """ggml/src/ggml-backend.cpp ``GGML_SCHED_MAX_COPIES``: copies of the inputs where several GPUs work on different batches."""
-_UNGATED: Final = frozenset(
-    {
-        "apertus", "arcee", "bert", "bloom", "codeshell", "falcon", "gpt2", "gptj", "gptneox", "jais2", "jina-bert-v3", "mpt",
-        "nemotron", "nemotron_h", "nemotron_h_moe", "nomic-bert-moe", "phi2", "plm", "pockettts", "starcoder", "starcoder2",
-        "wavtokenizer-dec",
-    }
-)  # fmt: skip
-"""Architectures whose feed-forward part has no gate beside it: one tensor of its width is alive, not three."""
-_PARALLEL: Final = frozenset({"cohere2", "cohere2moe", "command-r"})
-"""Architectures whose attention and gated feed-forward part have the same input, which stays until both are done."""
-_POSITIONS: Final = frozenset({"bert", "gpt2", "mpt", "starcoder"})
-"""Architectures that look up a vector for each position as well (``position_embd``)."""
-_BIASED: Final = frozenset({"t5", "t5encoder"})
-"""Architectures that add a bias for each pair of positions to the scores, which flash attention cannot."""
-_WITHOUT_CACHE: Final = frozenset({"llama-embed", "t5encoder", "wavtokenizer-dec"})
-"""Architectures that have a cache, but whose graphs attend to the batch alone."""
 _INDEXER_MEMORIES: Final = (Memory.DSA, Memory.DSA_OR_ATTENTION, Memory.DSA_WINDOW, Memory.HYBRID_INDEXER)
-_STREAMS: Final = 4
-"""``hyper_connection.count`` of DeepSeek-V4: copies of the residual stream."""
-_ONE_MASK: Final = frozenset({"qwen4exp"})
-"""Architectures whose indexer chooses with the mask of the attention."""
 
 
 @frozen
@@ -104,12 +84,13 @@ def input_bytes(read: Hparams, one: Settings) -> int:
     each = (2 if one.flash_attn else FLOAT) * cells
     # The mask of an indexer has 16 bits whatever the attention is; buckets of positions are whole numbers of 32 bits.
     each += 2 * one.n_ctx_seq if _has_indexer(read) else 0
-    each += FLOAT * cells if read.arch in _BIASED else 0
+    each += FLOAT * cells if read.architecture.graph.biased else 0
     return one.n_ubatch * (each + FLOAT * _decay(read, one) + _value_index_bytes(read, one))
 
 
 def _has_indexer(read: Hparams) -> bool:
-    return read.architecture.memory in _INDEXER_MEMORIES and read.indexer_n_head > 0 and read.arch not in _ONE_MASK
+    row = read.architecture
+    return row.memory in _INDEXER_MEMORIES and read.indexer_n_head > 0 and row.graph.indexer_mask
 
 
 def _decay(read: Hparams, one: Settings) -> int:
@@ -119,7 +100,8 @@ def _decay(read: Hparams, one: Settings) -> int:
 
 
 def _reads_cache(read: Hparams) -> bool:
-    return read.architecture.memory not in (Memory.NONE, Memory.RECURRENT) and read.arch not in _WITHOUT_CACHE
+    row = read.architecture
+    return row.memory not in (Memory.NONE, Memory.RECURRENT) and row.graph.reads_cache
 
 
 def mask_cells(read: Hparams, one: Settings) -> tuple[int, ...]:
@@ -154,15 +136,16 @@ def _query_width(read: Hparams, *, values: bool = False) -> int:
 def _feed_forward(read: Hparams) -> int:
     """Numbers of a token alive in the fullest feed-forward part, beside the residual stream."""
     dense = [read.n_ff[n] for n in range(read.n_layer) if not read.n_expert or n < read.n_layer_dense_lead]
-    tensors = 1 if read.arch in _UNGATED else 3
+    graph = read.architecture.graph
+    tensors = 3 if graph.gated else 1
     most = tensors * max(dense, default=0)
     if read.n_expert and read.n_layer_dense_lead < read.n_layer:
         inner = read.n_expert_used * (read.n_ff_exp or max(read.n_ff))
         outer = read.n_expert_used * read.n_embd
         # What the chosen experts give takes the place of gate and up where it fits in there.
         experts = tensors * inner + (outer if outer > (tensors - 1) * inner else 0)
-        most = max(most, experts + (outer if read.arch == "llama4" else 0))
-    return most + (read.n_embd if read.arch in _PARALLEL else 0)
+        most = max(most, experts + (outer if graph.weighs_inputs else 0))
+    return most + (read.n_embd if graph.parallel else 0)
 
 
 def layer_cache_bytes(read: Hparams, one: Settings, layers: Iterable[int]) -> int:
@@ -212,8 +195,8 @@ def _state(read: Hparams, sequences: int) -> Moment | None:
         )
         return Moment(name="state", per_token=2 * (inner + wide + read.n_embd), fixed=sequences * 2 * read.n_embd_s)
     if states is States.WKV:
-        wkv6 = 13 if read.arch in ("rwkv6", "rwkv6qwen2") else 18
-        return Moment(name="state", per_token=wkv6 * read.n_embd, fixed=sequences * (2 * read.n_embd_s + read.n_embd_r))
+        copies = read.architecture.graph.time_mix_copies
+        return Moment(name="state", per_token=copies * read.n_embd, fixed=sequences * (2 * read.n_embd_s + read.n_embd_r))
     return None
 
 
@@ -237,7 +220,7 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
     copies = _sixteen_bit_copies(read, one) if part.sixteen_bit and one.flash_attn else 0
     if copies:
         found.append(Moment(name="16-bit copies", per_token=2 * read.n_embd + width + values, fixed=copies // FLOAT))
-    if (not one.flash_attn or read.arch in _BIASED) and mask_cells(read, one):
+    if (not one.flash_attn or read.architecture.graph.biased) and mask_cells(read, one):
         found.append(_scores(read, one))
     elif read.architecture.memory is Memory.MSA and (one.n_seq_max == 1 or not one.kv_unified):
         # The blocks that a token chooses become a mask for each key/value head, twice, and a mask of 32 bits.
@@ -258,10 +241,8 @@ def moments(read: Hparams, one: Settings, part: Part) -> tuple[Moment, ...]:
 
 def _beside(read: Hparams) -> int:
     """Inputs of the layers that stay beside the residual stream: an embedding for each layer, copies of the stream."""
-    per_layer = read.n_embd_per_layer * read.n_layer
-    if read.architecture.memory is Memory.COMPRESSED:
-        return 2 * _STREAMS * read.n_embd
-    return per_layer + (6 * read.n_embd if read.arch == "gemma3n" else _query_width(read) if per_layer else 0)
+    per_layer, copies = read.n_embd_per_layer * read.n_layer, read.architecture.graph.stream_copies
+    return per_layer + (copies * read.n_embd if copies else _query_width(read) if per_layer else 0)
 
 
 def _latent(read: Hparams, one: Settings) -> Moment:
@@ -278,7 +259,7 @@ def _scores(read: Hparams, one: Settings) -> Moment:
     cells = mask_cells(read, one)
     scores = max(read.n_head) * (sum(cells) - cells[1] if read.architecture.memory is Memory.COMPRESSED else max(cells))
     # The biases are looked up, turned over and added beside the scores.
-    scores *= 4 if read.arch in _BIASED else 1
+    scores *= 4 if read.architecture.graph.biased else 1
     if not read.is_mla:
         return Moment(name="attention scores", per_token=scores + 2 * (read.n_embd + _query_width(read)))
     turned = one.n_stream * one.n_ctx_seq * read.kv_lora_rank // 2
@@ -301,7 +282,7 @@ def gpu_moments(read: Hparams, one: Settings, part: Part) -> tuple[tuple[Moment,
 
 def host_bytes(read: Hparams, one: Settings, copies: int = 1) -> int:
     """The buffer of the host where all layers lie on GPUs: the embeddings of a batch and the inputs."""
-    embeddings = (2 if copies == 1 else copies + 1) + (read.arch in _POSITIONS)
+    embeddings = (2 if copies == 1 else copies + 1) + read.architecture.graph.positions
     numbers = embeddings * read.n_embd + read.n_embd_per_layer * read.n_layer
     return copies * input_bytes(read, one) + FLOAT * one.n_ubatch * numbers
 

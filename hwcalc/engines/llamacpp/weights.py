@@ -7,8 +7,7 @@ others their block. A table that is both embedding and output is on the host as 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterable
 from typing import Final
 
 from hwcalc.engines.base import Opened
@@ -23,6 +22,7 @@ from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, m
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
+from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed
 from hwcalc.text import shown
 
 __all__ = [
@@ -46,32 +46,11 @@ EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 HOST_BUFFER: Final = "CPU"
 """The name of the host's buffer type in ``-ot``."""
 
-_INPUT: Final = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight"})
-_FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", "rope_freqs.", "rope_factors_")
+_FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", *ROTARY)
 """Tensors outside the blocks that are loaded with the first."""
-_NO_OUTPUT: Final = frozenset(
-    {
-        "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe",
-        "wavtokenizer-dec",
-    }
-)  # fmt: skip
-"""Architectures that give embeddings: without an output table, the token table is not used a second time."""
-_NEVER_LOADED: Final = frozenset({"exaone4", "glm4", "bailingmoe2", "exaone-moe", "dots3note"})
-"""Architectures whose prediction layers are skipped even with ``load_mtp`` (``TENSOR_SKIP`` in src/models/*.cpp)."""
-_FEED_FORWARD: Final = ("ffn_gate", "ffn_up", "ffn_down", "exp_probs_b")
-_TABLES: Final = ("nextn.embed_tokens", "nextn.shared_head")
-_ALWAYS_LOADED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "cohere2moe": _TABLES,
-        "hy_v3": (*_FEED_FORWARD, *_TABLES),
-        "step35": (*_FEED_FORWARD, *_TABLES, "attn_q_norm", "attn_k_norm", "attn_gate"),
-    }
-)
-"""Tensors of prediction layers that are loaded without ``load_mtp`` too: the calls that make them leave ``TENSOR_SKIP`` out."""
 _LAZY_BYTES: Final = 4 << 30
 """``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
-_STATES: Final = ("ssm_", "time_mix_", "channel_mix_", "shortconv.")
 _ROW_PADDING: Final = 512
 """``MATRIX_ROW_PADDING`` of ggml-cuda."""
 _MOST_PATTERNS: Final = 256
@@ -131,30 +110,24 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
     file, tensors = gguf_file(model), file_tensors(model, name)
     if file is None or tensors is None:
         return None
-    arch = hparams_of(model).arch
-    # LFM2 names the norm of its output so (LLM_TENSOR_OUTPUT_NORM_LFM2).
-    outputs = ("token_embd_norm.",) if arch in ("lfm2", "lfm2moe") else ()
-    found = [_weight(one, file.mtp_from, outputs) for one in tensors]
+    row = hparams_of(model).architecture
+    found = [_weight(one, file.mtp_from, f"{row.output_norm}.") for one in tensors]
     has_output = any(one.name == "output.weight" for one in found)
     table = next((one for one in found if one.name == "token_embd.weight"), None)
-    if table is not None and not has_output and arch not in _NO_OUTPUT:
+    if table is not None and not has_output and row.token_output:
         found.append(replace(table, role="output", copy=True))
-    if arch in _NEVER_LOADED:
+    if row.skips_drafts:
         found = [one for one in found if not one.mtp]
-    anyway = _ALWAYS_LOADED.get(arch, ())
-    return tuple(replace(one, mtp=False) if one.mtp and _stem(one).startswith(anyway) else one for one in found)
+    return tuple(
+        replace(one, mtp=False) if one.mtp and placed(one.name)[0].startswith(row.always_loaded) else one for one in found
+    )
 
 
-def _stem(one: WeightTensor) -> str:
-    """The name without the number of the layer."""
-    return one.name.partition(f"blk.{one.layer}.")[2] or one.name
-
-
-def _weight(one: FileTensor, mtp_from: int, outputs: tuple[str, ...]) -> WeightTensor:
+def _weight(one: FileTensor, mtp_from: int, output_norm: str) -> WeightTensor:
     role, layer = "layer", one.layer
     if layer < 0:
-        role = "input" if one.name in _INPUT else "output"
-        if one.name.startswith(_FIRST) and not one.name.startswith(outputs):
+        role = "input" if one.name in TABLES else "output"
+        if one.name.startswith(_FIRST) and not one.name.startswith(output_norm):
             role, layer = "layer", 0
     return WeightTensor(
         name=one.name,
@@ -210,16 +183,12 @@ def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[Tens
 def _kind(one: WeightTensor) -> str:
     if one.role == "input":
         return "embedding"
-    stem = _stem(one)
+    stem = placed(one.name)[0]
     if "norm" in stem:
         return "norm"
     if one.role == "output":
         return "head"
-    if one.expert:
-        return "experts"
-    if stem.startswith(_STATES):
-        return "state"
-    return "mlp" if stem.startswith(("ffn_", "exp_probs")) else "attention"
+    return "experts" if one.expert else part_of_layer(stem)
 
 
 def cuda_padding(one: WeightTensor) -> int:
@@ -250,7 +219,7 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
         if not equals or not buffer:
             raise UsageError(
                 f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
-                hint=r'For example: -E "override_tensor=\.ffn_.*_exps\.=CPU"',
+                hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
             )
         found.append(Override(pattern=pattern, buffer=buffer))
     if len(found) > _MOST_PATTERNS:

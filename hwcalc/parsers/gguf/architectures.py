@@ -1,7 +1,9 @@
-"""The architectures that llama.cpp knows, one row each: what its loader does with the keys of a file, and which memory it makes.
+"""The architectures that llama.cpp knows, one row each: what its loader does with the keys and tensors of a file, which memory it makes,
+and what its graph keeps alive.
 
-A row says what ``load_arch_hparams`` of the architecture does (src/models/*.cpp) and what ``create_memory`` (src/llama-model.cpp) and the
-lists of src/llama-arch.cpp say about it, all of llama.cpp 0c1e57098 (v0.5.0). An architecture without anything special has an empty row.
+A row says what ``load_arch_hparams``, ``load_arch_tensors`` and ``graph`` of the architecture do (src/models/*.cpp) and what
+``create_memory`` (src/llama-model.cpp) and the lists of src/llama-arch.cpp say about it, all of llama.cpp 0c1e57098 (v0.5.0). An
+architecture without anything special has an empty row. How to add one: ``hwcalc/parsers/README.md``.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen, replace
 
-__all__ = ["ARCHITECTURES", "Architecture", "Latents", "Memory", "Pattern", "Recurrence", "States", "SwaType", "Window"]
+__all__ = ["ARCHITECTURES", "Architecture", "Graph", "Latents", "Memory", "Pattern", "Recurrence", "States", "SwaType", "Window"]
 
 
 class SwaType(enum.StrEnum):
@@ -119,6 +121,30 @@ class Memory(enum.StrEnum):
 
 
 @frozen
+class Graph:
+    """What the graph of a pass keeps alive beside, or in place of, what that of an ordinary transformer does."""
+
+    gated: bool = True
+    """Whether the feed-forward part has a gate: three tensors of its width are alive, without it one."""
+    parallel: bool = False
+    """Whether attention and feed-forward part have the same input, which stays until both are done."""
+    positions: bool = False
+    """Whether a vector is looked up for each position as well (``position_embd``)."""
+    biased: bool = False
+    """Whether a bias for each pair of positions is added to the scores, which flash attention cannot."""
+    reads_cache: bool = True
+    """Whether the graph attends to the cache, if there is one, and not to the batch alone."""
+    indexer_mask: bool = True
+    """Whether an indexer has a mask of its own; otherwise it chooses with that of the attention."""
+    weighs_inputs: bool = False
+    """Whether experts get inputs that are weighed already, so that each has a copy of its own."""
+    stream_copies: int = 0
+    """Hidden vectors of a token beside the residual stream: copies of the stream, before and after a layer."""
+    time_mix_copies: int = 18
+    """Hidden vectors of a token that are alive at once where the states of RWKV are updated."""
+
+
+@frozen
 class Architecture:
     """One architecture. Every field has the value of an ordinary transformer as its default."""
 
@@ -155,54 +181,110 @@ class Architecture:
     """Whether the model reads a text and generates none."""
     runs: bool = True
     """Whether llama.cpp can load it; it only knows the name of the others."""
+    width_key: str = "embedding_length"
+    """The key of the width of a token's vector."""
+    widths_without_heads: bool = False
+    """Whether the widths of keys and values are read although the first layer has no heads."""
+    rotates_half: bool = False
+    """Whether half of the rotary dimension that the file names is rotated in its full layers."""
+    ngrams: bool = False
+    """Whether a layer looks n-grams up, and keeps inputs of a convolution over them (``ple.*``)."""
+    indexers_by_context: bool = False
+    """Whether the training context says which layers have an indexer, in a file that does not list them."""
+    pooled_indexer: bool = False
+    """Whether the indexer scores pools of tokens (``attention.indexer.kpool``)."""
+    recurrent_drafts: bool = False
+    """Whether layers for multi-token prediction may have a recurrent state."""
+    loops: bool = False
+    """Whether the blocks may be run through several times (``num_loops``)."""
+    router_block: bool = False
+    """Whether the file has a block more than it counts, with one head, which chooses adapters."""
+    token_output: bool = True
+    """Whether the token table is loaded a second time as the output, in a file without an output table."""
+    skips_drafts: bool = False
+    """Whether the layers for multi-token prediction are skipped even with ``load_mtp`` (``TENSOR_SKIP``)."""
+    always_loaded: tuple[str, ...] = ()
+    """How names of tensors begin that those layers have loaded without ``load_mtp`` too: calls that leave ``TENSOR_SKIP`` out."""
+    output_norm: str = "output_norm"
+    """The name of the norm before the output."""
+    graph: Graph = Graph()
 
 
+_DRAFT_TABLES: Final = ("nextn.embed_tokens", "nextn.shared_head")
+_DRAFT_FFN: Final = (*_DRAFT_TABLES, "ffn_gate", "ffn_up", "ffn_down", "exp_probs_b")
 _LISTED: Final = Window(pattern=Pattern.ARRAY)
-_BERT: Final = Architecture(memory=Memory.NONE, encoder=True)
+_NO_GATE: Final = Graph(gated=False)
+_UNGATED: Final = Architecture(graph=_NO_GATE)
+_BERT: Final = Architecture(memory=Memory.NONE, encoder=True, token_output=False)
 _DIFFUSION: Final = Architecture(memory=Memory.NONE, causal=False)
 _MAMBA: Final = Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.MAMBA1)
 _RWKV: Final = Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.WKV)
+_DSA: Final = Architecture(memory=Memory.DSA, latents=Latents.REQUIRED, indexer=True, drafts=True, dense_mtp=True)
 _HYBRID_MAMBA: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.MAMBA2)
 _DELTA: Final = Architecture(
     memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, states=States.DELTA, drafts=True, dense_mtp=True, trunk_only=True
 )
-_NEMOTRON: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS_NO_FFN, states=States.MAMBA2, rollback=True)
+_NEMOTRON: Final = Architecture(
+    memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS_NO_FFN, states=States.MAMBA2, rollback=True, graph=_NO_GATE
+)
+_LFM2: Final = Architecture(
+    memory=Memory.HYBRID,
+    recurrence=Recurrence.NO_KEYS,
+    states=States.SHORT_CONV,
+    rollback=True,
+    output_norm="token_embd_norm",
+)
 _KDA: Final = Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.KDA, latents=Latents.REQUIRED)
 _WHOLE: Final = Architecture(rotates_whole_heads=True)
 
 _ORDINARY: Final = (
-    "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "chameleon", "chatglm", "codeshell",
-    "cogvlm", "command-r", "dbrx", "deepseek", "deepseek2-ocr", "dots1", "ernie4_5", "ernie4_5-moe", "eagle3", "exaone",
-    "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe", "graniteswitch", "grovemoe", "hrm_text",
-    "hunyuan-dense", "hunyuan-moe", "hunyuan_vl", "internlm2", "jais", "jais2", "maincoder", "minicpm", "minimax-m2",
-    "mistral3", "mpt", "nanbeige", "nemotron", "olmo", "olmoe", "openelm", "orion", "paddleocr", "pangu-embedded", "phi2",
-    "plamo", "pockettts", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3tts", "qwen3vl",
-    "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "starcoder", "starcoder2", "talkie", "xverse",
+    "arctic", "baichuan", "bailingmoe", "bitnet", "chameleon", "chatglm", "cogvlm", "dbrx", "deepseek", "deepseek2-ocr", "dots1",
+    "ernie4_5", "ernie4_5-moe", "eagle3", "exaone", "gemma", "granite", "granitemoe", "grovemoe", "hrm_text", "hunyuan-dense",
+    "hunyuan-moe", "hunyuan_vl", "internlm2", "jais", "maincoder", "minicpm", "minimax-m2", "mistral3", "olmo", "olmoe",
+    "openelm", "orion", "paddleocr", "pangu-embedded", "plamo", "qwen", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe",
+    "qwen3tts", "qwen3vl", "qwen3vlmoe", "refact", "seed_oss", "smollm3", "stablelm", "talkie", "xverse",
 )  # fmt: skip
 """Architectures whose every block has keys and values for every token."""
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
     {
         **{name: Architecture() for name in _ORDINARY},
+        **dict.fromkeys(
+            ("apertus", "arcee", "bloom", "codeshell", "gptneox", "jais2", "nemotron", "phi2", "pockettts", "starcoder2"),
+            _UNGATED,
+        ),
+        **dict.fromkeys(("gpt2", "mpt", "starcoder"), Architecture(graph=Graph(gated=False, positions=True))),
+        "bailingmoe2": Architecture(skips_drafts=True),
+        "command-r": Architecture(graph=Graph(parallel=True)),
+        "glm4": Architecture(skips_drafts=True),
+        "graniteswitch": Architecture(router_block=True),
+        "nanbeige": Architecture(loops=True),
         # A window in these files is one of the model, but llama.cpp keeps all tokens.
         "llama": Architecture(rotates_whole_heads=True, ignores_window=True),
         **dict.fromkeys(("phi3", "phimoe"), Architecture(ignores_window=True)),
-        **dict.fromkeys(("deci", "falcon", "llama-embed"), _WHOLE),
-        "gptj": Architecture(runs=False),
-        **dict.fromkeys(("glm4moe", "hy_v3"), Architecture(drafts=True)),
+        "deci": _WHOLE,
+        "falcon": replace(_WHOLE, graph=_NO_GATE),
+        "llama-embed": replace(_WHOLE, graph=Graph(reads_cache=False)),
+        "gptj": replace(_UNGATED, runs=False),
+        "glm4moe": Architecture(drafts=True),
+        "hy_v3": Architecture(drafts=True, always_loaded=_DRAFT_FFN),
         "grok": Architecture(keeps_flash_attention_off=True),
         # Windows, with the period of the architecture.
         "afmoe": Architecture(window=Window(period=4, optional=True)),
-        "cohere2": Architecture(window=Window(period=4)),
-        "cohere2moe": Architecture(drafts=True, window=Window(period=4, dense_first=True)),
-        "exaone4": Architecture(window=Window(period=4, default=4096, only_layers=64)),
-        "exaone-moe": Architecture(window=Window(period=4)),
+        "cohere2": Architecture(window=Window(period=4), graph=Graph(parallel=True)),
+        "cohere2moe": Architecture(
+            drafts=True, always_loaded=_DRAFT_TABLES, window=Window(period=4, dense_first=True), graph=Graph(parallel=True)
+        ),
+        "exaone4": Architecture(window=Window(period=4, default=4096, only_layers=64), skips_drafts=True),
+        "exaone-moe": Architecture(window=Window(period=4), skips_drafts=True),
         "gemma2": Architecture(window=Window(period=2, default=4096)),
         "gemma3": Architecture(window=Window(period=6, optional=True)),
-        "gemma3n": Architecture(window=Window(period=5), cached_layers=20),
+        "gemma3n": Architecture(window=Window(period=5), cached_layers=20, graph=Graph(stream_copies=6)),
         "gpt-oss": Architecture(window=Window(period=2)),
         "laguna": Architecture(window=Window(period=4, dense_first=True, optional=True)),
-        "llama4": Architecture(window=Window(period=4, kind=SwaType.CHUNKED, forced=8192, default=8192)),
+        "llama4": Architecture(
+            window=Window(period=4, kind=SwaType.CHUNKED, forced=8192, default=8192), graph=Graph(weighs_inputs=True)
+        ),
         "mellum": Architecture(window=Window(period=4, optional=True)),
         "muse-glimmer": Architecture(window=Window(period=4)),
         "olmo2": Architecture(window=Window(period=4, optional=True)),
@@ -216,64 +298,87 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "maple": Architecture(window=_LISTED),
         "mimo2": Architecture(drafts=True, window=_LISTED, window_without_query=True),
         "spark2_5": Architecture(window=_LISTED),
-        "step35": Architecture(drafts=True, window=_LISTED),
+        "step35": Architecture(
+            drafts=True, always_loaded=(*_DRAFT_FFN, "attn_q_norm", "attn_k_norm", "attn_gate"), window=_LISTED, rotates_half=True
+        ),
         # No cache: encoders, and models that generate a whole text at once.
-        **dict.fromkeys(
-            ("bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "neo-bert", "nomic-bert", "nomic-bert-moe", "wavtokenizer-dec"),
-            _BERT,
-        ),
-        "modern-bert": Architecture(
-            memory=Memory.NONE, encoder=True, window=Window(period=3, dense_first=True, optional=True, kind=SwaType.SYMMETRIC)
-        ),
+        **dict.fromkeys(("eurobert", "jina-bert-v2", "neo-bert", "nomic-bert"), _BERT),
+        **dict.fromkeys(("jina-bert-v3", "nomic-bert-moe"), replace(_BERT, graph=_NO_GATE)),
+        "bert": replace(_BERT, graph=Graph(gated=False, positions=True)),
+        "modern-bert": replace(_BERT, window=Window(period=3, dense_first=True, optional=True, kind=SwaType.SYMMETRIC)),
+        "wavtokenizer-dec": replace(_BERT, width_key="features_length", graph=_NO_GATE),
         "gemma-embedding": Architecture(
             memory=Memory.NONE, encoder=True, window=Window(period=6, kind=SwaType.SYMMETRIC), causal=False
         ),
         **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), _DIFFUSION),
-        "t5": Architecture(encoder_decoder=True),
-        "t5encoder": Architecture(encoder=True),
+        "t5": Architecture(encoder_decoder=True, graph=Graph(biased=True)),
+        "t5encoder": Architecture(encoder=True, graph=Graph(biased=True, reads_cache=False)),
         # Latents and indexers.
         "deepseek2": Architecture(latents=Latents.OPTIONAL, drafts=True),
         "mistral4": Architecture(latents=Latents.OPTIONAL),
-        **{name: Architecture(latents=Latents.NEVER) for name in ("minicpm3", "plm")},
-        **{
-            name: Architecture(memory=Memory.DSA, latents=Latents.REQUIRED, indexer=True, drafts=True, dense_mtp=True)
-            for name in ("deepseek32", "glm-dsa")
-        },
+        "minicpm3": Architecture(latents=Latents.NEVER),
+        "plm": Architecture(latents=Latents.NEVER, graph=_NO_GATE),
+        "deepseek32": _DSA,
+        "glm-dsa": replace(_DSA, indexers_by_context=True),
         "hy_v4": Architecture(memory=Memory.DSA_OR_ATTENTION, latents=Latents.REQUIRED, indexer=True),
         "dots3note": Architecture(
-            memory=Memory.DSA_WINDOW, latents=Latents.REQUIRED, indexer=True, window=_LISTED, dense_mtp=True
+            memory=Memory.DSA_WINDOW,
+            latents=Latents.REQUIRED,
+            indexer=True,
+            window=_LISTED,
+            dense_mtp=True,
+            skips_drafts=True,
         ),
         "minimax-m3": Architecture(memory=Memory.MSA, indexer=True),
         "deepseek4": Architecture(
-            memory=Memory.COMPRESSED, indexer=True, window=Window(pattern=Pattern.ALL), rollback=True, drafts=True, dense_mtp=True
+            memory=Memory.COMPRESSED,
+            indexer=True,
+            window=Window(pattern=Pattern.ALL),
+            rollback=True,
+            drafts=True,
+            dense_mtp=True,
+            graph=Graph(stream_copies=8),
         ),
         # Recurrent states.
         "mamba": _MAMBA,
         "mamba2": Architecture(memory=Memory.RECURRENT, recurrence=Recurrence.ALL, states=States.MAMBA2),
-        **dict.fromkeys(("arwkv7", "rwkv6", "rwkv6qwen2", "rwkv7"), _RWKV),
+        **dict.fromkeys(("arwkv7", "rwkv7"), _RWKV),
+        **dict.fromkeys(("rwkv6", "rwkv6qwen2"), replace(_RWKV, graph=Graph(time_mix_copies=13))),
         "jamba": Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.MAMBA1),
         "falcon-h1": Architecture(memory=Memory.HYBRID, recurrence=Recurrence.BESIDE, states=States.MAMBA2),
         "granitehybrid": _HYBRID_MAMBA,
-        "plamo2": _HYBRID_MAMBA,
+        "plamo2": replace(_HYBRID_MAMBA, widths_without_heads=True),
         "nemotron_h": _NEMOTRON,
-        "lfm2": Architecture(
-            memory=Memory.HYBRID,
-            recurrence=Recurrence.NO_KEYS,
-            states=States.SHORT_CONV,
-            rollback=True,
-            window=Window(pattern=Pattern.ATTENTION, optional=True),
-        ),
-        "lfm2moe": Architecture(memory=Memory.HYBRID, recurrence=Recurrence.NO_KEYS, states=States.SHORT_CONV, rollback=True),
+        "lfm2": replace(_LFM2, window=Window(pattern=Pattern.ATTENTION, optional=True)),
+        "lfm2moe": _LFM2,
         "nemotron_h_moe": replace(_NEMOTRON, drafts=True, dense_mtp=True),
         "minimax-01": Architecture(
             memory=Memory.HYBRID, recurrence=Recurrence.INTERVAL, interval=8, states=States.LIGHTNING, trunk_only=True
         ),
         "qwen3next": _DELTA,
         **{name: replace(_DELTA, rollback=True) for name in ("qwen35", "qwen35moe")},
-        "qwen4exp": replace(_DELTA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, drafts=False, dense_mtp=False),
+        "qwen4exp": replace(
+            _DELTA,
+            memory=Memory.HYBRID_INDEXER,
+            indexer=True,
+            rollback=True,
+            drafts=False,
+            dense_mtp=False,
+            ngrams=True,
+            graph=Graph(indexer_mask=False),
+        ),
         "kimi-linear": _KDA,
         "kimi-k3": replace(_KDA, rollback=True),
         "bailingmoe3": replace(_KDA, rollback=True, drafts=True, dense_mtp=True),
-        "glm5-next": replace(_KDA, memory=Memory.HYBRID_INDEXER, indexer=True, rollback=True, dense_mtp=True, trunk_only=True),
+        "glm5-next": replace(
+            _KDA,
+            memory=Memory.HYBRID_INDEXER,
+            indexer=True,
+            rollback=True,
+            dense_mtp=True,
+            trunk_only=True,
+            pooled_indexer=True,
+            recurrent_drafts=True,
+        ),
     }
 )

@@ -25,9 +25,7 @@ def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) ->
         "arch": file.architecture,
         "n_layer_all": layers,
         "n_layer_nextn": nextn,
-        "n_embd": file.whole(
-            "features_length" if file.architecture == "wavtokenizer-dec" else "embedding_length", None, minimum=1
-        ),
+        "n_embd": file.whole(row.width_key, None, minimum=1),
         "n_vocab": file.vocabulary() or _rows_of_the_embedding(tensors),
         "n_ctx_train": file.whole("context_length", None),
         "causal": row.causal and file.switch("attention.causal", default=True),
@@ -37,7 +35,7 @@ def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) ->
         "dec_n_layer": file.whole("decoder_block_count", layers - nextn, maximum=MAX_LAYERS) if row.encoder_decoder else 0,
         "n_embd_per_layer": file.whole("embedding_length_per_layer_input"),
     }
-    read |= _head_widths(file, read)
+    read |= _head_widths(file, row, read)
     read |= _latents(file, row) | _states(file, row, read) | _experts(file, layers)
     recurrent = _recurrent_layers(file, row, read)
     read |= {"is_recurrent": recurrent} | _window(file, row, layers - nextn, layers, recurrent)
@@ -46,7 +44,7 @@ def read_values(file: Keys, row: Architecture, tensors: Sequence[GgufTensor]) ->
         read["kv_from_start"] = row.cached_layers
     elif row.shared_layers:
         read["kv_from_start"] = layers - file.whole("attention.shared_kv_layers", maximum=layers)
-    return read | _unrolled(file, read)
+    return read | _unrolled(file, row, read)
 
 
 def _draft_layers(file: Keys, row: Architecture, layers: int, tensors: Sequence[GgufTensor]) -> int:
@@ -63,11 +61,11 @@ def _rows_of_the_embedding(tensors: Sequence[GgufTensor]) -> int:
     return table.shape[-1] if table is not None and len(table.shape) > 1 else 0
 
 
-def _head_widths(file: Keys, read: Mapping[str, Any]) -> dict[str, int]:
+def _head_widths(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, int]:
     """Widths of keys and values. A first layer without heads makes them 0 for the whole model, except where the loader asks again."""
     first = read["n_head"][0]
     each = read["n_embd"] // first if first else 0
-    asked = bool(first) or file.architecture == "plamo2"
+    asked = bool(first) or row.widths_without_heads
     key = file.whole("attention.key_length", each) if asked else 0
     value = file.whole("attention.value_length", each) if asked else 0
     rotary = file.whole("rope.dimension_count", key) if first else 0
@@ -77,7 +75,7 @@ def _head_widths(file: Keys, read: Mapping[str, Any]) -> dict[str, int]:
         "head_v": value,
         "head_k_swa": file.whole("attention.key_length_swa", key),
         "head_v_swa": file.whole("attention.value_length_swa", value),
-        "n_rot": rotary // 2 if file.architecture == "step35" else rotary,
+        "n_rot": rotary // 2 if row.rotates_half else rotary,
         "n_rot_swa": rotary_swa,
     }
 
@@ -105,7 +103,7 @@ def _states(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str,
         out["ssm_dt_rank"] = file.whole("ssm.time_step_rank", None)
         if states is not States.MAMBA1:
             out["ssm_n_group"] = file.whole("ssm.group_count", None)
-        return out | (_ngrams(file, read) if file.architecture == "qwen4exp" else {})
+        return out | (_ngrams(file, read) if row.ngrams else {})
     if states is States.KDA:
         return {"ssm_d_conv": file.whole("ssm.conv_kernel", None), "kda_head_dim": file.whole("kda.head_dim", None)} | (
             {"hyper_connections": file.whole("hyper_connection.count")}
@@ -160,8 +158,7 @@ def _recurrent_layers(file: Keys, row: Architecture, read: Mapping[str, Any]) ->
     if rule is Recurrence.NONE:
         return (False,) * count
     fed = read["n_ff"] if rule is Recurrence.NO_KEYS_NO_FFN else (0,) * count
-    # GLM-5-Next asks every block of the file, the others those of the trunk.
-    asked = count if file.architecture == "glm5-next" else trunk
+    asked = count if row.recurrent_drafts else trunk
     return tuple(layer < asked and not read["n_head_kv"][layer] and not fed[layer] for layer in range(count))
 
 
@@ -235,9 +232,9 @@ def _indexer(file: Keys, row: Architecture, layers: int, trunk: int, trained: in
         if len(ratios) < layers:
             raise file.error_in_words("attention.compress_ratios", f"a list of {len(ratios):,}", f"a list of at least {layers:,}")
         out["compress_ratios"] = ratios[:layers]
-    elif file.architecture == "glm-dsa":
+    elif row.indexers_by_context:
         full = file.per_layer(key, trunk, full if trained < _GLM_5_2_CONTEXT else tuple(map(_glm_5_2_indexer, range(trunk))))
-    elif file.architecture == "glm5-next":
+    elif row.pooled_indexer:
         out["indexer_kpool"] = file.whole("attention.indexer.kpool", None, minimum=2)
         full = file.per_layer(key, trunk, full)
     elif row.memory is Memory.DSA_OR_ATTENTION and out["indexer_top_k"]:
@@ -256,17 +253,17 @@ def _glm_5_2_indexer(layer: int) -> bool:
     return layer < 2 or (layer % 4 == 2 and layer < 78)
 
 
-def _unrolled(file: Keys, read: Mapping[str, Any]) -> dict[str, Any]:
+def _unrolled(file: Keys, row: Architecture, read: Mapping[str, Any]) -> dict[str, Any]:
     """The layers of a model that runs its blocks several times, or that has one more than the file counts."""
     trunk = read["n_layer_all"] - read["n_layer_nextn"]
-    if file.architecture == "nanbeige":
+    if row.loops:
         loops = file.whole("num_loops", 1, minimum=1, maximum=MAX_LAYERS)
         if loops * trunk > MAX_LAYERS:
             raise file.error("num_loops", loops, f"a number that makes at most {MAX_LAYERS} layers")
         if loops == 1:
             return {}
         return {"n_layer_all": loops * trunk, "loops": loops} | {name: read[name][:trunk] * loops for name in _ROUTER_LAYER}
-    if file.architecture == "graniteswitch":
+    if row.router_block:
         more = {name: (*read[name][:trunk], last) for name, last in _ROUTER_LAYER.items()}
         return {"n_layer_all": trunk + 1, "n_layer_nextn": 1, "router_layer": trunk} | more
     return {}

@@ -58,6 +58,8 @@ def test_the_context_has_these_bytes(name: str) -> None:
     made = plan(metadata(row), engine="llamacpp", engine_options=row["options"])
     assert made.cache.total_bytes == row["exact_bytes"]["context"]
     assert made.cache.definition == "engine"
+    settings = made.request.settings
+    assert {key: settings[key] for key in row["effective"]} == row["effective"]
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hwcalc.formulas import Stack
+from hwcalc.library.load import load_model
 from hwcalc.model import GgufFacts, GgufTensor, ModelSpec
 from hwcalc.quantization.gguf_file import COMMON, file_tensors, gguf_file
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES, refused
@@ -92,3 +93,23 @@ def test_the_file_is_whole() -> None:
     assert counts["models"] == len(golden()["models"]) == 25
     assert counts["runs"] == 25 * 2 * len(MIXES)
     assert set(COMMON) <= set(MIXES)
+
+
+def test_qwen2_of_80_layers_without_shared_heads() -> None:
+    """Eighty layers of Qwen2 are a model of 70B whatever its heads (src/models/qwen2.cpp): no values in four bits. Of Llama they are one
+    of 65B (src/models/llama.cpp).
+    """
+    sizes = {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 1024,
+    }
+
+    def values(kind: str) -> set[str]:
+        model = load_model({"model_type": kind, "num_hidden_layers": 80, **sizes})
+        return {one.type for one in file_tensors(model, "q4_k_m") or () if one.name.endswith("attn_v.weight")}
+
+    assert values("qwen2") == {"q5_k", "q6_k"}
+    assert values("llama") == {"q4_k", "q6_k"}

@@ -77,6 +77,30 @@ def test_tensors_of_published_files(model: str, mix: str, published: float, sour
     assert sum(found.values()) / GIB == pytest.approx(published, rel=0.002, abs=0.006), source
 
 
+@pytest.mark.parametrize(
+    ("mix", "published"),
+    [
+        ("q2_k", 58.27), ("q3_k_s", 58.27), ("q4_0", 58.32), ("q3_k_m", 58.33), ("q4_1", 58.41), ("q4_k_s", 58.45), ("q4_k_m", 58.46),
+        ("q5_k_s", 58.56), ("q5_k_m", 58.57), ("q6_k", 58.94), ("q8_0", 59.03), ("fp16", 60.88),
+    ],
+)  # fmt: skip
+def test_experts_that_the_checkpoint_has_in_four_bits_stay(mix: str, published: float) -> None:
+    """huggingface.co/unsloth/gpt-oss-120b-GGUF lists its files in GiB, with 13 MiB of header; bartowski's card says the same of all mixes."""
+    found = mix_bytes(load_model("openai/gpt-oss-120b"), mix)
+    assert found is not None
+    assert sum(found.values()) / GIB + 0.013 == pytest.approx(published, abs=0.006)
+
+
+def test_fewer_than_four_bits_replace_them() -> None:
+    """Where rows are divided, two bits are what somebody who asks for two bits wants."""
+    found = mix_bytes(load_model("deepseek-ai/DeepSeek-V4-Flash"), "q2_k")
+    assert found is not None
+    assert "mxfp4" not in found
+    kept = mix_bytes(load_model("deepseek-ai/DeepSeek-V4-Flash"), "q4_k_m")
+    assert kept is not None
+    assert kept["mxfp4"] > 0.9 * sum(kept.values())
+
+
 def test_enough_of_them() -> None:
     """Models and mixes."""
     assert len({model for model, *_ in SIZES}) >= 24
