@@ -129,9 +129,7 @@ def _ollama_file(name: str) -> str | None:
 
 
 def start_pair(plan: Plan) -> tuple[str, str] | None:
-    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
-    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
-        return None
+    """What starts a plan, and a remark; ``None`` if there is nothing to type."""
     try:
         planned = _planned(plan, plan.request.engine)
         file = planned.engine.command_file(planned.input)
@@ -141,8 +139,11 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
     made = planned.remark
     if file is None:
         return _quoted((*plan.request.environment, *words)), made
-    server = f"; for the server: {_quoted(file.environment)}" if file.environment else ""
-    return _quoted(words), f"{file.name}: --emit {plan.request.engine} > {file.name}{server}. {made}".strip()
+    server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
+    if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
+        return _quoted(file.as_is), f"{server} {made}".strip()
+    first = f"First write the {file.name}: add --emit {plan.request.engine} > {file.name} to this command."
+    return _quoted(words), f"{first}{server} {made}".strip()
 
 
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:

@@ -240,7 +240,7 @@ def test_a_context_that_is_not_asked_for_shrinks() -> None:
     assert fit_of(small).gpu_layers == fit_of(small).all_layers
     assert large.request.seq == 4096
     assert fit_of(large).gpu_layers != fit_of(large).all_layers
-    assert {"default-seq"} <= {note.code for note in small.notes} & {note.code for note in large.notes}
+    assert {"shorter-context"} <= {note.code for note in small.notes} & {note.code for note in large.notes}
 
 
 def test_several_gpus_have_runs_of_layers() -> None:
@@ -315,6 +315,17 @@ def test_the_document() -> None:
     assert document["memory"]["total_bytes"] == sum(one["total"] for one in document["memory"]["devices"])
     assert (document["fit"]["gpu_layers"], document["fit"]["all_layers"]) == (37, 37)
     assert (other["memory"]["devices"], other["fit"]["gpu_layers"], other["fit"]["all_layers"]) == ([], None, None)
+
+
+def test_inputs_for_several_batches() -> None:
+    """A second GPU without layers, and overrides that find nothing: ``n_devices() > 1``, ``has_tensor_overrides()``."""
+
+    def host(**options: str) -> int:
+        given = {"n_gpu_layers": "all", "n_ctx": "8192"} | options
+        made = plan("meta-llama/Llama-3.1-8B", engine="llamacpp", gpu="h100", gpus=2, weights="q4_k_m", engine_options=given)
+        return made.memory.devices[-1].activations
+
+    assert host(tensor_split="0,1") == host() > host(n_cpu_moe="3") == host(split_mode="none")
 
 
 def test_a_pattern_that_says_what_cpu_moe_says_is_the_same_plan() -> None:
