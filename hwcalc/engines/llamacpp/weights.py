@@ -118,7 +118,9 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
         found.append(replace(table, role="output", copy=True))
     if row.skips_drafts:
         found = [one for one in found if not one.mtp]
-    return tuple(found)
+    return tuple(
+        replace(one, mtp=False) if one.mtp and placed(one.name)[0].startswith(row.always_loaded) else one for one in found
+    )
 
 
 def _weight(one: FileTensor, mtp_from: int, output_norm: str) -> WeightTensor:
