@@ -20,11 +20,15 @@ _ABOUT_MEMORY: Final = re.compile(
 )
 _PARTS: Final = ("memory", "cache", "block", "graph", "mamba", "kernel", "max", "oom", "ib", "kb", "mb", "gb")
 """A text without any of these is not about memory. Most lines have none, and this is found fast."""
+_HEADING: Final = "memory breakdown [mib]"
+"""The heading of llama.cpp's table, which says nothing itself."""
 
 
 def about_memory(text: str) -> bool:
     """Whether a line is about memory, so that a user should see it if no rule understands it."""
     lowered = text[:_SEARCHED].lower()
+    if _HEADING in lowered:
+        return False
     return any(part in lowered for part in _PARTS) and _ABOUT_MEMORY.search(text, 0, _SEARCHED) is not None
 
 
