@@ -50,13 +50,14 @@ class CommandInput:
 class EmittedFile:
     """A file for an engine that is not told all on its command line, with the variables that its server needs.
 
-    ``command`` is what the user types once the file is there.
+    ``command`` is what the user types once the file is there, and ``as_is`` what does without it, if the engine's own context is planned.
     """
 
     name: str
     text: str
     environment: tuple[str, ...]
     command: tuple[str, ...]
+    as_is: tuple[str, ...] | None = None
 
 
 class Commands(Generic[OpenedT]):

@@ -141,8 +141,11 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
     made = planned.remark
     if file is None:
         return _quoted((*plan.request.environment, *words)), made
-    server = f"; for the server: {_quoted(file.environment)}" if file.environment else ""
-    return _quoted(words), f"{file.name}: --emit {plan.request.engine} > {file.name}{server}. {made}".strip()
+    server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
+    if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
+        return _quoted(file.as_is), f"{server} {made}".strip()
+    first = f"First write the {file.name}: add --emit {plan.request.engine} > {file.name} to this command."
+    return _quoted(words), f"{first}{server} {made}".strip()
 
 
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:

@@ -135,12 +135,14 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
     name = f"{_created(planned)}-{context // 1024}k" if context % 1024 == 0 else f"{_created(planned)}-{context}"
     options = {**options, "n_gpu_layers": "0"} if planned.on_host else options
-    lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *_parameters(options)]
+    own = list(_parameters(options))
+    lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *own]
     return EmittedFile(
         name="Modelfile",
         text="".join(f"{line}\n" for line in lines),
         environment=tuple(_variables(planned, slots)),
         command=("ollama", "create", name, "-f", "Modelfile"),
+        as_is=None if own or planned.library is None or planned.made else ("ollama", "run", planned.library),
     )
 
 

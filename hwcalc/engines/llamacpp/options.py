@@ -39,13 +39,18 @@ def _auto_switch(name: str, value: str) -> bool | None:
     return None if value.lower() == "auto" else switch(name, value)
 
 
+_NEAREST: Final = (("16", "f16"), ("32", "f32"), ("8", "q8_0"), ("5", "q5_1"), ("4", "q4_0"))
+"""The cache that people mean by a number of bits: fp8, q4."""
+
+
 def cache_type(name: str, value: str) -> DType:
     """The format of keys or of values. Raises :class:`~hwcalc.errors.UnsupportedError` for one that llama.cpp has no cache in."""
     dtype = find_dtype(value.strip().lower())
     allowed = {found for known in CACHE_TYPES if (found := find_dtype(known)) is not None}
     if dtype is None or dtype not in allowed:
+        near = next((f"Nearest: {name}. " for bits, name in _NEAREST if bits in value), "")
         raise UnsupportedError(
-            f"{name} {brief(value, 40)}: llama.cpp has no cache in this format.", hint=f"Allowed: {', '.join(CACHE_TYPES)}."
+            f"{name} {brief(value, 40)}: llama.cpp has no cache in this format.", hint=f"{near}Allowed: {', '.join(CACHE_TYPES)}."
         )
     return dtype
 

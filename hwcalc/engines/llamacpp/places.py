@@ -184,7 +184,7 @@ class LlamacppPlaces(GeneralEngine):
             f"Planned for {tokens:,} of the model's {own.tokens:,} tokens: llama.cpp shortens a context that is not asked for, {how}. "
             "Set it with --seq."
         )
-        return Noted(tokens, (Note(code="default-seq", message=message),))
+        return Noted(tokens, (Note(code="shorter-context", message=message),))
 
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
         return MAX_SEQUENCES, "n_seq_max"

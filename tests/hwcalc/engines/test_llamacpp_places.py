@@ -240,7 +240,7 @@ def test_a_context_that_is_not_asked_for_shrinks() -> None:
     assert fit_of(small).gpu_layers == fit_of(small).all_layers
     assert large.request.seq == 4096
     assert fit_of(large).gpu_layers != fit_of(large).all_layers
-    assert {"default-seq"} <= {note.code for note in small.notes} & {note.code for note in large.notes}
+    assert {"shorter-context"} <= {note.code for note in small.notes} & {note.code for note in large.notes}
 
 
 def test_several_gpus_have_runs_of_layers() -> None:
