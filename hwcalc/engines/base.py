@@ -25,7 +25,6 @@ from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.quantization.published_mixes import published_formats
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
@@ -68,6 +67,8 @@ class Engine(Commands["Opened"], Places["Opened"], ABC):
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
         """The formats among which ``--weights auto`` chooses for this model."""
+        from hwcalc.quantization.published_mixes import published_formats
+
         return self.weight_choices or published_formats(model)
 
     def version(self, requested: str | None) -> str:

@@ -96,11 +96,14 @@ class Placement:
 
 @frozen
 class TensorGroup:
-    """Tensors of one kind: how many layers have them, and their parameters and bytes by type. ``mtp`` are not loaded by themselves."""
+    """Tensors of one kind: how many layers have them, and by type the bits of a number itself, parameters and bytes.
+
+    ``mtp`` are not loaded by themselves.
+    """
 
     kind: str
     layers: int
-    types: tuple[tuple[str, int, int], ...]
+    types: tuple[tuple[str, int, int, int], ...]
     mtp: bool = False
 
 

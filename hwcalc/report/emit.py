@@ -135,9 +135,7 @@ def _ollama_file(name: str) -> str | None:
 
 
 def start_pair(plan: Plan) -> tuple[str, str] | None:
-    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
-    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
-        return None
+    """What starts a plan, and a remark; ``None`` if there is nothing to type."""
     try:
         planned = _planned(plan, plan.request.engine)
         file = planned.engine.command_file(planned.input)

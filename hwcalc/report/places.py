@@ -6,7 +6,7 @@ from hwcalc.planner.result import DeviceInfo, Plan
 from hwcalc.report.text import abbreviated, exact
 from hwcalc.units import human_bytes
 
-__all__ = ["DEVICE_HEADER", "device_rows", "host_line", "per_gpu", "places"]
+__all__ = ["DEVICE_HEADER", "device_rows", "host_line", "per_gpu", "places", "start_line"]
 
 DEVICE_HEADER = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 
@@ -44,6 +44,15 @@ def host_line(plan: Plan) -> str:
     parts = {"weights": host.weights, "cache": host.cache, "activations": host.activations, "overhead": host.overhead}
     known = sorted(((size, name) for name, size in parts.items() if size), reverse=True)
     return f"{human_bytes(host.total)} of host memory: {', '.join(f'{name} {human_bytes(size)}' for size, name in known)}"
+
+
+def start_line(plan: Plan) -> tuple[str, str] | None:
+    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
+    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
+        return None
+    from hwcalc.report.emit import start_pair
+
+    return start_pair(plan)
 
 
 def device_rows(plan: Plan, *, full: bool = False) -> list[tuple[str, ...]]:

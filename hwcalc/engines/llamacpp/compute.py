@@ -44,7 +44,7 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     if not gpus and not helper:
         return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
     partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host) or bool(assignment.largest_moved)
-    return (host_buffer(read, one, _copies(opened, assignment, gpus), partly=partly, helped=helper), output_buffer(read, one))
+    return (host_buffer(read, one, _copies(opened, assignment), partly=partly, helped=helper), output_buffer(read, one))
 
 
 def _helps(opened: LlamacppOpened) -> bool:
@@ -69,18 +69,22 @@ def _part(opened: LlamacppOpened, assignment: Assignment, device: int, gpus: lis
     return Part(
         first=bool(assignment.blocks) and assignment.blocks[0] in (device, ON_HOST),
         output=assignment.output == device,
-        copies=_copies(opened, assignment, gpus),
+        copies=_copies(opened, assignment),
         from_host=copied,
         cache_from_host=0 if copied is None else layer_cache_bytes(opened.hparams, opened.settings, hosted),
         sixteen_bit=gpu is None or gpu.vendor.lower() in ("nvidia", "amd"),
     )
 
 
-def _copies(opened: LlamacppOpened, assignment: Assignment, gpus: list[int]) -> int:
-    """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp)."""
+def _copies(opened: LlamacppOpened, assignment: Assignment) -> int:
+    """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp).
+
+    A GPU without a share of the layers counts, and so does an override that finds no tensor.
+    """
     options = opened.place_options
-    plain = options.split_mode == "layer" and not options.overrides and not options.kv_on_host
-    return PIPELINE_COPIES if len(gpus) > 1 and assignment.everything and plain else 1
+    overridden = bool(options.overrides) or options.cpu_moe or options.n_cpu_moe > 0
+    plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
+    return PIPELINE_COPIES if opened.request.gpus > 1 and assignment.everything and plain else 1
 
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:

@@ -28,11 +28,21 @@ PROCESSORS: Final = {
 """The formats that ``ggml_repack_get_optimal_repack_type`` has a layout for, and what the rows of a matrix must be a multiple of."""
 
 
+_BY_HEAD: Final = (".attn_k_b.", ".attn_v_b.")
+"""A matrix for each head in one tensor, which is none of experts: ``extra_buffer_type::supports_op`` has no layout for it."""
+
+
 def _sizes(tensors: Iterable[WeightTensor], experts: int) -> dict[str, int]:
     """Bytes of the matrices that each kind of processor has a layout for. Tables that are looked up are none."""
     sizes = dict.fromkeys(PROCESSORS, 0)
     for one in tensors:
-        if one.role == "input" or one.tower or one.buffer is not None or not one.columns:
+        if (
+            one.role == "input"
+            or one.tower
+            or one.buffer is not None
+            or not one.columns
+            or any(name in one.name for name in _BY_HEAD)
+        ):
             continue
         rows = one.elements // one.columns // (experts if one.expert else 1)
         for processor, multiples in PROCESSORS.items():

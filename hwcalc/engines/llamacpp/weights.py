@@ -17,7 +17,7 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.ggml import BLOCKS, GGML
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
@@ -118,7 +118,9 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
         found.append(replace(table, role="output", copy=True))
     if row.skips_drafts:
         found = [one for one in found if not one.mtp]
-    return tuple(found)
+    return tuple(
+        replace(one, mtp=False) if one.mtp and placed(one.name)[0].startswith(row.always_loaded) else one for one in found
+    )
 
 
 def _weight(one: FileTensor, mtp_from: int, output_norm: str) -> WeightTensor:
@@ -171,7 +173,7 @@ def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[Tens
         TensorGroup(
             kind=kind,
             layers=len(layers[kind, apart]),
-            types=tuple((name, *sums) for name, sums in stored.items()),
+            types=tuple((name, GGML[name].bits, *sums) for name, sums in stored.items()),
             mtp=apart,
         )
         for (kind, apart), stored in types.items()

@@ -317,6 +317,17 @@ def test_the_document() -> None:
     assert (other["memory"]["devices"], other["fit"]["gpu_layers"], other["fit"]["all_layers"]) == ([], None, None)
 
 
+def test_inputs_for_several_batches() -> None:
+    """A second GPU without layers, and overrides that find nothing: ``n_devices() > 1``, ``has_tensor_overrides()``."""
+
+    def host(**options: str) -> int:
+        given = {"n_gpu_layers": "all", "n_ctx": "8192"} | options
+        made = plan("meta-llama/Llama-3.1-8B", engine="llamacpp", gpu="h100", gpus=2, weights="q4_k_m", engine_options=given)
+        return made.memory.devices[-1].activations
+
+    assert host(tensor_split="0,1") == host() > host(n_cpu_moe="3") == host(split_mode="none")
+
+
 def test_a_pattern_that_says_what_cpu_moe_says_is_the_same_plan() -> None:
     """llama.cpp makes this pattern of ``--cpu-moe`` (common/common.h): bytes of every device, and what the card copies to multiply."""
     pattern = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"

@@ -133,6 +133,27 @@ def test_prediction_layers_load_only_for_themselves() -> None:
     assert bytes_of(loaded(found, mtp=True)) == bytes_of(found) > bytes_of(loaded(found))
 
 
+def test_prediction_layers_that_load_by_a_part() -> None:
+    """Hy3: libllama, without ``load_mtp``, has 180,652,949,504 bytes on a GPU with all layers, with the last layer's experts."""
+    found = loaded(model_tensors(load_model("tencent/Hy3-preview"), "q4_k_m") or ())
+    assert bytes_of(tuple(one for one in found if one.role != "input")) == 180_652_949_504
+    assert {one.name.removeprefix("blk.80.") for one in found if one.layer == 80} >= {"ffn_up_exps.weight", "ffn_gate_inp.weight"}
+    assert "blk.80.attn_q.weight" not in {one.name for one in found}
+
+
+def test_tensors_that_no_checkpoint_has() -> None:
+    """Factors of rotary embeddings, and DeepSeek-V4's table from tokens to experts."""
+    sizes = {
+        "meta-llama/Llama-3.1-8B": {"rope_freqs.weight": 256},
+        "google/gemma-4-26B-A4B-it": {"rope_freqs.weight": 1024},
+        "deepseek-ai/DeepSeek-V4-Flash": {f"blk.{layer}.ffn_gate_tid2eid.weight": 129_280 * 6 * 4 for layer in range(3)},
+        "Qwen/Qwen3-8B": {},
+    }
+    for model, made in sizes.items():
+        found = model_tensors(load_model(model), "q4_k_m") or ()
+        assert {one.name: one.bytes for one in found if "rope_" in one.name or "tid2eid" in one.name} == made
+
+
 def test_experts_of_the_first_layers() -> None:
     """``--n-cpu-moe 2``, ``--cpu-moe`` and a pattern: the first that is found decides."""
     found = model_tensors(load_model("Qwen/Qwen3-30B-A3B"), "q4_k_m") or ()
