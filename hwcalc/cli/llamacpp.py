@@ -48,6 +48,7 @@ _SWITCHES: Final[Mapping[str, tuple[str, str]]] = {
     "--no-kv-unified": ("kv_unified", "false"),
     "--swa-full": ("swa_full", "true"),
     **dict.fromkeys(("-nkvo", "--no-kv-offload"), ("no_kv_offload", "true")),
+    **dict.fromkeys(("-nr", "--no-repack"), ("no_extra_bufts", "true")),
     **dict.fromkeys(("-cmoe", "--cpu-moe"), ("cpu_moe", "true")),
 }
 WITHOUT_EFFECT: Final[Mapping[str, int]] = {

@@ -15,7 +15,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
-from hwcalc.library.plan import option_draft, plan_loaded
+from hwcalc.library.plan import engine_of, option_draft, plan_loaded
 from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
@@ -273,7 +273,7 @@ def _on_host(plan: Plan) -> int | None:
 
 
 def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:
-    engine, _, version = str(asked["engine"] or "reference").partition("@")
+    engine, _, version = engine_of(asked["model"], asked["engine"]).partition("@")
     return Variant(
         model=asked["model"].id,
         engine=engine,

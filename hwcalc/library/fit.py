@@ -103,5 +103,9 @@ def _gpu(name: str, notes: list[Note]) -> Gpu:
         return load_gpu(name, notes)
     except UsageError as error:
         if name.strip().lower() == LOCAL:
-            error.hint = "Name one: kvplan fit --gpu rtx-4060-ti --seq 16k. kvplan gpus lists them; a Mac: --gpu m4-24gb."
+            from hwcalc.hardware.host import EXAMPLE, this_machine
+
+            error.hint = (
+                f"Without one: kvplan fit --gpu {this_machine() or EXAMPLE}. With one: --gpu rtx-4060-ti; a Mac: --gpu m4-24gb."
+            )
         raise

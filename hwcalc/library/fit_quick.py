@@ -151,7 +151,7 @@ def quick(host: Hosting, load: Callable[[], ModelSpec]) -> Quick | None:
     """The quick way, where the request is one that the index has. ``load`` reads any model that llama.cpp runs."""
     asked = host.asked
     usual = asked.given <= _USUAL and (asked.gpus or 1) == asked.batch == 1 and asked.dtype in _SIXTEEN
-    if host.engine.name != ENGINE or not usual:
+    if host.engine.name != ENGINE or not usual or host.gpu.is_host:
         return None
     # The hardware is the same for all models, so any of them will do.
     model = load()

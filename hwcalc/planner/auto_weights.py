@@ -17,7 +17,6 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
-from hwcalc.quantization.file_types import file_type
 from hwcalc.quantization.published_mixes import mix_sizes
 from hwcalc.units import human_bytes
 
@@ -42,6 +41,8 @@ class Choice:
         """The format in words."""
         if self.name is not None:
             return self.name
+        from hwcalc.quantization.file_types import file_type
+
         own = file_type(self.opened.model)
         return f"as published ({self.opened.model.dtype or 'its own format'})" if own is None else f"{own}, as the file is"
 

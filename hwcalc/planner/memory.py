@@ -29,7 +29,6 @@ from hwcalc.planner.result import (
     WeightsInfo,
 )
 from hwcalc.planner.stored_weights import StoredWeights
-from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
@@ -98,12 +97,12 @@ def _grouped(group: TensorGroup) -> WeightPart:
     formats = tuple(
         StoredWeights(
             format=name,
-            bits=GGML[name].bits,
+            bits=bits,
             parameters=parameters,
-            scale_bytes=size - -(-parameters * GGML[name].bits // 8),
+            scale_bytes=size - -(-parameters * bits // 8),
             bytes=size,
         )
-        for name, parameters, size in group.types
+        for name, bits, parameters, size in group.types
     )
     return WeightPart(
         kind=group.kind,
@@ -167,6 +166,7 @@ def _device(share: DeviceShare, placement: Placement) -> DeviceInfo:
         device=share.device,
         layers=share.layers,
         experts=placement.experts_on_host if share is placement.host else LayerNumbers(),
+        moved=placement.moved_bytes if share is placement.host else 0,
         output=share.output,
         weights=share.weights_bytes,
         cache=share.cache_bytes,

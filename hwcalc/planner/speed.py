@@ -133,7 +133,9 @@ def speed_bound(
         sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
         sizes = _layer_bytes(stack, caches, expanded=expanded)
         bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
-    return Noted(bound, (*notes, *_unknown(gpu, {*step_work.flops, *prompt.flops}, bandwidth)))
+    # Without an accelerator nothing is known of one.
+    used = {*step_work.flops, *prompt.flops} if not places or any(one.gbps is None for one in places) else None
+    return Noted(bound, (*notes, *(() if used is None else _unknown(gpu, used, bandwidth))))
 
 
 Flops = dict[tuple[str, ...], float]

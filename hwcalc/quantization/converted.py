@@ -16,6 +16,7 @@ from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem
+from hwcalc.quantization.made_tensors import made_tensors
 from hwcalc.quantization.mix_places import Family, MixFacts, Placed, placed
 from hwcalc.quantization.scheme import read_scheme
 
@@ -116,6 +117,7 @@ def _converted(model: ModelSpec) -> Conversion:
         Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(set(layers))))
         for (stem, shape, form), layers in families.items()
     )
+    made = (*made, *made_tensors(model)) if made else made
     return Conversion(families=made, facts=_facts(model, made, trunk), pieces=pieces, mtp_from=trunk, kept=_kept(model, sources))
 
 

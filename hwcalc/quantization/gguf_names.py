@@ -56,6 +56,7 @@ _INSIDE: Final[Mapping[str, str]] = {
     # latent attention
     "q_a_proj": "attn_q_a", "q_a_layernorm": "attn_q_a_norm", "q_a_norm": "attn_q_a_norm", "q_b_proj": "attn_q_b",
     "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm", "kv_b_proj": "attn_kv_b",
+    "self_attn.output_gate": "attn_gate", "self_attn.norm": "attn_norm_2",
     "self_attn.kv_proj": "attn_kv", "self_attn.kv_norm": "attn_kv_a_norm", "o_a_proj": "attn_output_a", "o_b_proj": "attn_output_b",
     "indexer.wq_b": "indexer.attn_q_b", "indexer.wk": "indexer.attn_k", "indexer.k_norm": "indexer.k_norm",
     "indexer.q_norm": "indexer.q_norm", "indexer.weights_proj": "indexer.proj", "indexer.q_proj": "indexer.q_proj",

@@ -11,6 +11,7 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
 from hwcalc.engines.base import Engine
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.devices import HOST
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
 from hwcalc.model import OLLAMA
@@ -19,7 +20,7 @@ from hwcalc.report.records import EmittedDocument
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
 
-__all__ = ["emitted", "emitted_document", "emitters", "remarks_on", "start_pair"]
+__all__ = ["emitted", "emitted_document", "emitted_engine", "emitters", "remarks_on", "start_pair"]
 
 _GGUF: Final = "gguf"
 """The source of models that are GGUF files."""
@@ -28,6 +29,14 @@ _GGUF: Final = "gguf"
 def emitters() -> tuple[str, ...]:
     """The engines that have a command line."""
     return tuple(name for name in ENGINES if find_engine(name)[0].has_command)
+
+
+def emitted_engine(engine: str) -> str:
+    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
+    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
+    if found is None:
+        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
+    return found.name
 
 
 def emitted(plan: Plan, engine: str) -> str:
@@ -76,12 +85,10 @@ class _Planned(NamedTuple):
 
 
 def _planned(plan: Plan, engine: str) -> _Planned:
-    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
-    if found is None:
-        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
-    if plan.request.engine != found.name:
-        raise UsageError(f"the plan is of engine {plan.request.engine}, not {found.name}.", hint=f"Add: --engine {found.name}")
-    return _Planned(found, _command_input(plan))
+    name = emitted_engine(engine)
+    if plan.request.engine != name:
+        raise UsageError(f"the plan is of engine {plan.request.engine}, not {name}.", hint=f"Add: --engine {name}")
+    return _Planned(find_engine(name)[0], _command_input(plan))
 
 
 def _named(model: ModelInfo) -> tuple[str, str | None]:
@@ -128,9 +135,7 @@ def _ollama_file(name: str) -> str | None:
 
 
 def start_pair(plan: Plan) -> tuple[str, str] | None:
-    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
-    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
-        return None
+    """What starts a plan, and a remark; ``None`` if there is nothing to type."""
     try:
         planned = _planned(plan, plan.request.engine)
         file = planned.engine.command_file(planned.input)
@@ -140,8 +145,11 @@ def start_pair(plan: Plan) -> tuple[str, str] | None:
     made = planned.remark
     if file is None:
         return _quoted((*plan.request.environment, *words)), made
-    server = f"; for the server: {_quoted(file.environment)}" if file.environment else ""
-    return _quoted(words), f"{file.name}: --emit {plan.request.engine} > {file.name}{server}. {made}".strip()
+    server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
+    if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
+        return _quoted(file.as_is), f"{server} {made}".strip()
+    first = f"First write the {file.name}: add --emit {plan.request.engine} > {file.name} to this command."
+    return _quoted(words), f"{first}{server} {made}".strip()
 
 
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
@@ -168,5 +176,6 @@ def _command_input(plan: Plan) -> CommandInput:
         draft=request.draft,
         options=request.options,
         requires=() if plan.pool is None else plan.pool.requires,
+        on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **found,
     )

@@ -28,10 +28,12 @@ _OF_POOL: Final = frozenset({"pool", "from", "blocks", "holds"})
 _WEIGHTY: Final = frozenset(
     {
         "assumed", "unread-keys", "hub-unreachable", "user-profile", "unpinned", "version-unknown", "weights-unknown",
-        "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gpu-memory-estimated",
-        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint",
+        "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "memory-option", "metal-limit",
+        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context",
     }
 )  # fmt: skip
+_INSTEAD: Final = {"hub-unreachable": "gguf-not-read"}
+"""Notes that matter less where another one says what came of it."""
 _DEFAULTS: Final = ("default-seq", "default-encoder-seq", "default-dtype", "default-gpu", "default-margin")
 
 
@@ -128,7 +130,8 @@ _EXAMPLE_WEIGHTS: Final = 2 * 70 * 10**9
 
 def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:
     """The notes, the most important first, and how many more there are. ``full`` gives all of them."""
-    ranked = sorted(plan.notes, key=_rank)
+    stated = {note.code for note in plan.notes}
+    ranked = sorted(plan.notes, key=lambda note: 1 if stated >= {note.code, _INSTEAD.get(note.code)} else _rank(note))
     texts = [*(clean(note.message) for note in ranked), source_line(plan)]
     few = len(texts) if full or len(texts) <= FEW_NOTES + 1 else FEW_NOTES
     return texts[:few], len(texts) - few

@@ -10,7 +10,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
 from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
-from hwcalc.report.places import places
+from hwcalc.report.places import per_gpu, places
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
 from hwcalc.units import human_bytes
@@ -179,12 +179,13 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
-    everywhere = "GPU and host" if memory.devices else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
+    divided = len(memory.devices) > 1
+    everywhere = "GPU and host" if divided else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
     out = [
         Figure(name=name, bytes=part.bytes, meaning=f"{everywhere}; {_meaning(part)}" if everywhere else _meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
-    if memory.per_gpu.total is not None:
+    if memory.per_gpu.total is not None and (divided or not memory.devices):
         fullest = f"the fullest of {fit.gpus:,} GPUs" if fit.gpus > 1 else "of the one GPU"
         meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
         out.append(Figure(name="per GPU", bytes=memory.per_gpu.total, meaning=meaning))
@@ -230,7 +231,7 @@ def verdict(plan: Plan) -> str:
     if not fit.verdict.certain:
         return (
             f"{words}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
-            f"of {human_bytes(fit.usable_bytes)} per GPU"
+            f"of {human_bytes(fit.usable_bytes)}{per_gpu(plan)}"
         )
     if plan.pool is None:
         return words
@@ -276,7 +277,7 @@ def _bound(speed: SpeedInfo) -> str:
     reads = {one.name.removesuffix("_reading"): one for one in speed.steps if one.name.endswith("_reading")}
     host, gpu = reads.get("host"), reads.get("gpu0")
     share = 0.0 if host is None or not speed.decode_step_s_bound else float(host.expected) / speed.decode_step_s_bound
-    if share < _HOST_COUNTS or (host and gpu and _rate(host) == _rate(gpu)):
+    if share < _HOST_COUNTS or host is None or gpu is None or _rate(host) == _rate(gpu):
         return f"bound by {speed.bound_by}"
     return f"{100 * share:.0f} % of the time for what is in host memory"
 
@@ -328,7 +329,7 @@ def _equation(plan: Plan) -> list[tuple[str, str]]:
     whole = f"{human_bytes(budget.total_bytes)} visible{margin}"
     terms = [("cache", plan.cache.per_gpu_bytes), *((part.name, part.expected) for part in budget.parts)]
     return [
-        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)} per GPU ({whole})"),
+        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)}{per_gpu(plan)} ({whole})"),
         ("from", ", ".join(f"{name} {human_bytes(size)}" for name, size in terms)),
     ]
 

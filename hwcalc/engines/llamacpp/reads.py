@@ -124,7 +124,7 @@ def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNu
 def _host_gbps(opened: LlamacppOpened) -> Noted[float | None]:
     """What the host's memory delivers: what the user says, that of the accelerator where it is the same memory, or an assumption."""
     given, gpu = opened.place_options.host_gbps, opened.request.hardware.gpu
-    if given is not None or (gpu is not None and gpu.shares_host_memory):
+    if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):
         return Noted(given)
     assumed = llamacpp_profile().host_bandwidth
     message = (

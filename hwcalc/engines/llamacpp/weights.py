@@ -17,7 +17,7 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
@@ -31,7 +31,6 @@ __all__ = [
     "Override",
     "WeightTensor",
     "check_weights",
-    "cuda_padding",
     "grouped",
     "loaded",
     "model_tensors",
@@ -51,8 +50,6 @@ _FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_no
 _LAZY_BYTES: Final = 4 << 30
 """``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
-_ROW_PADDING: Final = 512
-"""``MATRIX_ROW_PADDING`` of ggml-cuda."""
 _MOST_PATTERNS: Final = 256
 
 
@@ -118,7 +115,9 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
         found.append(replace(table, role="output", copy=True))
     if row.skips_drafts:
         found = [one for one in found if not one.mtp]
-    return tuple(found)
+    return tuple(
+        replace(one, mtp=False) if one.mtp and placed(one.name)[0].startswith(row.always_loaded) else one for one in found
+    )
 
 
 def _weight(one: FileTensor, mtp_from: int, output_norm: str) -> WeightTensor:
@@ -171,7 +170,7 @@ def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[Tens
         TensorGroup(
             kind=kind,
             layers=len(layers[kind, apart]),
-            types=tuple((name, *sums) for name, sums in stored.items()),
+            types=tuple((name, GGML[name].bits, *sums) for name, sums in stored.items()),
             mtp=apart,
         )
         for (kind, apart), stored in types.items()
@@ -187,15 +186,6 @@ def _kind(one: WeightTensor) -> str:
     if one.role == "output":
         return "head"
     return "experts" if one.expert else part_of_layer(stem)
-
-
-def cuda_padding(one: WeightTensor) -> int:
-    """Bytes that CUDA adds to a quantised tensor whose rows are not multiples of 512 numbers: one partial row."""
-    block, size = BLOCKS[one.type]
-    rest = one.columns % _ROW_PADDING
-    if block == 1 or not rest:
-        return 0
-    return (_ROW_PADDING - rest) // block * size
 
 
 @frozen
@@ -217,7 +207,7 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
         if not equals or not buffer:
             raise UsageError(
                 f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
-                hint=r'For example: -E "override_tensor=\.ffn_.*_exps\.=CPU"',
+                hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
             )
         found.append(Override(pattern=pattern, buffer=buffer))
     if len(found) > _MOST_PATTERNS:
