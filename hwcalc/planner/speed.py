@@ -35,7 +35,8 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
-from hwcalc.planner.speed_steps import HALF_SUMS, CacheReads, cache_steps, fastest, time_steps, weight_step
+from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached
+from hwcalc.planner.speed_steps import CacheReads, cache_steps, time_steps, weight_step
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
@@ -48,23 +49,6 @@ __all__ = ["cache_bytes_read", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
-_SIXTEEN: Final = ("bf16", "fp16", HALF_SUMS, "fp32")
-_SUMS_IN_32: Final = frozenset({"vllm", "transformers"})
-"""Engines whose kernels add up the products of 16-bit numbers in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
-_RATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp32": ("tf32", "fp32"),
-    "bf16": _SIXTEEN,
-    "fp16": _SIXTEEN,
-    **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *_SIXTEEN)),
-    # llama.cpp multiplies 4-bit floats by 8-bit integers where the accelerator has no units for them.
-    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", "int8", *_SIXTEEN)),
-    **dict.fromkeys(("int8", "bnb8"), ("int8", *_SIXTEEN)),
-    # Weight-only formats are unpacked to 16 bits before the multiplication.
-    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "ternary"), _SIXTEEN),
-}
-"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts. Formats of GGUF files are not
-here: their matrices are multiplied as 8-bit integers, or as any float."""
-_ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)
 
 
 def speed_bound(
@@ -111,8 +95,8 @@ def speed_bound(
         encoder_tokens=encoder_tokens,
         selected=_selected(stack),
     )
-    step_work = _as_summed(_decode_step(_step(counted), caches, batch, parallel), engine)
-    prompt = _as_summed(_prompt(counted, caches, parallel), engine)
+    step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
+    prompt = _reached(_prompt(counted, caches, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(
@@ -207,15 +191,8 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
     )
 
 
-def _as_summed(work: _Work, engine: str) -> _Work:
-    """The operations without the rate that the engine's kernels never reach."""
-    if engine not in _SUMS_IN_32:
-        return work
-    flops: Flops = {}
-    for names, count in work.flops.items():
-        kept = tuple(name for name in names if name != HALF_SUMS)
-        flops[kept] = flops.get(kept, 0) + count
-    return replace(work, flops=flops)
+def _reached(work: _Work, engine: str) -> _Work:
+    return replace(work, flops=reached(work.flops, engine))
 
 
 def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:
@@ -298,7 +275,7 @@ def _on_rank(share: WeightShare, size: float, tp: int, experts: int) -> float:
 def _weight_flops(shares: Iterable[WeightShare], tp: int, experts: int, each: float, routed: float) -> Flops:
     out: Flops = {}
     for share in shares:
-        rates = _RATES.get(share.format, _ANY_RATE)
+        rates = RATES.get(share.format, ANY_RATE)
         size = _tokens(share, each, routed) * share.flops_per_token
         out[rates] = out.get(rates, 0) + _on_rank(share, size, tp, experts)
     return out
@@ -308,7 +285,7 @@ def _prompt_flops(shares: Iterable[WeightShare], tp: int, experts: int, seq: int
     out: Flops = {}
     for share in shares:
         tokens = {Use.LAST: 1, Use.ENCODER: encoder_tokens}.get(share.use, seq)
-        rates = _RATES.get(share.format, _ANY_RATE)
+        rates = RATES.get(share.format, ANY_RATE)
         out[rates] = out.get(rates, 0) + _on_rank(share, tokens * share.flops_per_token, tp, experts)
     return out
 
@@ -358,7 +335,7 @@ def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
     """Attention runs in 16 bits, or in 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
     # A packed layout has no keys beside its latents.
     keys = roles.get(Role.KEY) or roles[Role.LATENT]
-    return ("fp8", "int8", *_SIXTEEN) if keys.bits_per_element < 9 else _SIXTEEN
+    return ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
 
 
 def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:

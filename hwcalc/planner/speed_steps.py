@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import replace
+from hwcalc.planner.speed_rates import fastest
 from hwcalc.planner.weight_use import Use
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["HALF_SUMS", "CacheReads", "cache_steps", "fastest", "time_steps", "weight_step"]
+__all__ = ["CacheReads", "cache_steps", "time_steps", "weight_step"]
 
-HALF_SUMS: Final = "fp16_sums"
-"""The rate of 16-bit numbers whose products are added up in 16 bits."""
 _MOST_KINDS: Final = 4
 _USES: Final = {
     Use.ALWAYS: "weights_of_every_token",
@@ -110,27 +109,3 @@ def time_steps(
         formula = f"max({', '.join(times)})" if len(times) > 1 else next(iter(times))
         steps.append(step(f"{pass_name}_s", formula, max(times.values()), unit="s", **times))
     return tuple(steps)
-
-
-def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
-    """The fastest of these rates that is known, by name, in operations per second.
-
-    The rate of 32 bits alone says nothing of units for fewer, which are faster if there are any.
-    """
-    found = ((_peak(gpu, name), name) for name in rates)
-    known = [(rate * 1e12, name) for rate, name in found if rate is not None]
-    if not known or ([name for _, name in known] == ["fp32"] and "tf32" not in rates):
-        return None
-    rate = max(rate for rate, _ in known)
-    return next((name, found) for found, name in known if found == rate)
-
-
-def _peak(gpu: Gpu, name: str) -> float | None:
-    rates = gpu.tflops_dense
-    if name != HALF_SUMS:
-        return rates.get(name)
-    integers, floats, single = (rates.get(one) for one in ("int8", "fp16", "fp32"))
-    if gpu.vendor != "nvidia" or integers is None or floats is None or single is None:
-        return None
-    # Without tensor cores there is no such rate; where sums cost nothing it is that of fp16, but for the rounding of a data sheet.
-    return integers / 2 if single < floats < integers / 3 else None
