@@ -28,7 +28,7 @@ __all__ = ["MODALITIES", "Search", "Wishes"]
 MODALITIES: Final = ("text", "vision", "audio")
 _OF_SHAPE: Final = (
     "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers",
-    "all_layers", "host_bytes", "decode_tokens_per_s_bound", "bound_by",
+    "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
 )  # fmt: skip
 """Figures that are the same for all models of a shape."""
 
@@ -172,6 +172,7 @@ class Search:
                 gpu_layers=found.layers(row),
                 all_layers=found.layers(row),
                 host_bytes=whole.host_bytes,
+                host_experts=None if whole.host_bytes is None else 0,
             )
             self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
         return self._of_speed(one, made)
@@ -264,6 +265,7 @@ class Search:
             gpu_layers=fitted.gpu_layers,
             all_layers=fitted.all_layers,
             host_bytes=fitted.host_bytes,
+            host_experts=fitted.host_experts,
         )
         self._unfinished[made.id, made.source] = lambda row: _with_speed(replace(row, max_seq=fitted.longest), fitted.speed)
         return made
@@ -304,6 +306,7 @@ class Search:
             gpu_layers=None,
             all_layers=None,
             host_bytes=None,
+            host_experts=None,
             decode_tokens_per_s_bound=None,
             bound_by=None,
             command=self._command(one, weights, seq),

@@ -103,6 +103,7 @@ def _judged(opened: Opened) -> Fitted:
         gpu_layers=None if placement is None else placement.gpu_layers,
         all_layers=None if placement is None else placement.all_layers,
         host_bytes=None if placement is None else placement.host.weights_bytes + placement.host.cache_bytes,
+        host_experts=None if placement is None else len(placement.experts_on_host),
     )
 
 
@@ -118,6 +119,7 @@ class Fitted:
     gpu_layers: int | None = None
     all_layers: int | None = None
     host_bytes: int | None = None
+    host_experts: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -127,7 +129,7 @@ class Fitted:
     @property
     def whole(self) -> bool:
         """Whether all of it lies on the GPU."""
-        return self.gpu_layers == self.all_layers
+        return self.gpu_layers == self.all_layers and not self.host_experts
 
     @property
     def longest(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FLOATS
@@ -17,13 +17,7 @@ from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, type
 from hwcalc.quantization.tensor_names import placed as placed_tensor
 from hwcalc.quantization.tensor_names import whole_name
 
-__all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
-
-COMMON: Final = (
-    "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_1", "q4_k_m", "q4_k_s", "q4_0", "iq4_nl", "iq4_xs", "q3_k_l", "q3_k_m", "iq3_m",
-    "q3_k_s", "iq3_xs", "iq3_xxs", "q2_k", "q2_k_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s",
-)  # fmt: skip
-"""The mixes that are published."""
+__all__ = ["FileTensor", "file_tensors", "gguf_file", "mix_bytes", "usual_imatrix"]
 
 
 @frozen
@@ -142,21 +136,6 @@ def _without_mtp(types: Sequence[Typed], first: int) -> Iterator[Typed]:
             yield one
         elif rest := tuple(number for number in one.layers if number < first):
             yield one if len(rest) == len(one.layers) else replace(one, layers=rest)
-
-
-def sizes_by_mix(model: ModelSpec) -> dict[str, int]:
-    """Bytes of the tensors that are loaded, in each mix that is published, from the largest; empty if they are not known.
-
-    Prediction layers are left out, and so is the second copy of a tied table. Bytes of the header come on top in a file.
-    """
-    found = {name: sum((mix_bytes(model, name) or {}).values()) for name in COMMON}
-    return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
-
-
-def header_bytes(vocabulary: int, tensors: int) -> tuple[int, int, int]:
-    """Low, expected and high bytes of what precedes the tensors in a file: mostly tokens, their types, and merges or scores."""
-    names = 64 * tensors + 4096
-    return 16 * vocabulary + names, 45 * vocabulary + names, 90 * vocabulary + names + 65536
 
 
 def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weights | None = None) -> Conversion:

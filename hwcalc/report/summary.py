@@ -277,7 +277,7 @@ def _bound(speed: SpeedInfo) -> str:
     reads = {one.name.removesuffix("_reading"): one for one in speed.steps if one.name.endswith("_reading")}
     host, gpu = reads.get("host"), reads.get("gpu0")
     share = 0.0 if host is None or not speed.decode_step_s_bound else float(host.expected) / speed.decode_step_s_bound
-    if len(reads) == 1 or share < _HOST_COUNTS or (host and gpu and _rate(host) == _rate(gpu)):
+    if share < _HOST_COUNTS or host is None or gpu is None or _rate(host) == _rate(gpu):
         return f"bound by {speed.bound_by}"
     return f"{100 * share:.0f} % of the time for what is in host memory"
 

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
-__all__ = ["budget_of", "host_room", "margin_of", "process", "room_of"]
+__all__ = ["OPPOSITE", "budget_of", "host_room", "margin_of", "process", "room_of"]
 
+OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+"""An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
 _VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
 _SYSTEM_PARTS: Final = (Fraction(1, 8), Fraction(1, 16), Fraction(0))
 """How much of a machine's one memory the system and other programs keep: at most, probably, at least. A habit, not a measurement."""
@@ -114,8 +116,7 @@ def host_room(opened: LlamacppOpened, on_gpus: Callable[[str], int], end: str) -
     sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
     if gpu is not None and gpu.shares_host_memory:
         part = _SYSTEM_PARTS[("low", "expected", "high").index(end)]
-        opposite = {"low": "high", "high": "low"}.get(end, end)
         whole = sold if options.host_bytes is None else options.host_bytes
-        return ceil(whole * (1 - part)) - on_gpus(opposite)
+        return ceil(whole * (1 - part)) - on_gpus(OPPOSITE[end])
     gpus = opened.request.gpus * sold
     return {"low": gpus, "expected": _LIKELY_HOST * gpus}.get(end, 2**50)

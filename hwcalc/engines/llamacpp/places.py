@@ -9,7 +9,7 @@ from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.assignment import weights_on
-from hwcalc.engines.llamacpp.equation import budget_of, host_room, room_of
+from hwcalc.engines.llamacpp.equation import OPPOSITE, budget_of, host_room, room_of
 from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, placement_of, weighed_of, whole_assignment
 from hwcalc.engines.llamacpp.repack import repacked_note
@@ -124,13 +124,12 @@ class LlamacppPlaces(GeneralEngine):
         own, placement = of_llamacpp(opened), self.placement(opened)
         if placement is None or not placement.gpus or own.request.hardware.kv_memory is not None:
             return None
-        opposite = {"low": "high", "high": "low"}.get(end, end)
         room = room_of(own, own.place_options, end)
         others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
-        if room is not None and any(share.needed(opposite) > room for share in others):
+        if room is not None and any(share.needed(OPPOSITE[end]) > room for share in others):
             return "cache"
         host = host_room(own, placement.on_gpus, end)
-        return "host memory" if placement.host.needed(opposite) > host else None
+        return "host memory" if placement.host.needed(OPPOSITE[end]) > host else None
 
     def whole(self, request: Request) -> Request:
         from hwcalc.engines.llamacpp.place_options import place_options

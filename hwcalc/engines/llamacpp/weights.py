@@ -17,7 +17,7 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.quantization.ggml import BLOCKS, GGML
+from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
@@ -31,7 +31,6 @@ __all__ = [
     "Override",
     "WeightTensor",
     "check_weights",
-    "cuda_padding",
     "grouped",
     "loaded",
     "model_tensors",
@@ -51,8 +50,6 @@ _FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_no
 _LAZY_BYTES: Final = 4 << 30
 """``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
-_ROW_PADDING: Final = 512
-"""``MATRIX_ROW_PADDING`` of ggml-cuda."""
 _MOST_PATTERNS: Final = 256
 
 
@@ -189,15 +186,6 @@ def _kind(one: WeightTensor) -> str:
     if one.role == "output":
         return "head"
     return "experts" if one.expert else part_of_layer(stem)
-
-
-def cuda_padding(one: WeightTensor) -> int:
-    """Bytes that CUDA adds to a quantised tensor whose rows are not multiples of 512 numbers: one partial row."""
-    block, size = BLOCKS[one.type]
-    rest = one.columns % _ROW_PADDING
-    if block == 1 or not rest:
-        return 0
-    return (_ROW_PADDING - rest) // block * size
 
 
 @frozen

@@ -14,7 +14,6 @@ from hwcalc.engines.llamacpp.weights import (
     EXPERTS,
     Override,
     WeightTensor,
-    cuda_padding,
     loaded,
     model_tensors,
     overrides,
@@ -207,14 +206,6 @@ def test_patterns_as_python_reads_them(pattern: str, names: list[str]) -> None:
     """Where both read the pattern, they find the same."""
     for name in names:
         assert compiled(pattern).found_in(name) == (re.search(pattern, name) is not None)
-
-
-def test_padding_of_rows() -> None:
-    """CUDA: rows of 2,880 numbers get 192 more, once for each tensor (ggml-cuda.cu)."""
-    found = {one.name: one for one in model_tensors(load_model("openai/gpt-oss-20b"), "q4_0") or ()}
-    assert cuda_padding(found["blk.0.attn_q.weight"]) == 192 // 32 * 18
-    assert cuda_padding(found["blk.0.attn_norm.weight"]) == 0
-    assert cuda_padding(found["blk.0.attn_output.weight"]) == 0
 
 
 def test_an_override() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hwcalc import compare, plan
+from hwcalc import compare, fit, plan
 from hwcalc.report.compare import comparison_text
+from hwcalc.report.fit import fit_text
 from hwcalc.report.summary import fit_lines
 
 CARD = "rtx-4060-ti-16gb"
@@ -70,3 +71,17 @@ def test_a_context_too_short_to_use_is_no_advice() -> None:
     tries = plan("google/gemma-3-27b-it", engine="llamacpp", weights="q4_k_m", seq=4096, gpu=CARD).fit.suggestions  # type: ignore[union-attr]
     assert tries
     assert not any("--seq 512" in one.command for one in tries)
+
+
+def test_experts_on_the_host_are_no_whole_model() -> None:
+    """All layers of gpt-oss-120b are on a card of 16 GB only without most of their experts; a narrow terminal says so too."""
+    found = fit("gpt-oss-120b", gpu=CARD, seq=8192)
+    (row,) = found.models
+    assert row.gpu_layers == row.all_layers
+    assert row.host_experts
+    assert not row.whole
+    for width in (160, 80):
+        text = " ".join(fit_text(found, width=width).split())
+        assert "on host: all layers are on the GPU" in text
+        assert "fits" in text.partition("openai/")[0]
+    assert not fit("gpt-oss-120b", gpu=CARD, seq=8192, only_fits=True).models
