@@ -86,6 +86,7 @@ def test_the_speed_is_bound_by_the_memory_of_the_host() -> None:
         ({"engine": "llamacpp", "gpu": "cpu"}, "how much memory"),
         ({"engine": "llamacpp", "gpu": "cpu-16gb", "gpus": 2}, "without a GPU"),
         ({"engine": "vllm", "gpu": "cpu-16gb"}, "llama.cpp"),
+        ({"engine": "llamacpp", "gpu": "cpu-16gb", "engine_options": {"override_tensor": ".*=CUDA0"}}, "no GPU"),
         ({"gpu": "cpu-16gb"}, "llama.cpp"),
     ],
 )
