@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -75,7 +75,7 @@ def write(path: Path, model: ModelSpec) -> None:
     arch = keys.pop("general.architecture")
     writer = gguf.GGUFWriter(path, arch)
     for name, value in {**{f"{arch}.{key}": value for key, value in LOADED.items()}, **keys}.items():
-        kinds: dict[type, Callable[[str, Any], None]] = {
+        kinds: dict[type, Any] = {
             bool: writer.add_bool,
             int: writer.add_uint32,
             float: writer.add_float32,
