@@ -54,3 +54,13 @@ def test_who_names_no_card_is_asked_for_one_for_the_home(capsys: Capture) -> Non
 
     assert "kvplan Qwen/Qwen3-32B --weights q8_0 --engine llamacpp --offline --gpu rtx-4060-ti" in out
     assert "a Mac: m4-24gb; no GPU: cpu-32gb" in out
+
+
+def test_a_checkpoint_is_told_from_the_file_that_people_run() -> None:
+    """Sixteen bits are what a config says, and what nobody runs at home."""
+    large, small = (
+        plan("Qwen/Qwen3-32B", engine="llamacpp", gpu="rtx-4060-ti", weights=form, offline=True) for form in (None, "q4_k_m")
+    )
+
+    assert any("--weights q4_k_m, or auto" in note for note in notes_of(large)[0])
+    assert not any("--weights q4_k_m, or auto" in note for note in notes_of(small, full=True)[0])
