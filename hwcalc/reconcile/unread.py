@@ -24,7 +24,7 @@ _PARTS: Final = ("memory", "cache", "block", "graph", "mamba", "kernel", "max", 
 
 _NO_SIZE: Final = re.compile(
     r"^[0-9]+\.[0-9.]{4,20} D |token to piece cache|: n_rot_[kv] =|resolve_fused_ops:|: graph: nodes =|creating +(?:non-)?SWA KV cache"
-    r"|common_param: "
+    r"|common_param: |memory breakdown \[MiB\]"
 )
 """What llama.cpp says for its developers (its level D), and lines whose sizes other lines give as well."""
 

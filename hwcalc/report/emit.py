@@ -20,7 +20,7 @@ from hwcalc.report.records import EmittedDocument
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
 
-__all__ = ["emitted", "emitted_document", "emitters", "remarks_on", "start_pair"]
+__all__ = ["emitted", "emitted_document", "emitted_engine", "emitters", "remarks_on", "start_pair"]
 
 _GGUF: Final = "gguf"
 """The source of models that are GGUF files."""
@@ -29,6 +29,14 @@ _GGUF: Final = "gguf"
 def emitters() -> tuple[str, ...]:
     """The engines that have a command line."""
     return tuple(name for name in ENGINES if find_engine(name)[0].has_command)
+
+
+def emitted_engine(engine: str) -> str:
+    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
+    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
+    if found is None:
+        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
+    return found.name
 
 
 def emitted(plan: Plan, engine: str) -> str:
@@ -77,12 +85,10 @@ class _Planned(NamedTuple):
 
 
 def _planned(plan: Plan, engine: str) -> _Planned:
-    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
-    if found is None:
-        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
-    if plan.request.engine != found.name:
-        raise UsageError(f"the plan is of engine {plan.request.engine}, not {found.name}.", hint=f"Add: --engine {found.name}")
-    return _Planned(found, _command_input(plan))
+    name = emitted_engine(engine)
+    if plan.request.engine != name:
+        raise UsageError(f"the plan is of engine {plan.request.engine}, not {name}.", hint=f"Add: --engine {name}")
+    return _Planned(find_engine(name)[0], _command_input(plan))
 
 
 def _named(model: ModelInfo) -> tuple[str, str | None]:

@@ -28,7 +28,7 @@ from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageE
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
 from hwcalc.parsers.gguf import hparams
-from hwcalc.parsers.gguf.architectures import Architecture, Window
+from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, Window
 from hwcalc.reconcile import core, dialects, reconcile
 from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
@@ -235,7 +235,7 @@ def test_a_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gguf_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row is enough to plan a file: of four layers the last is full, the others keep 1,024 tokens and a batch of 512."""
     row = Architecture(window=Window(period=4))
-    monkeypatch.setattr(hparams, "ARCHITECTURES", {**hparams.ARCHITECTURES, "newcomer": row})
+    monkeypatch.setattr(hparams, "ARCHITECTURES", {**ARCHITECTURES, "newcomer": row})
     sizes = {
         "block_count": 4,
         "context_length": 8192,

@@ -61,14 +61,14 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
 
 def other_format(word: str) -> tuple[str | None, bool]:
     """The format of ``--weights`` that a word names, and that it does; or the one that is meant, if it is like any."""
-    from hwcalc.quantization.gguf_file import COMMON
+    from hwcalc.quantization.mixes import MIXES
     from hwcalc.quantization.planned import format_name
 
     try:
         return format_name(word), True
     except KvplanError:
         bare = re.sub(r"[^a-z0-9]", "", word.lower())
-        return next((name for name in COMMON if name.replace("_", "") == bare), None), False
+        return next((name for name in MIXES if name.replace("_", "") == bare), None), False
 
 
 def base_models(repository: str) -> tuple[str, ...]:
