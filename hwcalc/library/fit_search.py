@@ -147,6 +147,8 @@ class Search:
         """By the index: as a whole, or else in the smallest format with a part on the host."""
         if seq > (row.max_position_embeddings or seq):
             return self._left_out("short", one)
+        if found.without_gpu:
+            return self._of_speed(one, self._hosted(one, row, found.hosted(row, seq), seq))
         whole = found.whole(row, seq)
         if whole is None:
             apart = None if self._wishes.only_whole else found.apart(row, seq)
@@ -174,6 +176,30 @@ class Search:
             )
             self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
         return self._of_speed(one, made)
+
+    def _hosted(self, one: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Runnable | None:
+        """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""
+        if not formats:
+            return self._left_out("too_large", one)
+        *larger, (last, needed) = formats
+        for name, size in larger:
+            made = self._shape_of(one, replace(self._made(one, name, seq, row.parameters, row.active), needed_bytes=size))
+            if made is not None and made.verdict.certain:
+                return made
+        made = replace(self._made(one, last, seq, row.parameters, row.active), needed_bytes=needed)
+        if not larger:
+            self._unfinished[made.id, made.source] = lambda made: self._whole_row(one, made)
+            return made
+        whole = self._shape_of(one, made)
+        return self._left_out("too_large", one) if whole is None else whole
+
+    def _shape_of(self, one: Candidate, row: Runnable) -> Runnable | None:
+        """The row with all of its figures; ``None``, and no count, if it does not fit."""
+        counts = dict(self.counts)
+        made = self._whole_row(one, row)
+        self.counts = counts
+        self._unfinished.pop((row.id, row.source), None)
+        return made
 
     def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Runnable | None:
         """In this format, as the engine places it by itself."""

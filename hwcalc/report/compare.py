@@ -34,13 +34,15 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     labels = [_label(name) for name in comparison.varying] or ["model"]
     names = [_names(variant, comparison) for variant in variants]
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
-    tables = [(_MEMORY, [(names[place], _memory(variants[place])) for place in planned])]
+    tables: list[tuple[tuple[str, ...], list[tuple[list[str], Sequence[str]]]]] = [
+        (_MEMORY, [(names[place], _memory(variants[place])) for place in planned])
+    ]
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         # The answer first, then where it comes from.
         split = any(variant.all_layers is not None for variant in variants)
-        header = (*_VERDICT, *_SPLIT) if split else _VERDICT
+        titles = (*_VERDICT, *_SPLIT) if split else _VERDICT
         tables.insert(
-            0, (header, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
+            0, (titles, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
         )
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 

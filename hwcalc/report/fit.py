@@ -127,7 +127,10 @@ def _meaning(runnables: Runnables) -> list[str]:
     """What the columns say."""
     if not runnables.models:
         return []
-    out = ["GiB of the GPU; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
+    # Of a machine without a GPU there is nothing but the host.
+    alone = all(row.gpu_layers is None and row.host_bytes is not None for row in runnables.models)
+    where = "host memory" if alone else "the GPU"
+    out = [f"GiB of {where}; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
     if any(row.also for row in runnables.models):
         out.append("and N more: variants of the same size, such as the model before instruction; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in runnables.models):

@@ -13,8 +13,9 @@ __all__: list[str] = []
 
 def main() -> None:
     """Start it, and end as soon as it runs."""
-    import xllamacpp
+    from importlib import import_module
 
+    xllamacpp = import_module("xllamacpp")
     path, *words = sys.argv[1:]
     params = xllamacpp.CommonParams()
     params.model.path = path

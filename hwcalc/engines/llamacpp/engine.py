@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
@@ -35,6 +35,8 @@ from hwcalc.parsers.gguf.hparams import hparams_of
 from hwcalc.text import brief
 
 __all__ = ["Llamacpp"]
+
+_AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
 
 
 class Llamacpp(LlamacppPlaces):
@@ -91,6 +93,8 @@ class Llamacpp(LlamacppPlaces):
         check_weights(own.request.weights)
         check_context(own)
         own.place_options  # noqa: B018 - refuses what cannot be
+        if own.request.weights is None and own.model.gguf is None and own.request.hardware.gpu is not None:
+            own.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         rule = RULES.get(type(kind))

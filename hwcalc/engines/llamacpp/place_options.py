@@ -153,7 +153,12 @@ def checked_options(request: Request, label: str, *, fits_itself: bool) -> Place
     options, gpus, gpu = place_options(request.options, fits_itself=fits_itself), request.gpus, request.hardware.gpu
     check_stages(label, request.parallel)
     if gpu is not None and gpu.is_host:
-        # What names GPUs has no effect where there is none.
+        # Numbers of layers have no effect where there is no GPU.
+        named = next((one.buffer for one in options.overrides if device_of(one.buffer) >= 0), None)
+        if named is not None:
+            raise UsageError(
+                f"engine option override_tensor names {brief(named, 40)}: {gpu.id} has no GPU.", hint="Leave it out."
+            )
         return options
     if gpus > MOST_DEVICES:
         raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")

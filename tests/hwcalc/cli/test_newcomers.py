@@ -46,3 +46,21 @@ def test_a_mac_is_told_its_limit_once() -> None:
 
     assert "iogpu.wired_limit_mb" in notes[0]
     assert sum("iogpu.wired_limit_mb" in note for note in notes) == 1
+
+
+def test_who_names_no_card_is_asked_for_one_for_the_home(capsys: Capture) -> None:
+    """An engine that leaves to the host what does not fit needs no card of a data centre."""
+    _, out, _ = run(capsys, "Qwen/Qwen3-32B", "--engine", "llamacpp", "--weights", "q8_0", "--offline")
+
+    assert "kvplan Qwen/Qwen3-32B --weights q8_0 --engine llamacpp --offline --gpu rtx-4060-ti" in out
+    assert "a Mac: m4-24gb; no GPU: cpu-32gb" in out
+
+
+def test_a_checkpoint_is_told_from_the_file_that_people_run() -> None:
+    """Sixteen bits are what a config says, and what nobody runs at home."""
+    large, small = (
+        plan("Qwen/Qwen3-32B", engine="llamacpp", gpu="rtx-4060-ti", weights=form, offline=True) for form in (None, "q4_k_m")
+    )
+
+    assert any("--weights q4_k_m, or auto" in note for note in notes_of(large)[0])
+    assert not any("--weights q4_k_m, or auto" in note for note in notes_of(small, full=True)[0])

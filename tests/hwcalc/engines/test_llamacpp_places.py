@@ -331,7 +331,7 @@ def test_inputs_for_several_batches() -> None:
 def test_a_pattern_that_says_what_cpu_moe_says_is_the_same_plan() -> None:
     """llama.cpp makes this pattern of ``--cpu-moe`` (common/common.h): bytes of every device, and what the card copies to multiply."""
     pattern = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
-    given = {"engine": "llamacpp", "gpu": "rtx-3060", "seq": 8192, "weights": "q4_k_m"}
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "seq": 8192, "weights": "q4_k_m"}
     by_flag = plan("Qwen/Qwen3-30B-A3B", engine_options={"n_gpu_layers": "all", "cpu_moe": True}, **given)
     found = plan("Qwen/Qwen3-30B-A3B", engine_options={"n_gpu_layers": "all", "override_tensor": pattern}, **given)
     assert [replace(one, moved=0) for one in found.memory.devices] == list(by_flag.memory.devices)
@@ -341,7 +341,7 @@ def test_a_pattern_that_says_what_cpu_moe_says_is_the_same_plan() -> None:
 
 def test_other_weights_that_a_pattern_moves_are_told() -> None:
     """Feed-forward parts of a dense model: the card has room for one of them, and the verdict says how much lies on the host."""
-    given = {"engine": "llamacpp", "gpu": "rtx-3060", "seq": 8192, "weights": "q4_k_m"}
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "seq": 8192, "weights": "q4_k_m"}
     whole = plan("Qwen/Qwen3-8B", engine_options={"n_gpu_layers": "all"}, **given)
     found = plan("Qwen/Qwen3-8B", engine_options={"n_gpu_layers": "all", "override_tensor": r"blk\.[0-9]\.ffn=CPU"}, **given)
     assert found.memory.devices[0].weights + found.memory.devices[-1].moved == whole.memory.devices[0].weights

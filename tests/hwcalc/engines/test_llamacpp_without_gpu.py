@@ -86,6 +86,7 @@ def test_the_speed_is_bound_by_the_memory_of_the_host() -> None:
         ({"engine": "llamacpp", "gpu": "cpu"}, "how much memory"),
         ({"engine": "llamacpp", "gpu": "cpu-16gb", "gpus": 2}, "without a GPU"),
         ({"engine": "vllm", "gpu": "cpu-16gb"}, "llama.cpp"),
+        ({"engine": "llamacpp", "gpu": "cpu-16gb", "engine_options": {"override_tensor": ".*=CUDA0"}}, "no GPU"),
         ({"gpu": "cpu-16gb"}, "llama.cpp"),
     ],
 )
@@ -126,12 +127,26 @@ def test_names() -> None:
 
 
 def test_what_can_i_run() -> None:
-    """Each row is what its plan says."""
-    found = fit("llama-3.1-8b", gpu="cpu-16gb", limit=3)
-    row = next(row for row in found.models if row.id.startswith("meta-llama/Llama-3.1-8B"))
-    made = plan(row.id, engine="llamacpp", weights=row.weights, seq=row.seq, gpu="cpu-16gb")
-    assert row.verdict is Verdict.FITS
-    assert row.needed_bytes == fit_of(made).needed_bytes
-    assert row.max_seq == fit_of(made).max_seq
-    assert made.speed is not None
-    assert row.decode_tokens_per_s_bound == made.speed.decode_tokens_per_s_bound
+    """Each row is what its plan says, in the format that --weights auto chooses."""
+    found = fit("qwen3", gpu="cpu-16gb", limit=6)
+    assert len(found.models) == 6
+    for row in found.models:
+        made = plan(row.id, engine="llamacpp", weights="auto", seq=row.seq, gpu="cpu-16gb")
+        assert made.request.weights == row.weights
+        assert (row.verdict, row.needed_bytes, row.max_seq) == (
+            fit_of(made).verdict,
+            fit_of(made).needed_bytes,
+            fit_of(made).max_seq,
+        )
+        assert made.speed is not None
+        assert row.decode_tokens_per_s_bound == made.speed.decode_tokens_per_s_bound
+
+
+def test_models_that_nearly_fit_are_planned() -> None:
+    """The index knows bounds alone: what lies between them is planned, and nothing is counted twice."""
+    found = fit(family="qwen3,gemma-3", gpu="cpu-6gb", limit=0, every=True)
+    listed = sum(1 + len(row.also) for row in found.models)
+    assert found.considered == listed + found.filtered + found.refused + found.short + found.too_large + found.slow
+    for row in found.models[::8]:
+        made = plan(row.id, engine="llamacpp", weights="auto", seq=row.seq, gpu="cpu-6gb")
+        assert (made.request.weights, fit_of(made).needed_bytes) == (row.weights, row.needed_bytes)

@@ -75,7 +75,12 @@ def write(path: Path, model: ModelSpec) -> None:
     arch = keys.pop("general.architecture")
     writer = gguf.GGUFWriter(path, arch)
     for name, value in {**{f"{arch}.{key}": value for key, value in LOADED.items()}, **keys}.items():
-        kinds = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        kinds: dict[type, Any] = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+        }
         kinds.get(type(value), writer.add_array)(name, value)
     writer.add_string("tokenizer.ggml.model", "test")
     writer.add_array("tokenizer.ggml.tokens", [f"t{number}" for number in range(VOCABULARY)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hwcalc import compare, fit, plan
 from hwcalc.report.compare import comparison_text
 from hwcalc.report.fit import fit_text
@@ -10,8 +12,9 @@ from hwcalc.report.summary import fit_lines
 CARD = "rtx-4060-ti-16gb"
 
 
-def _speed(**changes: object) -> str:
-    lines = dict(fit_lines(plan("Qwen/Qwen3-14B", engine="llamacpp", seq=16384, **{"gpu": CARD, "weights": "q8_0"} | changes)))
+def _speed(**changes: Any) -> str:
+    given: dict[str, Any] = {"gpu": CARD, "weights": "q8_0"} | changes
+    lines = dict(fit_lines(plan("Qwen/Qwen3-14B", engine="llamacpp", seq=16384, **given)))
     return lines["speed"]
 
 

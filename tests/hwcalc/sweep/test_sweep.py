@@ -29,7 +29,6 @@ from hwcalc.sweep.records import SweepPoint
 from hwcalc.sweep.writers import texts, write_parquet
 from hwcalc.text import csv_cell
 from tests.hwcalc.command import QWEN, Capture, run
-from tests.hwcalc.sources.gguf.given import gguf_bytes
 
 LLAMA: Final = "meta-llama/Llama-3.1-8B"
 DTYPES: Final = (None, "bf16", "fp8", "q8_0:q4_0", "int4", "fp8_ds_mla")
@@ -414,17 +413,3 @@ def test_no_place_for_a_file(tmp_path: Path, name: str, status: int) -> None:
     assert caught.value.exit_code == status
 
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_row_names_the_engine_of_its_file(tmp_path: Path) -> None:
-    """Also where nothing could be planned: a GGUF file is planned as llama.cpp runs it, a config by the formulas."""
-    file = tmp_path / "tiny.gguf"
-    file.write_bytes(gguf_bytes())
-    models = (load_model(str(file)), load_model(LLAMA))
-    found = rows(Grid(models=models, seqs=(1024,), dtypes=(None, "fp8_ds_mla")))
-    assert [(row["engine"], bool(row["error"])) for row in found] == [
-        ("llamacpp", False),
-        ("llamacpp", True),
-        ("reference", False),
-        ("reference", True),
-    ]
