@@ -13,7 +13,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.auto_weights import choices, is_auto
+from hwcalc.planner.auto_weights import is_auto, largest_that_fits
 from hwcalc.planner.context import sizes_for
 from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import SpeedInfo, Verdict
@@ -74,8 +74,7 @@ class Hosting:
         """
         named = None if stored else self.asked.weights
         if is_auto(named):
-            known = choices(self.engine, model, self.request(model, None))
-            whole = next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
+            whole = largest_that_fits(self.engine, model, self.request(model, None))
             named = whole.request.weights
         else:
             whole = self.engine.entire(self.engine.open(model, self.request(model, named)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from hwcalc.model import ModelSpec
 
-__all__ = ["PUBLISHED_MIXES", "own_format", "published_formats"]
+__all__ = ["PUBLISHED_MIXES", "mix_sizes", "own_format", "published_formats"]
 
 PUBLISHED_MIXES: Final = (
     "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "iq4_xs", "q3_k_l", "q3_k_m", "iq3_m", "q3_k_s", "iq3_xxs",
@@ -54,3 +54,20 @@ def _smaller(model: ModelSpec, own: str | None) -> Iterator[str]:
             continue
         if sum(one.bytes for one in made if one.name in names) < sum(one.bytes for one in stored):
             yield name
+
+
+def mix_sizes(model: ModelSpec, names: Iterable[str | None]) -> dict[str | None, int]:
+    """The bytes of a model in each of these mixes, without those that llama.cpp refuses or that are none; nothing is laid out for it."""
+    from hwcalc.errors import UnsupportedError
+    from hwcalc.quantization.gguf_file import mix_bytes
+
+    sizes: dict[str | None, int] = {}
+    for name in names:
+        try:
+            found = None if name is None else mix_bytes(model, name)
+        except UnsupportedError:
+            continue
+        if found is None:
+            return {}
+        sizes[name] = sum(found.values())
+    return sizes
