@@ -251,7 +251,8 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
             # No replica is idle unless all layouts have an idle one.
             assert best.layout.dp <= opened.batch or all(layout.dp > opened.batch for layout in (sure or of_four))
         found.add(None if fewest is None else fewest.gpus)
-    assert found >= {None, 1, 2}
+    assert found >= {None, 1}
+    assert len(found) > 2
 
 
 def sensible(opened: Opened, most: int) -> list[Layout]:
