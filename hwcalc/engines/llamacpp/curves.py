@@ -65,6 +65,11 @@ class Curves:
         """The tokens of the last point."""
         return self._places[-1] * CELLS
 
+    @property
+    def flat(self) -> bool:
+        """Whether a longer context takes no more: the states of a model that has no other cache."""
+        return self.at(self.longest // 2) == self.points[-1][1]
+
     def at(self, tokens: int) -> Point:
         """The sizes for so many tokens, at most as many as the last point has."""
         place = rounded_up(tokens) // CELLS

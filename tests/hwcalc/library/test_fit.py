@@ -381,3 +381,13 @@ def test_a_length_that_is_not_sure() -> None:
     assert row.expected_max_seq >= row.seq
     assert f" ~{row.expected_max_seq:,} " in fit_text(result, width=200)
     assert "not sure" in fit_text(result, width=200)
+
+
+def test_a_model_without_a_limit_has_none() -> None:
+    """A state takes the same at any length."""
+    rows = fit("state-spaces/mamba", gpu="rtx-4060-ti", seq="16k", every=True, limit=0).models
+    assert rows
+    for row in rows:
+        planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", engine="llamacpp", weights=row.weights, offline=True)
+        assert planned.fit is not None
+        assert row.max_seq == planned.fit.max_seq
