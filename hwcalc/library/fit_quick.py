@@ -101,6 +101,11 @@ class Quick:
                 return whole, far
         return None
 
+    def exact(self, row: IndexedModel, tokens: int) -> bool:
+        """Whether the index has what it needs to the byte."""
+        assert row.shape is not None
+        return curves_at(row.shape).exact(tokens)
+
     def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> SpeedInfo:
         """The bound on speed of a model that fits as a whole."""
         assert row.shape is not None
