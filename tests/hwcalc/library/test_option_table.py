@@ -26,7 +26,7 @@ from hwcalc.sweep.rows import sweep
 from tests.hwcalc.command import QWEN, Capture, python, run
 
 ROWS = {row.name: row for row in OPTIONS}
-FILLED_IN = {"engine_version", "state_dtype", "environment"}
+FILLED_IN = {"engine_version", "state_dtype", "environment", "settings"}
 """Keys under ``request`` in a plan's document that no option gives."""
 
 
