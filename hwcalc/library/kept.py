@@ -95,3 +95,5 @@ class Kept(Answer):
                 zip(self.per_layer, self.per_layer_low, self.after_decode_per_layer, strict=True)
             )
         ]
+
+    __repr__ = Answer.__repr__
