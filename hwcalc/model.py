@@ -20,6 +20,7 @@ __all__ = [
     "LEFT_OUT",
     "MODEL_WARNINGS",
     "NO_WEIGHTS",
+    "OLLAMA",
     "PARTIAL_WEIGHTS",
     "UNREAD_KEYS",
     "VOCABULARY",
@@ -177,6 +178,9 @@ GGUF_ARCHITECTURE: Final = "general.architecture"
 
 VOCABULARY: Final = "tokenizer.ggml.tokens.count"
 """The key under which the reader of a GGUF file keeps the number of tokens; no file has it."""
+
+OLLAMA: Final = "ollama:"
+"""How the id of a model of Ollama's store begins."""
 
 
 @frozen

@@ -19,6 +19,8 @@ SCHEMA_VERSION: Final = 1
 MEMORY_FIELDS: Final = ("memory_marketing_gb", "memory_total_mib", "torch_total_mib")
 TFLOPS: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8")
 LONGEST_ID: Final = 64
+HOST: Final = "host"
+"""The category of a machine without an accelerator, which no file has."""
 NODE: Final = 8
 """The accelerators of a node whose file does not say how many it has: the largest servers that are commonly sold have eight."""
 
@@ -76,12 +78,17 @@ class Gpu:
     @property
     def whole_machine(self) -> bool:
         """Whether it works by itself: a machine such as a laptop, or a part of a device. Only machines that can be linked are ever joined (:attr:`node`)."""
-        return self.part or self.category in ("laptop", "unified")
+        return self.part or self.category in ("laptop", "unified", HOST)
 
     @property
     def shares_host_memory(self) -> bool:
         """Whether processor and accelerator have one memory, so that nothing gets free if a part of a model moves to the host."""
-        return self.category == "unified" or self.host_memory == "shared"
+        return self.category in ("unified", HOST) or self.host_memory == "shared"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it is no accelerator at all, but a machine without one: everything lies in the memory of the host."""
+        return self.category == HOST
 
     @property
     def node(self) -> int:

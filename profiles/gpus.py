@@ -174,6 +174,10 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
     query = _squashed(text[:LONGEST_ID])
     if not query:
         return ()
+    named = _named(text[:LONGEST_ID].lower())
+    if named and _SIZE.search(text.lower()):
+        # Chip and size say which one is meant: what is only spelled alike is another.
+        return named[:count]
     names = {**{name: name for name in _paths()}, **_aliases()}
     best: dict[str, float] = {}
     for name, gpu_id in names.items():
@@ -182,7 +186,7 @@ def nearest(text: str, count: int = 3) -> tuple[str, ...]:
         if score > max(0.6, best.get(gpu_id, 0)):
             best[gpu_id] = score
     spelled = sorted(best, key=lambda gpu_id: (-best[gpu_id], gpu_id))
-    return tuple(dict.fromkeys((*_named(text[:LONGEST_ID].lower()), *spelled)))[:count]
+    return tuple(dict.fromkeys((*named, *spelled)))[:count]
 
 
 _MAC: Final = re.compile(r"i?mac[a-z]*|apple|metal", re.ASCII)

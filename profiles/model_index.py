@@ -1,7 +1,7 @@
 """The index of the catalog: what lists need of every model, in one file that ``scripts/build_model_index.py`` writes.
 
 To read all configs and to count all weights takes seconds. The index holds the results: of each model a few facts, and of each shape,
-which many models share, its layers, what llama.cpp reads of it, and its weights in the formats that people publish. A test compares it
+which many models share, its layers, what its context takes by :data:`ENGINE`, and its weights in the formats that people publish. A test compares it
 with the catalog.
 """
 
@@ -14,15 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-__all__ = ["INDEX", "IndexedModel", "model_index", "packed", "shape", "unpacked"]
+__all__ = ["ENGINE", "INDEX", "IndexedModel", "model_index", "packed", "shape", "unpacked"]
 
 INDEX: Final = Path(__file__).with_name("model_index.json")
+ENGINE: Final = "llamacpp"
+"""The engine by whose rules the index was worked out."""
 
 
 class IndexedModel(NamedTuple):
     """One model of the catalog. ``shape`` is the number of its shape; ``None`` if it must be planned.
 
-    ``refused``: llama.cpp does not run it. ``None`` is unknown otherwise.
+    ``refused``: the engine of the index does not run it. ``None`` is unknown otherwise.
     """
 
     id: str

@@ -51,10 +51,12 @@ def models(incomplete: str) -> list[str]:
         return _paths(incomplete)
     lowered = incomplete.lower()
     with suppress(Exception):
-        if lowered.startswith("ollama:"):
-            from hwcalc.sources.ollama import PREFIX, ollama_models, ollama_stores
+        from hwcalc.model import OLLAMA
 
-            there = (f"{PREFIX}{model.short}" for store in ollama_stores() for model, _ in ollama_models(store))
+        if lowered.startswith(OLLAMA):
+            from hwcalc.sources.ollama import ollama_models, ollama_stores
+
+            there = (f"{OLLAMA}{model.short}" for store in ollama_stores() for model, _ in ollama_models(store))
             return sorted({name for name in there if name.lower().startswith(lowered)})
         from hwcalc.sources.gguf.local import gguf_files
         from hwcalc.sources.listing import known_ids

@@ -85,6 +85,12 @@ def translated(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     return [line[0], *reader.read()], tuple(reader.remarks)
 
 
+def _which(word: str) -> str:
+    """Which of two models to leave out: the name of llama.cpp's program is none."""
+    program = word.rpartition("/")[2].removesuffix(".exe")
+    return f"Leave out {program}, and paste what stands behind it." if program.startswith("llama-") else "Leave one of them out."
+
+
 class _Line:
     """The words behind a command."""
 
@@ -151,9 +157,7 @@ class _Line:
         self.remarks += read.remarks()
         model = read.named()
         if model and self.free:
-            raise UsageError(
-                f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model.", hint="Leave one of them out."
-            )
+            raise UsageError(f"{shown(model, 60)} and {shown(self.free[0], 60)} both name the model.", hint=_which(self.free[0]))
         self.free += [model] if model else []
         return [*([model] if model else []), *read.words(self.values)]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from hwcalc.errors import UsageError
+from hwcalc.model import OLLAMA
 from hwcalc.text import brief
 
 __all__ = ["MODEL_FLAGS", "WITHOUT_EFFECT", "WITH_VALUE", "LlamacppWords", "runs_llamacpp"]
@@ -47,6 +48,7 @@ _SWITCHES: Final[Mapping[str, tuple[str, str]]] = {
     "--no-kv-unified": ("kv_unified", "false"),
     "--swa-full": ("swa_full", "true"),
     **dict.fromkeys(("-nkvo", "--no-kv-offload"), ("no_kv_offload", "true")),
+    **dict.fromkeys(("-nr", "--no-repack"), ("no_extra_bufts", "true")),
     **dict.fromkeys(("-cmoe", "--cpu-moe"), ("cpu_moe", "true")),
 }
 WITHOUT_EFFECT: Final[Mapping[str, int]] = {
@@ -81,7 +83,7 @@ def runs_llamacpp(words: Sequence[str]) -> bool:
     if engines:
         return any(_ENGINE.match(each.strip()) for each in engines)
     named = (word for word in words if not word.startswith("-"))
-    return any(word.lower().endswith(".gguf") or "-gguf" in word.lower() or word.startswith("ollama:") for word in named) or any(
+    return any(word.lower().endswith(".gguf") or "-gguf" in word.lower() or word.startswith(OLLAMA) for word in named) or any(
         word in _REPOSITORY for word in words
     )
 

@@ -49,6 +49,10 @@ def run(*, model: str | None, emit: str | None, **options: Any) -> Answer:
     """Plan one model: the exact bytes of its cache. Exit status 1 says that it does not fit, or that nobody can say."""
     from hwcalc.library.plan import plan
 
+    if emit is not None and options.get("engine") is None:
+        from hwcalc.report.emit import emitted_engine
+
+        options["engine"] = emitted_engine(emit)
     view, given = view_of(**options, formats=FORMATS), given_options("plan", options)
     with reading(model):
         planned = plan(model, **given)

@@ -9,9 +9,10 @@ from typing import Final
 
 from hwcalc.engines.base import Engine
 from hwcalc.errors import UnknownNameError
+from hwcalc.model import OLLAMA, ModelSpec
 from hwcalc.text import brief, shown
 
-__all__ = ["DEFAULT", "ENGINES", "find_engine", "spelled"]
+__all__ = ["AT_HOME", "DEFAULT", "ENGINES", "find_engine", "spelled", "usual_engine"]
 
 ENGINES: dict[str, tuple[str, str]] = {
     "reference": ("hwcalc.engines.reference", "Reference"),
@@ -22,9 +23,10 @@ ENGINES: dict[str, tuple[str, str]] = {
 }
 """Name -> module and class. The module is imported when somebody asks for the engine."""
 
-
 DEFAULT: Final = "reference"
 """The engine of a model that is no file of another one's."""
+AT_HOME: Final = "llamacpp"
+"""The engine of GGUF files, by which one looks for what runs on a machine of one's own."""
 _SPELLINGS: Final = {
     **dict.fromkeys(("llamacpp", "llamacppserver", "llamaserver", "llamacli", "llamacpppython"), "llamacpp"),
 }
@@ -52,6 +54,13 @@ def spelled(name: str) -> str:
 
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.lower())
+
+
+def usual_engine(model: ModelSpec) -> str:
+    """The name of the engine by which a model is planned where the user names none: of the program that runs its file, if it is one."""
+    if (model.gguf is None or not model.gguf.tensors) and model.weights_format is None:
+        return DEFAULT
+    return "ollama" if model.id.startswith(OLLAMA) else AT_HOME
 
 
 @lru_cache(maxsize=16)

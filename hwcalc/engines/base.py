@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from hwcalc.engines.allocation import Allocation
+from hwcalc.engines.command import Commands
 from hwcalc.engines.devices import Places
 from hwcalc.engines.encoder import encoder_length
 from hwcalc.engines.noted import Noted
@@ -24,12 +25,10 @@ from hwcalc.formulas import CacheTensor, DType, LayerKind
 from hwcalc.formulas.frozen import field, frozen, replace
 from hwcalc.formulas.tensor import Fixed
 from hwcalc.model import Definition, ModelSpec, Note
-from hwcalc.quantization.published_mixes import published_formats
 from hwcalc.text import brief, shown
 
 if TYPE_CHECKING:
     from hwcalc.engines.budget import Budget, BudgetPart
-    from hwcalc.engines.command import CommandInput, EmittedFile
     from hwcalc.engines.pool import PoolGroup, PoolInfo
     from hwcalc.engines.rank_weights import Rules
     from hwcalc.engines.saving import Saving
@@ -41,15 +40,13 @@ T = TypeVar("T")
 _SIZES = frozenset({"seq", "batch"})
 
 
-class Engine(Places["Opened"], ABC):
+class Engine(Commands["Opened"], Places["Opened"], ABC):
     """The rules of one engine. It keeps no state between calls."""
 
     name: ClassVar[str]
     title: ClassVar[str]
     label: ClassVar[str]
     """The name that people use for it."""
-    has_command: ClassVar[bool] = False
-    """Whether :meth:`command` can write a plan as the engine's command line."""
     definition: ClassVar[Definition]
     """What the numbers are: ``exact`` (the formulas) or ``engine`` (the rules of this engine)."""
     versions: ClassVar[tuple[str, ...]]
@@ -70,6 +67,8 @@ class Engine(Places["Opened"], ABC):
 
     def weight_choices_of(self, model: ModelSpec) -> tuple[str | None, ...]:
         """The formats among which ``--weights auto`` chooses for this model."""
+        from hwcalc.quantization.published_mixes import published_formats
+
         return self.weight_choices or published_formats(model)
 
     def version(self, requested: str | None) -> str:
@@ -117,6 +116,9 @@ class Engine(Places["Opened"], ABC):
 
         Raises a :class:`~hwcalc.errors.KvplanError` subclass.
         """
+        gpu = request.hardware.gpu
+        if gpu is not None and gpu.is_host:
+            self.check_host(gpu, request.options, request.gpus)
         opened = self.unchecked(model.as_built_by(self.name), request)
         opened.tell(*notes)
         return opened.checked()
@@ -221,25 +223,13 @@ class Engine(Places["Opened"], ABC):
         """Variables, with their values, that must be set for the engine to accept the request: ``NAME=1``."""
         return ()
 
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """What the request comes to in the engine's own words, where it rounds or fills in what was asked; mostly nothing."""
+        return {}
+
     def expands_latents(self, opened: Opened) -> bool:
         """Whether the engine stores latent attention as keys and values of every head."""
         return False
-
-    def command(self, planned: CommandInput) -> list[str]:
-        """The words of the engine's command line for a plan. Raises an error unless :attr:`has_command`."""
-        raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
-
-    def command_file(self, planned: CommandInput) -> EmittedFile | None:
-        """The file that starts a plan, for an engine that has one in place of a command line."""
-        return None
-
-    def own_settings(self, opened: Opened, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Settings of a plan as this engine counts them, where several together are one of its own."""
-        return settings
-
-    def flag(self, name: str, value: object) -> str:
-        """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
-        return f"--{name.replace('_', '-')} {value}"
 
 
 @frozen

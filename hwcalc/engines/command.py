@@ -1,14 +1,19 @@
-"""The values from which an engine writes its command line."""
+"""How an engine is started as planned: the values of its command line, and what it is asked about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hwcalc.engines.pool import Try
 from hwcalc.engines.request import Parallel
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["CommandInput", "EmittedFile"]
+__all__ = ["CommandInput", "Commands", "EmittedFile"]
+
+OpenedT = TypeVar("OpenedT")
+"""The opened request of an engine, whose module imports this one."""
 
 
 @frozen
@@ -37,16 +42,46 @@ class CommandInput:
     path: str | None = None
     library: str | None = None
     made: bool = False
+    on_host: bool = False
+    """Whether everything lies in the memory of a machine without a GPU."""
 
 
 @frozen
 class EmittedFile:
     """A file for an engine that is not told all on its command line, with the variables that its server needs.
 
-    ``command`` is what the user types once the file is there.
+    ``command`` is what the user types once the file is there, and ``as_is`` what does without it, if the engine's own context is planned.
     """
 
     name: str
     text: str
     environment: tuple[str, ...]
     command: tuple[str, ...]
+    as_is: tuple[str, ...] | None = None
+
+
+class Commands(Generic[OpenedT]):
+    """What an engine is asked about its command line. The defaults are those of an engine without one."""
+
+    label: ClassVar[str]
+    """The name that people use for it."""
+    has_command: ClassVar[bool] = False
+    """Whether :meth:`command` can write a plan as the engine's command line."""
+    file_remark: ClassVar[str] = ""
+    """A sentence on the file that the engine runs, where it runs no model as published; empty for other engines."""
+
+    def command(self, planned: CommandInput) -> list[str]:
+        """The words of the engine's command line for a plan. Raises an error unless :attr:`has_command`."""
+        raise UsageError(f"{self.label} has no command line.", hint="Leave out --emit.")
+
+    def command_file(self, planned: CommandInput) -> EmittedFile | None:
+        """The file that starts a plan, for an engine that has one in place of a command line."""
+        return None
+
+    def own_settings(self, opened: OpenedT, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Settings of a plan as this engine counts them, where several together are one of its own."""
+        return settings
+
+    def flag(self, name: str, value: object) -> str:
+        """How the engine spells an option of kvplan; by default as kvplan does, such as ``--seq 4096``."""
+        return f"--{name.replace('_', '-')} {value}"

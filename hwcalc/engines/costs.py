@@ -72,9 +72,12 @@ def memory_of(gpu: Gpu) -> Noted[VisibleMemory | None]:
     if memory is None:
         message = f"The memory of {gpu.id} is not known. Give a budget: --kv-memory."
         return Noted(None, (Note(code="gpu-memory-unknown", message=message),))
+    if gpu.torch_total_mib is None and gpu.vendor == "apple":
+        # A note on the hardware says it already.
+        return Noted(memory)
     if gpu.torch_total_mib is None:
         size = human_bytes(memory.expected_bytes)
-        message = f"No reading of what programs see of {gpu.id} is known: {size}, {memory.basis}."
+        message = f"Of the memory of {gpu.id} programs see about {size}: {memory.basis}. No measurement is known."
         return Noted(memory, (Note(code="gpu-memory-estimated", message=message),))
     if gpu.category == "unified":
         message = f"{gpu.id} shares its memory with the system: what is free depends on it. Give a budget with --kv-memory."

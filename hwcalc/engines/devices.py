@@ -15,6 +15,8 @@ from hwcalc.formulas.frozen import field, frozen
 from hwcalc.model import Definition
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hwcalc.engines.budget import BudgetPart
     from hwcalc.profiles.gpus import Gpu
 
@@ -59,20 +61,32 @@ class DeviceShare:
 class Placement:
     """The share of each device: the GPUs in order, and the host last. ``fullest`` is the GPU that has the least left.
 
-    ``gpu_layers`` of ``all_layers`` lie on the GPUs, as the engine counts them: 25 of 33 are 24 of 32 blocks and the output.
+    Without any GPU that is the host. ``gpu_layers`` of ``all_layers`` lie on the GPUs, as the engine counts them: 25 of 33 are 24 of 32
+    blocks and the output; both are ``None`` without any GPU.
     ``experts_on_host`` are the layers on a GPU whose experts lie in the memory of the host.
     """
 
     devices: tuple[DeviceShare, ...]
     fullest: int
-    gpu_layers: int
-    all_layers: int
+    gpu_layers: int | None
+    all_layers: int | None
     experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+    moved_bytes: int = 0
+    """Weights that patterns of the user have put in host memory."""
 
     @property
     def gpus(self) -> tuple[DeviceShare, ...]:
         """The shares of the GPUs."""
         return tuple(one for one in self.devices if one.device != HOST)
+
+    def on_gpus(self, end: str) -> int:
+        """Bytes that all GPUs together need at this end of the estimates."""
+        return sum(share.needed(end) for share in self.gpus)
+
+    @property
+    def main(self) -> tuple[DeviceShare, ...]:
+        """The devices that a model is meant to lie on: the GPUs, or the host where there is none."""
+        return self.gpus or self.devices
 
     @property
     def host(self) -> DeviceShare:
@@ -82,11 +96,14 @@ class Placement:
 
 @frozen
 class TensorGroup:
-    """Tensors of one kind: how many layers have them, and their parameters and bytes by type. ``mtp`` are not loaded by themselves."""
+    """Tensors of one kind: how many layers have them, and by type the bits of a number itself, parameters and bytes.
+
+    ``mtp`` are not loaded by themselves.
+    """
 
     kind: str
     layers: int
-    types: tuple[tuple[str, int, int], ...]
+    types: tuple[tuple[str, int, int, int], ...]
     mtp: bool = False
 
 
@@ -147,6 +164,13 @@ class Places(Generic[OpenedT]):
 
     splits_layers: ClassVar[bool] = False
     """Whether each of several GPUs has a run of layers, and nothing else divides a model: GPUs are pipeline stages."""
+
+    def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
+        """Check that the engine can plan a machine without a GPU. Raises :class:`~hwcalc.errors.UsageError`; by default always."""
+        raise UsageError(
+            f"--gpu {host.id}: kvplan plans a machine without a GPU as llama.cpp and Ollama run there.",
+            hint="Add: --engine llamacpp",
+        )
 
     def placement(self, opened: OpenedT) -> Placement | None:
         """The share of each device for the planned sequences; ``None`` without hardware, or if the engine places nothing."""

@@ -27,21 +27,23 @@ class Cost(enum.IntEnum):
     """So do the weights."""
     SPEED = 3
     """The answers are the same, but come a little later."""
-    GPUS = 4
+    PARTLY = 4
+    """Layers or experts lie in the memory of the host, which computes them: what llama.cpp does by itself."""
+    GPUS = 5
     """More GPUs of the same kind."""
-    GPU = 5
+    GPU = 6
     """Another GPU."""
-    BATCH = 6
+    BATCH = 7
     """Fewer sequences at once."""
-    LENGTH = 7
+    LENGTH = 8
     """Shorter sequences."""
-    FEW_BITS = 8
+    FEW_BITS = 9
     """Weights of four bits."""
-    FEW_CACHE_BITS = 9
+    FEW_CACHE_BITS = 10
     """A cache of four bits."""
-    FEWER_BITS = 10
+    FEWER_BITS = 11
     """Weights of three bits or two, which answer noticeably worse."""
-    HOST = 11
+    HOST = 12
     """A part lies in the memory of the host, and is fetched for every token."""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.hardware.detect import PROBES, FoundGpu
+from hwcalc.hardware.host import EXAMPLE, this_machine
 from hwcalc.model import Note
 from hwcalc.text import printable
 
@@ -53,7 +54,7 @@ def local_gpu(notes: list[Note]) -> Gpu:
     if machine is None:
         raise UsageError(
             "no GPU found here (asked: NVML, nvidia-smi, amdgpu, rocm-smi, Metal, torch).",
-            hint="Name one: kvplan gpus lists them, --gpu h100 takes one.",
+            hint=f"Name one: kvplan gpus lists them, --gpu h100 takes one. Without a GPU: --gpu {this_machine() or EXAMPLE}",
         )
     device = machine.first
     gpu = match(device, notes)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from hwcalc.errors import ConfigError, UsageError
 from hwcalc.formulas.frozen import replace
+from hwcalc.hardware.host import host_named
 from hwcalc.hardware.profiles import OwnProfileError, profile_errors
 from hwcalc.model import Note
-from hwcalc.text import shown
+from hwcalc.text import shell_word, shown
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
 
         with profile_errors():
             gpu = local_gpu(notes)
+    elif (host := host_named(name)) is not None:
+        gpu = host
     else:
         from hwcalc.profiles.gpus import other_forms, with_memory
 
@@ -54,11 +58,19 @@ def load_gpu(name: str, notes: list[Note]) -> Gpu:
             gpu = with_memory(found, found.memory_marketing_gb)
         if others:
             notes.append(
-                Note(code="gpu-name", message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.")
+                Note(
+                    code=MEMORY_OPTION if _stem(gpu.id) in map(_stem, others) else "gpu-name",
+                    message=f"{shown(name, 40)} is taken as {gpu.id}; also known: {', '.join(others)}.",
+                )
             )
         notes += _assumed_memory(name, found)
     _remarks(gpu, notes)
     return gpu
+
+
+def _stem(name: str) -> str:
+    """The name without its size of memory."""
+    return re.sub(r"-\d+gb$", "", name)
 
 
 def gpu_ids(names: Iterable[str], notes: list[Note]) -> tuple[str, ...]:
@@ -77,9 +89,27 @@ def gpu_named(name: str, what: str = "accelerator") -> Gpu:
         with profile_errors():
             return find_gpu(name)
     except UnknownGpuError as error:
+        several = _several(name)
+        if several is not None:
+            raise UsageError(f"{what} {shown(name, 40)} names several.", hint=f"Write: {several}") from error
         perhaps = f"Perhaps {', '.join(error.nearest)}? " if error.nearest else ""
         macs = " apple" if error.nearest and all(near.startswith("apple-") for near in error.nearest) else ""
         raise UsageError(f"{what} {shown(name, 40)} is not known.", hint=f"{perhaps}See: kvplan gpus{macs}") from error
+
+
+def _several(name: str) -> str | None:
+    """``2x3090`` as kvplan writes it; ``None`` if the name is nothing of the kind."""
+    from hwcalc.profiles.gpus import UnknownGpuError, find_gpu
+
+    found = re.fullmatch(r"(?:(\d{1,3}) ?[x*] ?(.+)|(.+?) ?[x*] ?(\d{1,3}))", name.strip(), re.IGNORECASE)
+    if found is None:
+        return None
+    count, one = found[1] or found[4], found[2] or found[3]
+    try:
+        find_gpu(one)
+    except UnknownGpuError:
+        return None
+    return f"--gpu {shell_word(one)} --gpus {int(count)}"
 
 
 def load_instance(name: str, notes: list[Note]) -> tuple[Gpu, int]:

@@ -15,7 +15,7 @@ from hwcalc.errors import KvplanError, UnknownNameError, UsageError
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.lists import Numbers, Words, each_model, numbers, words
 from hwcalc.library.load import Missing, ModelLike, load, load_each
-from hwcalc.library.plan import option_draft, plan_loaded
+from hwcalc.library.plan import engine_of, option_draft, plan_loaded
 from hwcalc.model import MODEL_WARNINGS, ModelSpec, Note
 from hwcalc.planner.asked import take_options
 from hwcalc.planner.effects import common_notes
@@ -39,6 +39,8 @@ class Variant:
 
     ``cache_ratio`` is the cache in times of the first variant that was planned. What is said of the accelerator is per GPU; ``low`` and
     ``high`` are the ends of its estimate. ``max_seq`` and ``max_batch`` hold for sure, those with ``expected`` by the expected value.
+    Of an engine that splits models ``gpu_layers`` of ``all_layers`` lie on the GPUs; ``host_bytes`` is what layers or experts, if any,
+    and all else take in host memory.
     """
 
     model: str
@@ -67,6 +69,10 @@ class Variant:
     expected_max_seq: int | None = None
     max_batch: int | None = None
     expected_max_batch: int | None = None
+    gpu_layers: int | None = None
+    all_layers: int | None = None
+    host_bytes: int | None = None
+    decode_tokens_per_s_bound: float | None = None
     error: str | None = None
 
 
@@ -251,11 +257,23 @@ def _variant(plan: Plan, gpu: str | None, base: int) -> Variant:
         expected_max_seq=None if fit is None else fit.expected_max_seq,
         max_batch=None if fit is None else fit.max_batch,
         expected_max_batch=None if fit is None else fit.expected_max_batch,
+        gpu_layers=None if fit is None else fit.gpu_layers,
+        all_layers=None if fit is None else fit.all_layers,
+        host_bytes=_on_host(plan),
+        decode_tokens_per_s_bound=None if plan.speed is None else plan.speed.decode_tokens_per_s_bound,
     )
 
 
+def _on_host(plan: Plan) -> int | None:
+    """What lies in host memory, 0 if that is no more than the input; ``None`` for an engine that places nothing."""
+    if not plan.memory.devices:
+        return None
+    host = plan.memory.devices[-1]
+    return host.total if host.layers or host.experts or host.output or host.cache else 0
+
+
 def _failed(asked: Mapping[str, Any], error: KvplanError) -> Variant:
-    engine, _, version = str(asked["engine"] or "reference").partition("@")
+    engine, _, version = engine_of(asked["model"], asked["engine"]).partition("@")
     return Variant(
         model=asked["model"].id,
         engine=engine,

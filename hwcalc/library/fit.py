@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc._version import __version__
 from hwcalc.documents import SCHEMA_VERSION
+from hwcalc.engines import AT_HOME
 from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.library.candidates import candidates, sources
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from hwcalc.model import Note
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["DEFAULT_SEQ", "ENGINE", "fit"]
+__all__ = ["DEFAULT_SEQ", "fit"]
 
-ENGINE: Final = "llamacpp"
 LOCAL: Final = "local"
 DEFAULT_SEQ: Final = 8192
 """Tokens of a conversation, where nobody says how many."""
@@ -63,7 +63,7 @@ def fit(
     asked = replace(
         asked,
         weights=asked.weights or AUTO,
-        engine=asked.engine or ENGINE,
+        engine=asked.engine or AT_HOME,
         gpu=asked.gpu or LOCAL,
     )
     most, each = parse_tokens(limit, "limit", minimum=0), read_flag(every, "every")
@@ -103,5 +103,7 @@ def _gpu(name: str, notes: list[Note]) -> Gpu:
         return load_gpu(name, notes)
     except UsageError as error:
         if name.strip().lower() == LOCAL:
-            error.hint = "Name one: kvplan fit --gpu rtx-4060-ti --seq 16k. kvplan gpus lists them; a Mac: --gpu m4-24gb."
+            from hwcalc.hardware.host import EXAMPLE, this_machine
+
+            error.hint = f"Without one: kvplan fit --gpu {this_machine() or EXAMPLE}. With one: kvplan fit --gpu rtx-4060-ti; a Mac: --gpu m4-24gb."
         raise

@@ -11,6 +11,7 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.indexed import curves_at, indexed_model, layers_at, shares_at, sizes_at
 from hwcalc.planner.auto_weights import is_auto
 from hwcalc.planner.speed import speed_bound
+from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
 
 if TYPE_CHECKING:
@@ -134,6 +135,28 @@ class Quick:
         assert row.shape is not None
         return dict(sizes_at(row.shape))[self.smallest(row)].gpu
 
+    @property
+    def without_gpu(self) -> bool:
+        """Whether everything lies in the memory of the host, of which the index knows bounds alone: :meth:`hosted`."""
+        return self._host.gpu.is_host
+
+    def hosted(self, row: IndexedModel, tokens: int) -> tuple[tuple[str, int], ...]:
+        """The formats that may fit without a GPU, the largest first, with about what each needs; the last one surely does, or none does.
+
+        The index counts a table twice that is the embedding and the output, and has the buffers of a GPU and its host.
+        """
+        assert row.shape is not None
+        point, found = curves_at(row.shape).at(tokens), list[tuple[str, int]]()
+        beside = point.cache + point.compute_high + point.host_high
+        for name, sizes in sizes_at(row.shape):
+            if self._named not in (None, name) or sizes.gpu + point.cache > (self._room.rooms["high"] or 0):
+                continue
+            needed = sizes.gpu + sizes.host + beside
+            found.append((name, needed))
+            if needed <= (self._room.rooms["low"] or 0):
+                break
+        return tuple(found)
+
     def apart(self, row: IndexedModel, tokens: int) -> bool | None:
         """Whether it runs with a part on the host; ``None`` if only a plan can say."""
         assert row.shape is not None
@@ -150,7 +173,7 @@ def quick(host: Hosting, load: Callable[[], ModelSpec]) -> Quick | None:
     """The quick way, where the request is one that the index has. ``load`` reads any model that llama.cpp runs."""
     asked = host.asked
     usual = asked.given <= _USUAL and (asked.gpus or 1) == asked.batch == 1 and asked.dtype in _SIXTEEN
-    if host.engine.name != "llamacpp" or not usual:
+    if host.engine.name != ENGINE or not usual:
         return None
     # The hardware is the same for all models, so any of them will do.
     model = load()

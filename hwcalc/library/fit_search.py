@@ -14,6 +14,7 @@ from hwcalc.model import Parameters
 from hwcalc.planner.fitting import Fitted, Hosting
 from hwcalc.planner.result import Verdict
 from hwcalc.planner.runnables import Runnable, Unread
+from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.file_types import file_type
 from hwcalc.text import quoted, shell_word, shown
 from hwcalc.units import parse_parameters
@@ -27,7 +28,7 @@ __all__ = ["MODALITIES", "Search", "Wishes"]
 MODALITIES: Final = ("text", "vision", "audio")
 _OF_SHAPE: Final = (
     "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers",
-    "all_layers", "host_bytes", "decode_tokens_per_s_bound", "bound_by",
+    "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
 )  # fmt: skip
 """Figures that are the same for all models of a shape."""
 
@@ -138,7 +139,7 @@ class Search:
             seq = self._host.seq_for(row.max_position_embeddings)
             if self._quick is not None and self._quick.knows(row, seq):
                 return self._known(one, row, self._quick, seq)
-        if row is not None and row.refused and self._host.engine.name == "llamacpp":
+        if row is not None and row.refused and self._host.engine.name == ENGINE:
             return self._left_out("refused", one)
         return self._left_out("too_large", one) if self._host.hopeless(one.parameters) else self._planned(one)
 
@@ -146,6 +147,8 @@ class Search:
         """By the index: as a whole, or else in the smallest format with a part on the host."""
         if seq > (row.max_position_embeddings or seq):
             return self._left_out("short", one)
+        if found.without_gpu:
+            return self._of_speed(one, self._hosted(one, row, found.hosted(row, seq), seq))
         whole = found.whole(row, seq)
         if whole is None:
             apart = None if self._wishes.only_whole else found.apart(row, seq)
@@ -169,9 +172,34 @@ class Search:
                 gpu_layers=found.layers(row),
                 all_layers=found.layers(row),
                 host_bytes=whole.host_bytes,
+                host_experts=None if whole.host_bytes is None else 0,
             )
             self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
         return self._of_speed(one, made)
+
+    def _hosted(self, one: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Runnable | None:
+        """Without a GPU, in the first of these formats that surely fits, or in the smallest that fits at all."""
+        if not formats:
+            return self._left_out("too_large", one)
+        *larger, (last, needed) = formats
+        for name, size in larger:
+            made = self._shape_of(one, replace(self._made(one, name, seq, row.parameters, row.active), needed_bytes=size))
+            if made is not None and made.verdict.certain:
+                return made
+        made = replace(self._made(one, last, seq, row.parameters, row.active), needed_bytes=needed)
+        if not larger:
+            self._unfinished[made.id, made.source] = lambda made: self._whole_row(one, made)
+            return made
+        whole = self._shape_of(one, made)
+        return self._left_out("too_large", one) if whole is None else whole
+
+    def _shape_of(self, one: Candidate, row: Runnable) -> Runnable | None:
+        """The row with all of its figures; ``None``, and no count, if it does not fit."""
+        counts = dict(self.counts)
+        made = self._whole_row(one, row)
+        self.counts = counts
+        self._unfinished.pop((row.id, row.source), None)
+        return made
 
     def _placed(self, one: Candidate, weights: str | None, parameters: int | None, active: int | None) -> Runnable | None:
         """In this format, as the engine places it by itself."""
@@ -237,6 +265,7 @@ class Search:
             gpu_layers=fitted.gpu_layers,
             all_layers=fitted.all_layers,
             host_bytes=fitted.host_bytes,
+            host_experts=fitted.host_experts,
         )
         self._unfinished[made.id, made.source] = lambda row: _with_speed(replace(row, max_seq=fitted.longest), fitted.speed)
         return made
@@ -277,6 +306,7 @@ class Search:
             gpu_layers=None,
             all_layers=None,
             host_bytes=None,
+            host_experts=None,
             decode_tokens_per_s_bound=None,
             bound_by=None,
             command=self._command(one, weights, seq),

@@ -58,7 +58,7 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "key_head_dim": "numbers in the key of one head",
         "value_head_dim": "numbers in the value of one head",
         "qk_head_dim": "numbers in the query and key of one head",
-        "token_shifts": "parts of a layer that keep the token before: attention, and the feed-forward part",
+        "token_shifts": "parts of a layer that keep the token before: attention, feed-forward part",
         "lru_width": "channels of the recurrence",
         "attention_hidden_size": "channels of the recurrence",
         "channels": "channels of the convolution",

@@ -106,6 +106,9 @@ def _described(model: Any, access: Access, revision: str | None, *, headers: boo
     if isinstance(model, Mapping):
         from hwcalc.sources.document import check_document
 
+        if GGUF_ARCHITECTURE in model:
+            # Readers of GGUF files give numbers and lists of numpy's.
+            model = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in model.items()}
         check_document(model, "the config")
         name = model.get("general.name" if GGUF_ARCHITECTURE in model else "_name_or_path")
         model_id = name if isinstance(name, str) and 0 < len(name) <= MAX_NAME else "config"

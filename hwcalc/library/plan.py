@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hwcalc.engines import find_engine
-from hwcalc.library.load import ModelLike, load, load_model
+from hwcalc.engines import DEFAULT, find_engine, usual_engine
+from hwcalc.library.load import Missing, ModelLike, load, load_model
 from hwcalc.model import ModelSpec
 from hwcalc.planner.asked import Access, Asked, read_options
 from hwcalc.planner.command import command_line
 from hwcalc.planner.plan import plan_model
 from hwcalc.planner.result import Plan
 
-__all__ = ["ModelLike", "load_model", "load_request", "option_draft", "plan", "plan_loaded"]
+__all__ = ["ModelLike", "engine_of", "load_model", "load_request", "option_draft", "plan", "plan_loaded"]
 
 
 def plan(
@@ -105,3 +105,10 @@ def option_draft(engine: str | None, options: Mapping[str, str], access: Access,
     """Load the draft model that an engine option names; ``None`` if no option names one."""
     named = find_engine(engine)[0].draft_named(options)
     return None if named is None else load(named, access, assume=assume)
+
+
+def engine_of(model: ModelSpec | Missing, given: str | None) -> str:
+    """The engine that plans a model: the one that was ``given``, which may include a version, or the model's own."""
+    if given is not None:
+        return given
+    return DEFAULT if isinstance(model, Missing) else usual_engine(model)

@@ -54,11 +54,14 @@ MOST_PLANS: Final = 80
 _ENOUGH_SURE: Final = 3
 """With so many lines that hold for certain, those that probably hold are left out."""
 _LEAST_SHARE: Final = 16
-"""A length below this part of the planned one is no advice, if there is any other."""
+_LEAST_TOKENS: Final = 2048
+"""A length below this part of the planned one, or below so many tokens, is no advice, if there is any other."""
 _MOST_LAYOUTS: Final = 20
 """How many layouts of more GPUs than the fewest are tried in one search."""
 _EASY: Final = (Cost.NOTHING, Cost.CACHE, Cost.WEIGHTS, Cost.SPEED)
 """Changes on the GPUs at hand that take nothing away that is missed."""
+
+_TO_HOST: Final = (Cost.PARTLY, Cost.HOST)
 
 _LIMITS: Final = ("kv_memory", "memory_utilization", "margin")
 """Options that limit the memory of the cache."""
@@ -103,7 +106,7 @@ class _Adviser:
         size = solve.budget_bytes(opened, "low") or 0
         self._seen: dict[str, Opened | None] = {}
         savings = [change_of(one) for one in opened.engine.savings(opened, opened.needed_bytes - size)]
-        savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost is Cost.HOST)]
+        savings = [one for one in savings if not self._is_set(one) and not (partly and one.cost in _TO_HOST)]
         self.savings = [one for one in savings if self._saves(one)]
         self.back = self._taken_back()
         self.freed = [one for one in savings if self._saves(self.back | one, self.back)] if self.back is not None else []
@@ -405,5 +408,6 @@ class _Adviser:
 
 def _sensible(opened: Opened, offers: list[Offer]) -> list[Offer]:
     """Without lengths of which little is left, unless there is nothing else."""
-    kept = [offer for offer in offers if _LEAST_SHARE * offer.opened.tokens >= opened.tokens]
+    least = max(opened.tokens / _LEAST_SHARE, min(opened.tokens, _LEAST_TOKENS))
+    kept = [offer for offer in offers if offer.opened.tokens >= least]
     return kept or offers

@@ -6,6 +6,8 @@ some of it stays in the memory of the host if the engine can do that, and otherw
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from hwcalc.engines.base import Engine, Opened
@@ -15,12 +17,14 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
-from hwcalc.quantization.file_types import file_type
+from hwcalc.quantization.published_mixes import mix_sizes
 from hwcalc.units import human_bytes
 
-__all__ = ["AUTO", "Choice", "best_weights", "choices", "is_auto", "refuse_auto"]
+__all__ = ["AUTO", "Choice", "best_weights", "choices", "is_auto", "largest_that_fits", "refuse_auto"]
 
 AUTO: Final = "auto"
+_FEW: Final = 4
+_NEAR: Final = 0.04
 _NAMED: Final = "Or name a format: --weights q4_k_m."
 
 
@@ -37,6 +41,8 @@ class Choice:
         """The format in words."""
         if self.name is not None:
             return self.name
+        from hwcalc.quantization.file_types import file_type
+
         own = file_type(self.opened.model)
         return f"as published ({self.opened.model.dtype or 'its own format'})" if own is None else f"{own}, as the file is"
 
@@ -70,21 +76,59 @@ def best_weights(engine: Engine, model: ModelSpec, request: Request) -> Noted[Re
 
 def choices(engine: Engine, model: ModelSpec, request: Request) -> tuple[Choice, ...]:
     """The formats that the engine accepts for this model, the largest first. Raises the error of the engine if it accepts none."""
-    out, refused = [], None
-    for name in engine.weight_choices_of(model):
+    refused: list[KvplanError] = []
+    out = list(_openable(engine, model, request, engine.weight_choices_of(model), refused))
+    if not out:
+        raise next(iter(refused), None) or UnsupportedError(
+            f"--weights auto: what {model.id} needs beside its cache is not known.", hint="Give a budget with --kv-memory."
+        )
+    return tuple(sorted(out, key=lambda one: -one.weight_bytes))
+
+
+def _openable(
+    engine: Engine, model: ModelSpec, request: Request, names: Iterable[str | None], refused: list[KvplanError] | None = None
+) -> Iterator[Choice]:
+    """The formats that the engine runs; the errors of others are added to ``refused``."""
+    for name in names:
         try:
             opened = engine.entire(engine.open(model, replace(request, weights=name)))
             parts, budget = opened.weights.value, opened.budget
         except KvplanError as error:
-            refused = refused or error
+            if refused is not None:
+                refused.append(error)
             continue
         if parts is not None and budget is not None:
-            out.append(Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=opened))
-    if not out:
-        raise refused or UnsupportedError(
-            f"--weights auto: what {model.id} needs beside its cache is not known.", hint="Give a budget with --kv-memory."
-        )
-    return tuple(sorted(out, key=lambda one: -one.weight_bytes))
+            yield Choice(name=name, weight_bytes=sum(part.expected for part in parts), opened=opened)
+
+
+def largest_that_fits(engine: Engine, model: ModelSpec, request: Request) -> Opened:
+    """The request in the format of :func:`best_weights`, found without opening all of them."""
+    sizes = {} if engine.weight_choices else mix_sizes(model, engine.weight_choices_of(model))
+    names = sorted(sizes, key=lambda name: -sizes[name])
+    if len(names) < _FEW:
+        known = choices(engine, model, request)
+        return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
+    seen: dict[str | None, Choice | None] = {}
+
+    def fits(name: str | None) -> bool:
+        if name not in seen:
+            seen[name] = next(iter(_openable(engine, model, request, (name,))), None)
+        found = seen[name]
+        return found is not None and solve.holds(found.opened, "low")
+
+    if not fits(names[-1]):
+        place = len(names) - 1
+    else:
+        place = 0 if fits(names[0]) else bisect_left(names, x=True, lo=1, hi=len(names) - 1, key=fits)
+    # Formats of nearly the same size may be in another order on the GPU, where the table of the tokens is not.
+    near = [name for name in names if abs(sizes[name] - sizes[names[place]]) <= _NEAR * sizes[names[place]]]
+    whole = [one for name in near if fits(name) and (one := seen[name]) is not None]
+    if whole:
+        return max(whole, key=lambda one: one.weight_bytes).opened
+    if place == len(names) - 1 and (smallest := [one for name in near if (one := seen[name]) is not None]):
+        return min(smallest, key=lambda one: one.weight_bytes).opened
+    known = choices(engine, model, request)
+    return next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
 
 
 def _said(known: tuple[Choice, ...], fits: int | None) -> str:

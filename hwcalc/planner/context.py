@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from hwcalc.engines import DEFAULT, find_engine
+from hwcalc.engines import DEFAULT, find_engine, usual_engine
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.devices import check_stages
 from hwcalc.engines.noted import Noted
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["FIXED_ROLES", "open_request", "parallel_sizes", "sizes_for"]
 
 FIXED_ROLES = (Role.STATE, Role.CONV)
-_OLLAMA: Final = "ollama:"
 _USUAL_SEQ: Final = 16_384
 """The context that ``--weights auto`` leaves room for where none is asked for and the engine shortens it by itself."""
 
@@ -169,10 +168,10 @@ def open_request(model: ModelSpec, *, option_draft: ModelSpec | None = None, **o
 
 
 def _default_engine(model: ModelSpec) -> Noted[str]:
-    """A file is planned as the program plans that runs it: llama.cpp for GGUF files, and Ollama for those of its store."""
-    if (model.gguf is None or not model.gguf.tensors) and model.weights_format is None:
+    """A file is planned as the program plans that runs it."""
+    name = usual_engine(model)
+    if name == DEFAULT:
         return Noted(DEFAULT)
-    name = "ollama" if model.id.startswith(_OLLAMA) else "llamacpp"
     message = f"Planned as {find_engine(name)[0].label} runs the file. By the formulas alone: --engine reference."
     return Noted(name, (Note(code="default-engine", message=message),))
 

@@ -123,8 +123,9 @@ def _message(opened: Opened, pool: PoolInfo | None, most: solve.Most, *, fits: b
     placement = opened.engine.placement(opened)
     if placement is not None and short <= 0 and opened.engine.lacking(opened, "expected") is not None:
         return f"{human_bytes(placement.host.needed())} would lie in host memory: more than the host has, or is likely to have"
+    where = " on the fullest GPU" if placement is None or placement.gpus else ""
     count = "it does" if opened.batch == 1 else f"{opened.batch:,} sequences do"
-    return f"{count} not fit: {human_bytes(short)} too much on the fullest GPU" if short > 0 else f"{count} not fit at once"
+    return f"{count} not fit: {human_bytes(short)} too much{where}" if short > 0 else f"{count} not fit at once"
 
 
 def _budget_info(opened: Opened, budget: Budget) -> BudgetInfo:

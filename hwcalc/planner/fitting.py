@@ -13,7 +13,7 @@ from hwcalc.formulas.frozen import frozen
 from hwcalc.model import ModelSpec
 from hwcalc.planner import solve
 from hwcalc.planner.asked import Asked
-from hwcalc.planner.auto_weights import choices, is_auto
+from hwcalc.planner.auto_weights import is_auto, largest_that_fits
 from hwcalc.planner.context import sizes_for
 from hwcalc.planner.plan import bound_of
 from hwcalc.planner.result import SpeedInfo, Verdict
@@ -74,8 +74,7 @@ class Hosting:
         """
         named = None if stored else self.asked.weights
         if is_auto(named):
-            known = choices(self.engine, model, self.request(model, None))
-            whole = next((one.opened for one in known if solve.holds(one.opened, "low")), known[-1].opened)
+            whole = largest_that_fits(self.engine, model, self.request(model, None))
             named = whole.request.weights
         else:
             whole = self.engine.entire(self.engine.open(model, self.request(model, named)))
@@ -103,6 +102,7 @@ def _judged(opened: Opened) -> Fitted:
         gpu_layers=None if placement is None else placement.gpu_layers,
         all_layers=None if placement is None else placement.all_layers,
         host_bytes=None if placement is None else placement.host.weights_bytes + placement.host.cache_bytes,
+        host_experts=None if placement is None else len(placement.experts_on_host),
     )
 
 
@@ -118,6 +118,7 @@ class Fitted:
     gpu_layers: int | None = None
     all_layers: int | None = None
     host_bytes: int | None = None
+    host_experts: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -127,7 +128,7 @@ class Fitted:
     @property
     def whole(self) -> bool:
         """Whether all of it lies on the GPU."""
-        return self.gpu_layers == self.all_layers
+        return self.gpu_layers == self.all_layers and not self.host_experts
 
     @property
     def longest(self) -> int:
@@ -146,4 +147,6 @@ def hosting(asked: Asked, gpu: Gpu, seq: int) -> Hosting:
     """The engine and the hardware that were asked for; ``seq`` is the length where none is. Raises :class:`~hwcalc.errors.UsageError` for unknown names."""
     engine, version = find_engine(asked.engine)
     engine.check_options(asked.engine_options)
+    if gpu.is_host:
+        engine.check_host(gpu, asked.engine_options, asked.gpus or 1)
     return Hosting(engine=engine, engine_version=engine.version(version) or None, gpu=gpu, seq=asked.seq or seq, asked=asked)

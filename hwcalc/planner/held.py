@@ -38,3 +38,5 @@ class DeviceInfo:
     total: int
     total_low: int
     total_high: int
+    moved: int = 0
+    """Bytes of weights that patterns of the user (``override_tensor``) have put in host memory."""

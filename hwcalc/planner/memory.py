@@ -29,7 +29,6 @@ from hwcalc.planner.result import (
     WeightsInfo,
 )
 from hwcalc.planner.stored_weights import StoredWeights
-from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.planned import format_name, named_in_the_id, planned_scheme
 
 if TYPE_CHECKING:
@@ -98,12 +97,12 @@ def _grouped(group: TensorGroup) -> WeightPart:
     formats = tuple(
         StoredWeights(
             format=name,
-            bits=GGML[name].bits,
+            bits=bits,
             parameters=parameters,
-            scale_bytes=size - -(-parameters * GGML[name].bits // 8),
+            scale_bytes=size - -(-parameters * bits // 8),
             bytes=size,
         )
-        for name, parameters, size in group.types
+        for name, bits, parameters, size in group.types
     )
     return WeightPart(
         kind=group.kind,
@@ -167,6 +166,7 @@ def _device(share: DeviceShare, placement: Placement) -> DeviceInfo:
         device=share.device,
         layers=share.layers,
         experts=placement.experts_on_host if share is placement.host else LayerNumbers(),
+        moved=placement.moved_bytes if share is placement.host else 0,
         output=share.output,
         weights=share.weights_bytes,
         cache=share.cache_bytes,
@@ -224,9 +224,10 @@ def _weights(model: ModelSpec, weight_format: str | None, weight_dtype: str) -> 
         return Noted(_as_published(model.weights))
     if model.counted is None:
         why = next((note for note in model.notes if note.code == NO_WEIGHTS), None)
-        return _unknown(
-            why or Note(code="weights-unknown", message=f"Weights of a {model.model_type} model are not counted yet.")
-        )
+        what = f"those of a {model.model_type} model are not counted yet"
+        if model.gguf is not None:
+            what = "metadata alone name no tensors. Give the GGUF file"
+        return _unknown(why or Note(code="weights-unknown", message=f"Weights are not known: {what}."))
     scheme, known = planned_scheme(model, weight_format)
     if not known:
         named = named_in_the_id(model) if model.quantization is None else None

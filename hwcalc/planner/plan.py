@@ -117,6 +117,7 @@ def _request_info(opened: Opened, *, has_states: bool) -> RequestInfo:
         draft=None if request.draft is None else request.draft.id,
         options=dict(request.options),
         environment=opened.engine.environment(opened),
+        settings=dict(opened.engine.settings(opened)),
     )
 
 

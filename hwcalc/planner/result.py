@@ -12,7 +12,7 @@ from hwcalc.answers import Answer
 from hwcalc.engines.pool import PoolGroup, PoolInfo, Try
 from hwcalc.engines.steps import Step
 from hwcalc.formulas import LayerNumbers
-from hwcalc.formulas.frozen import frozen
+from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.tensor import Span
 from hwcalc.model import Definition, Note
 from hwcalc.planner.held import DeviceInfo, PerGpu
@@ -116,6 +116,8 @@ class RequestInfo:
     options: dict[str, str]
     environment: tuple[str, ...] = ()
     """Variables that must be set for the engine to accept the request, as ``NAME=1``."""
+    settings: dict[str, int | str | bool] = field(default_factory=dict)
+    """What the engine makes of seq, batch and options, where it rounds them: for llama.cpp ``n_ctx`` and the like."""
 
 
 @frozen

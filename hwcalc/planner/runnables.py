@@ -21,8 +21,8 @@ class Runnable:
     instructions. ``source`` is where it is: ``catalog``, ``hf-cache``, ``ollama``, or ``folder``. ``stored`` says that its file has this
     format already. ``weights`` is the format, null as published; ``file_type`` is what
     a GGUF file says of itself. ``max_seq`` is the longest that each sequence may be for sure.
-    ``gpu_layers`` of ``all_layers`` lie on the GPU, and ``host_bytes`` of the weights and the cache in the memory of the host; both are null for an
-    engine that never splits a model.
+    ``gpu_layers`` of ``all_layers`` lie on the GPU, and ``host_bytes`` of the weights and the cache in the memory of the host, among them
+    the experts of ``host_experts`` layers; all are null for an engine that never splits a model.
     """
 
     id: str
@@ -50,6 +50,7 @@ class Runnable:
     gpu_layers: int | None
     all_layers: int | None
     host_bytes: int | None
+    host_experts: int | None
     decode_tokens_per_s_bound: float | None
     bound_by: str | None
     command: str
@@ -57,7 +58,7 @@ class Runnable:
     @property
     def whole(self) -> bool:
         """Whether all of it lies on the GPU."""
-        return self.gpu_layers == self.all_layers
+        return self.gpu_layers == self.all_layers and not self.host_experts
 
 
 @frozen

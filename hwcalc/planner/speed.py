@@ -11,8 +11,12 @@ Communication, activations, sampling and the inefficiency of kernels are left ou
   stages keeps all of them busy: each part reads the weights and its own caches, and a step takes as long as one part needs for all
   stages. The stages can work on different chunks of a prompt at the same time.
 - Replicas work at the same time, each on its own sequences.
-- If each token uses k of E experts, and all are equally likely, t tokens use E x (1 - (1 - k / E)^t) of them on average. With a router
-  that prefers some experts they use fewer.
+- If each token uses k of E experts, and all are equally likely, t tokens use E x (1 - (1 - k / E)^t) of them on average. Routers prefer
+  some experts, and tokens of one step are alike: measured steps of up to 32 tokens are as fast as if t^(2/3) tokens were drawn so. The
+  bound takes the square root of t.
+- Operands may be multiplied at any rate of their precision or a higher one: where units for 16 bits are few, engines compute in 32. Tensor
+  cores of NVIDIA that add up 16-bit products in 16 bits are half as fast as with 8-bit integers, which on GeForce is twice the rate with
+  sums in 32 bits. vLLM and transformers add up in 32.
 """
 
 from __future__ import annotations
@@ -31,7 +35,8 @@ from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import Definition, ModelSpec, Note
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed_places import Divided, divided, is_divided, shares_of
-from hwcalc.planner.speed_steps import CacheReads, cache_steps, fastest, time_steps, weight_step
+from hwcalc.planner.speed_rates import ANY_RATE, RATES, SIXTEEN, fastest, reached
+from hwcalc.planner.speed_steps import CacheReads, cache_steps, time_steps, weight_step
 from hwcalc.planner.weight_use import Use, WeightShare, weight_shares
 from hwcalc.profiles.calibration import BANDWIDTH
 
@@ -44,19 +49,6 @@ __all__ = ["cache_bytes_read", "speed_bound"]
 
 _SOURCE: Final = "roofline: peak memory bandwidth and dense peak rate of the accelerator's profile"
 _MEASURED_SOURCE: Final = "roofline: measured memory bandwidth, and dense peak rate of the accelerator's profile"
-_SIXTEEN: Final = ("bf16", "fp16")
-_RATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "fp32": ("tf32", "fp32"),
-    "bf16": _SIXTEEN,
-    "fp16": _SIXTEEN,
-    **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *_SIXTEEN)),
-    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", *_SIXTEEN)),
-    "int8": ("int8", *_SIXTEEN),
-    # Weight-only formats are unpacked to 16 bits before the multiplication.
-    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "bnb8", "ternary"), _SIXTEEN),
-}
-"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts."""
-_ANY_RATE: Final = ("int8", "fp8", *_SIXTEEN)
 
 
 def speed_bound(
@@ -103,8 +95,8 @@ def speed_bound(
         encoder_tokens=encoder_tokens,
         selected=_selected(stack),
     )
-    step_work = _decode_step(_step(counted), caches, batch, parallel)
-    prompt = _prompt(counted, caches, parallel)
+    step_work = _reached(_decode_step(_step(counted), caches, batch, parallel), engine)
+    prompt = _reached(_prompt(counted, caches, parallel), engine)
     step_s, bound_by = step_work.seconds(gpu, bandwidth)
     prefill_s, prefill_by = prompt.seconds(gpu, bandwidth)
     bound = SpeedInfo(
@@ -125,7 +117,9 @@ def speed_bound(
         sequences, computing = max(1.0, batch / min(parallel.dp, batch)), time_steps("prompt", {}, prompt.flops, gpu, None)
         sizes = _layer_bytes(stack, caches, expanded=expanded)
         bound = divided(bound, places, sizes, Divided(batch, sequences, seq, parallel.pp, bandwidth), computing[:1])
-    return Noted(bound, (*notes, *_unknown(gpu, {*step_work.flops, *prompt.flops}, bandwidth)))
+    # Without an accelerator nothing is known of one.
+    used = {*step_work.flops, *prompt.flops} if not places or any(one.gbps is None for one in places) else None
+    return Noted(bound, (*notes, *(() if used is None else _unknown(gpu, used, bandwidth))))
 
 
 Flops = dict[tuple[str, ...], float]
@@ -195,6 +189,10 @@ def _decode_step(shares: list[WeightShare], caches: _Caches, batch: int, paralle
         flops=flops,
         cache_reads=reads,
     )
+
+
+def _reached(work: _Work, engine: str) -> _Work:
+    return replace(work, flops=reached(work.flops, engine))
 
 
 def _prompt(shares: Iterable[WeightShare], caches: _Caches, parallel: Parallel) -> _Work:
@@ -277,7 +275,7 @@ def _on_rank(share: WeightShare, size: float, tp: int, experts: int) -> float:
 def _weight_flops(shares: Iterable[WeightShare], tp: int, experts: int, each: float, routed: float) -> Flops:
     out: Flops = {}
     for share in shares:
-        rates = _RATES.get(share.format, _ANY_RATE)
+        rates = RATES.get(share.format, ANY_RATE)
         size = _tokens(share, each, routed) * share.flops_per_token
         out[rates] = out.get(rates, 0) + _on_rank(share, size, tp, experts)
     return out
@@ -287,7 +285,7 @@ def _prompt_flops(shares: Iterable[WeightShare], tp: int, experts: int, seq: int
     out: Flops = {}
     for share in shares:
         tokens = {Use.LAST: 1, Use.ENCODER: encoder_tokens}.get(share.use, seq)
-        rates = _RATES.get(share.format, _ANY_RATE)
+        rates = RATES.get(share.format, ANY_RATE)
         out[rates] = out.get(rates, 0) + _on_rank(share, tokens * share.flops_per_token, tp, experts)
     return out
 
@@ -337,7 +335,7 @@ def _attention_rates(roles: Mapping[Role, DType]) -> tuple[str, ...]:
     """Attention runs in 16 bits, or in 8 bits if its keys have 8 bits, which are up to 8.5 with scales."""
     # A packed layout has no keys beside its latents.
     keys = roles.get(Role.KEY) or roles[Role.LATENT]
-    return ("fp8", "int8", *_SIXTEEN) if keys.bits_per_element < 9 else _SIXTEEN
+    return ("fp8", "int8", *SIXTEEN) if keys.bits_per_element < 9 else SIXTEEN
 
 
 def _rate(gpu: Gpu, rates: tuple[str, ...]) -> float | None:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from hwcalc.engines.steps import Step, step
 from hwcalc.formulas.frozen import replace
+from hwcalc.planner.speed_rates import fastest
 from hwcalc.planner.weight_use import Use
 
 if TYPE_CHECKING:
     from hwcalc.profiles.gpus import Gpu
 
-__all__ = ["CacheReads", "cache_steps", "fastest", "time_steps", "weight_step"]
+__all__ = ["CacheReads", "cache_steps", "time_steps", "weight_step"]
 
 _MOST_KINDS: Final = 4
 _USES: Final = {
@@ -108,12 +109,3 @@ def time_steps(
         formula = f"max({', '.join(times)})" if len(times) > 1 else next(iter(times))
         steps.append(step(f"{pass_name}_s", formula, max(times.values()), unit="s", **times))
     return tuple(steps)
-
-
-def fastest(gpu: Gpu, rates: Iterable[str]) -> tuple[str, float] | None:
-    """The fastest of these rates that is known, by name, in operations per second."""
-    known = [(rate * 1e12, name) for name in rates if (rate := gpu.tflops_dense.get(name)) is not None]
-    if not known:
-        return None
-    rate = max(rate for rate, _ in known)
-    return next((name, found) for found, name in known if found == rate)

@@ -16,10 +16,14 @@ from hwcalc.formulas.frozen import field, frozen
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole
 from hwcalc.model import ModelSpec
 from hwcalc.quantization.gguf_names import gguf_stem
+from hwcalc.quantization.made_tensors import made_tensors
 from hwcalc.quantization.mix_places import Family, MixFacts, Placed, placed
 from hwcalc.quantization.scheme import read_scheme
 
-__all__ = ["Conversion", "Piece", "converted"]
+__all__ = ["FOUR_BITS", "Conversion", "Piece", "converted"]
+
+FOUR_BITS: Final = frozenset({"mxfp4", "nvfp4"})
+"""Formats of checkpoints that the converter only repacks."""
 
 _PARTS: Final = (Part.LANGUAGE, Part.ENCODER, Part.MTP)
 _SPLIT: Final = frozenset({"InternLM2ForCausalLM", "BaichuanForCausalLM", "BaiChuanForCausalLM", "BailingMoeForCausalLM"})
@@ -68,7 +72,7 @@ class Conversion:
     """The number of the first layer for multi-token prediction."""
 
     kept: Mapping[int, str] = field(default_factory=dict)
-    """Families that the checkpoint has in four bits, and that stay so unless they are quantised again."""
+    """Families that the checkpoint has in four bits, and that stay so unless a mix makes them smaller."""
 
     @cached_property
     def placed(self) -> tuple[Placed, ...]:
@@ -113,6 +117,7 @@ def _converted(model: ModelSpec) -> Conversion:
         Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(set(layers))))
         for (stem, shape, form), layers in families.items()
     )
+    made = (*made, *made_tensors(model)) if made else made
     return Conversion(families=made, facts=_facts(model, made, trunk), pieces=pieces, mtp_from=trunk, kept=_kept(model, sources))
 
 
@@ -124,7 +129,7 @@ def _kept(model: ModelSpec, sources: Mapping[int, tuple[Block, Weight]]) -> dict
     kept = {}
     for index, (block, weight) in sources.items():
         names = {form.name for _, form in scheme.formats(block, weight, BF16)}
-        if names <= {"mxfp4", "nvfp4"} and len(names) == 1:
+        if names <= FOUR_BITS and len(names) == 1:
             kept[index] = names.pop()
     return kept
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from hwcalc.model import ModelSpec
 
-__all__ = ["FILE_TYPES", "file_type"]
+__all__ = ["FILE_TYPES", "file_type", "stated_type"]
 
 FILE_TYPES: Final[Mapping[int, str]] = {
     0: "f32", 1: "f16", 2: "q4_0", 3: "q4_1", 7: "q8_0", 8: "q5_0", 9: "q5_1", 10: "q2_k", 11: "q3_k_s", 12: "q3_k_m", 13: "q3_k_l",
@@ -20,14 +20,19 @@ _GUESSED: Final = 1024
 """``LLAMA_FTYPE_GUESSED``: added where the file does not say its type."""
 
 
+def stated_type(keys: Mapping[str, Any]) -> str | None:
+    """The type that a file states in its metadata; ``None`` if it states none that llama.cpp knows."""
+    number = keys.get("general.file_type")
+    return FILE_TYPES.get(number & ~_GUESSED) if isinstance(number, int) else None
+
+
 def file_type(model: ModelSpec) -> str | None:
     """The type that a GGUF file states, or else that of most of its weights; ``None`` for what is no file."""
     if model.gguf is None or not model.gguf.tensors:
         return None
-    stated = model.gguf.keys.get("general.file_type")
-    known = FILE_TYPES.get(stated & ~_GUESSED) if isinstance(stated, int) else None
-    if known is not None:
-        return known
+    stated = stated_type(model.gguf.keys)
+    if stated is not None:
+        return stated
     sizes: Counter[str] = Counter()
     for tensor in model.gguf.tensors:
         sizes[tensor.type.lower()] += tensor.bytes

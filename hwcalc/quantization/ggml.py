@@ -8,7 +8,7 @@ from typing import Final
 from hwcalc.formulas.formats import BF16, FP16, FP32, WeightFormat
 from hwcalc.formulas.frozen import frozen
 
-__all__ = ["BLOCKS", "GGML", "GGML_TYPES", "GgmlType"]
+__all__ = ["BLOCKS", "FLOAT_TYPES", "GGML", "GGML_TYPES", "GgmlType"]
 
 _TABLE: Final = (
     (0, "f32", 32, 1, 4),
@@ -79,3 +79,6 @@ GGML: Final[Mapping[str, WeightFormat]] = {
     "bf16": BF16,
 }
 """Name -> format. Bits are those of the numbers themselves; what else a block holds counts as its scale."""
+
+FLOAT_TYPES: Final[Mapping[str, str]] = {GGML[name].name: name for name in ("f32", "f16", "bf16")}
+"""kvplan's name of a float -> ggml's: ``fp16`` -> ``f16``."""

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from hwcalc.errors import UnsupportedError
 from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.formulas.weights import Part, Weights
 from hwcalc.model import GgufTensor, ModelSpec
-from hwcalc.quantization.converted import Conversion, Piece, converted
-from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_names import whole_name
+from hwcalc.quantization.converted import FOUR_BITS, Conversion, Piece, converted
+from hwcalc.quantization.ggml import BLOCKS, FLOAT_TYPES
 from hwcalc.quantization.mix_places import Family, MixFacts
 from hwcalc.quantization.mixes import MIXES, Typed, bytes_by_type, refused, typed
 from hwcalc.quantization.tensor_names import placed as placed_tensor
+from hwcalc.quantization.tensor_names import whole_name
 
-__all__ = ["COMMON", "FileTensor", "file_tensors", "gguf_file", "header_bytes", "mix_bytes", "sizes_by_mix", "usual_imatrix"]
-
-COMMON: Final = (
-    "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_1", "q4_k_m", "q4_k_s", "q4_0", "iq4_nl", "iq4_xs", "q3_k_l", "q3_k_m", "iq3_m",
-    "q3_k_s", "iq3_xs", "iq3_xxs", "q2_k", "q2_k_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_m", "iq1_s",
-)  # fmt: skip
-"""The mixes that are published."""
-
-_FLOATS: Final[Mapping[str, str]] = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
+__all__ = ["FileTensor", "file_tensors", "gguf_file", "mix_bytes", "usual_imatrix"]
 
 
 @frozen
@@ -83,25 +75,45 @@ def _types(file: Conversion, name: str | None, *, imatrix: bool | None) -> tuple
     if name is not None and name in MIXES:
         check_rows(file, name)
         matrix = usual_imatrix(name) if imatrix is None else imatrix
-        return typed(file.families, file.placed, file.facts, name, imatrix=matrix)
+        return _with_kept(file, typed(file.families, file.placed, file.facts, name, imatrix=matrix))
     if name is not None and name not in FLOATS:
         return None
-    form = None if name is None else _FLOATS[name]
-    return tuple(
+    form = None if name is None else FLOAT_TYPES[name]
+    # Only what may be quantised changes its type.
+    types = tuple(
         Typed(
             family=one.family,
-            # Only what may be quantised changes its type.
-            type=file.kept.get(one.family, file.families[one.family].type) if form is None or one.place is None else form,
+            type=file.families[one.family].type if form is None or one.place is None else form,
             layers=one.layers,
         )
         for one in file.placed
     )
+    return _with_kept(file, types)
+
+
+def _with_kept(file: Conversion, types: tuple[Typed, ...]) -> tuple[Typed, ...]:
+    """The types of a mix, but for what the checkpoint has in four bits already: it stays so where the mix would take more.
+
+    llama-quantize refuses to quantise such tensors again, and everybody who publishes GPT-OSS in other mixes leaves its experts alone.
+    """
+    return tuple(
+        replace(one, type=own)
+        if own and file.families[one.family].bytes_as(own) < file.families[one.family].bytes_as(one.type)
+        else one
+        for one in types
+        for own in (_four_bits(file, one.family),)
+    )
+
+
+def _four_bits(file: Conversion, family: int) -> str | None:
+    own = file.kept.get(family, file.families[family].type)
+    return own if own in FOUR_BITS else None
 
 
 def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
     size = family.bytes_as(group.type)
     for number in group.layers or (-1,):
-        name = family.stem if number < 0 else whole_name(family.stem, number)
+        name = whole_name(family.stem, number)
         yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
 
 
@@ -124,21 +136,6 @@ def _without_mtp(types: Sequence[Typed], first: int) -> Iterator[Typed]:
             yield one
         elif rest := tuple(number for number in one.layers if number < first):
             yield one if len(rest) == len(one.layers) else replace(one, layers=rest)
-
-
-def sizes_by_mix(model: ModelSpec) -> dict[str, int]:
-    """Bytes of the tensors that are loaded, in each mix that is published, from the largest; empty if they are not known.
-
-    Prediction layers are left out, and so is the second copy of a tied table. Bytes of the header come on top in a file.
-    """
-    found = {name: sum((mix_bytes(model, name) or {}).values()) for name in COMMON}
-    return dict(sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1]))
-
-
-def header_bytes(vocabulary: int, tensors: int) -> tuple[int, int, int]:
-    """Low, expected and high bytes of what precedes the tensors in a file: mostly tokens, their types, and merges or scores."""
-    names = 64 * tensors + 4096
-    return 16 * vocabulary + names, 45 * vocabulary + names, 90 * vocabulary + names + 65536
 
 
 def _read(keys: Mapping[str, Any], tensors: Sequence[GgufTensor], counted: Weights | None = None) -> Conversion:

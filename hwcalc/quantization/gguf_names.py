@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["OUTSIDE", "gguf_stem", "whole_name"]
-
-_PREFIXES: Final = ("enc.", "dec.", "v.", "a.")
+__all__ = ["OUTSIDE", "gguf_stem"]
 
 OUTSIDE: Final[Mapping[str, str]] = {
     "embed_tokens": "token_embd",
@@ -58,6 +56,7 @@ _INSIDE: Final[Mapping[str, str]] = {
     # latent attention
     "q_a_proj": "attn_q_a", "q_a_layernorm": "attn_q_a_norm", "q_a_norm": "attn_q_a_norm", "q_b_proj": "attn_q_b",
     "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm", "kv_b_proj": "attn_kv_b",
+    "self_attn.output_gate": "attn_gate", "self_attn.norm": "attn_norm_2",
     "self_attn.kv_proj": "attn_kv", "self_attn.kv_norm": "attn_kv_a_norm", "o_a_proj": "attn_output_a", "o_b_proj": "attn_output_b",
     "indexer.wq_b": "indexer.attn_q_b", "indexer.wk": "indexer.attn_k", "indexer.k_norm": "indexer.k_norm",
     "indexer.q_norm": "indexer.q_norm", "indexer.weights_proj": "indexer.proj", "indexer.q_proj": "indexer.q_proj",
@@ -125,16 +124,6 @@ _BOTH_AFTER: Final = frozenset({"olmo2", "olmo3", "exaone4", "exaone_moe"})
 _FOUR_NORMS: Final[Mapping[str, str]] = {"norm_1": "post_attention_norm", "norm_2": "ffn_norm", "norm_3": "post_ffw_norm"}
 """The norms of a layer with two before and two after."""
 _SHARED: Final = ("shared_expert.", "shared_experts.", "shared_mlp.", "shared_mlp_")
-
-
-def whole_name(stem: str, number: int) -> str:
-    """The name of a tensor in a layer.
-
-    >>> whole_name("enc.attn_q.weight", 3)
-    'enc.blk.3.attn_q.weight'
-    """
-    prefix = next((one for one in _PREFIXES if stem.startswith(one)), "")
-    return f"{prefix}blk.{number}.{stem.removeprefix(prefix)}"
 
 
 @lru_cache(maxsize=4096)

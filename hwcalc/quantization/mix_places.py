@@ -12,7 +12,7 @@ from typing import Final
 
 from hwcalc.formulas.frozen import frozen
 from hwcalc.quantization.ggml import BLOCKS
-from hwcalc.quantization.gguf_names import whole_name
+from hwcalc.quantization.tensor_names import whole_name
 
 __all__ = ["Family", "MixFacts", "Place", "Placed", "placed"]
 

@@ -239,6 +239,10 @@ def _engine_of(read: _Log, chosen: str | None, notes: list[Note]) -> str:
     """The engine to plan with, and the version that the user or the log states."""
     name = chosen or read.dialect.engine
     rules, version = find_engine(name)
+    logged, _ = find_engine(read.dialect.engine)
+    if isinstance(rules, type(logged)) and rules is not logged:
+        # Ollama's log is that of the llama-server it started, which says with what.
+        name, rules, version = logged.name, logged, None
     if rules.name != read.dialect.engine:
         raise UsageError(
             f"the log is of {read.dialect.engine}, not of {rules.name}.",

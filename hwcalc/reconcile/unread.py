@@ -22,10 +22,19 @@ _PARTS: Final = ("memory", "cache", "block", "graph", "mamba", "kernel", "max", 
 """A text without any of these is not about memory. Most lines have none, and this is found fast."""
 
 
+_NO_SIZE: Final = re.compile(
+    r"^[0-9]+\.[0-9.]{4,20} D |token to piece cache|: n_rot_[kv] =|resolve_fused_ops:|: graph: nodes =|creating +(?:non-)?SWA KV cache"
+    r"|common_param: |memory breakdown \[MiB\]"
+)
+"""What llama.cpp says for its developers (its level D), and lines whose sizes other lines give as well."""
+
+
 def about_memory(text: str) -> bool:
     """Whether a line is about memory, so that a user should see it if no rule understands it."""
     lowered = text[:_SEARCHED].lower()
-    return any(part in lowered for part in _PARTS) and _ABOUT_MEMORY.search(text, 0, _SEARCHED) is not None
+    if not any(part in lowered for part in _PARTS) or _ABOUT_MEMORY.search(text, 0, _SEARCHED) is None:
+        return False
+    return _NO_SIZE.search(text, 0, _SEARCHED) is None
 
 
 @frozen

@@ -34,10 +34,16 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
     labels = [_label(name) for name in comparison.varying] or ["model"]
     names = [_names(variant, comparison) for variant in variants]
     planned = [place for place, variant in enumerate(variants) if variant.error is None]
-    tables = [(_MEMORY, [(names[place], _memory(variants[place])) for place in planned])]
+    tables: list[tuple[tuple[str, ...], list[tuple[list[str], Sequence[str]]]]] = [
+        (_MEMORY, [(names[place], _memory(variants[place])) for place in planned])
+    ]
     if any(variant.verdict is not None or variant.gpu is not None for variant in variants):
         # The answer first, then where it comes from.
-        tables.insert(0, (_VERDICT, [(names[place], _verdict(variants[place])) for place in planned]))
+        split = any(variant.all_layers is not None for variant in variants)
+        titles = (*_VERDICT, *_SPLIT) if split else _VERDICT
+        tables.insert(
+            0, (titles, [(names[place], (*_verdict(variants[place]), *_split(variants[place], split))) for place in planned])
+        )
     parts = [_shared(comparison, variants[planned[0]]) + "\n"]
 
     def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
@@ -62,6 +68,8 @@ def comparison_text(comparison: Comparison, *, format_: str, color: bool = False
 
 _MEMORY = ("cache", "a token", "ratio", "weights", "total")
 _VERDICT = ("a GPU needs", "may use", "verdict", "max seq", "max batch")
+_SPLIT = ("layers on GPU", "in host memory", "tok/s")
+"""What else is told of engines that may leave a part of a model to the host, which makes it slower."""
 
 
 def _width(labels: Sequence[str], header: Sequence[str], rows: Sequence[tuple[Sequence[str], Sequence[str]]]) -> int:
@@ -133,6 +141,16 @@ def _verdict(variant: Variant) -> Sequence[str]:
         how_many(variant.max_seq),
         how_many(variant.max_batch),
     )
+
+
+def _split(variant: Variant, split: bool) -> Sequence[str]:
+    """Where the layers lie, and the bound on the speed of what runs."""
+    if not split:
+        return ()
+    layers = "" if variant.all_layers is None else f"{variant.gpu_layers:,} of {variant.all_layers:,}"
+    host = "" if variant.host_bytes is None else human_bytes(variant.host_bytes) if variant.host_bytes else "-"
+    speed = variant.decode_tokens_per_s_bound if variant.fits else None
+    return (layers, host, "" if speed is None else f"{speed:,.3g}" if speed < 100 else f"{speed:,.0f}")
 
 
 def _needed(variant: Variant) -> str:

@@ -11,24 +11,32 @@ from hwcalc.documents import SCHEMA_VERSION
 from hwcalc.engines import ENGINES, find_engine, spelled
 from hwcalc.engines.base import Engine
 from hwcalc.engines.command import CommandInput
+from hwcalc.engines.devices import HOST
 from hwcalc.engines.request import Parallel
 from hwcalc.errors import UsageError
+from hwcalc.model import OLLAMA
 from hwcalc.planner.result import ModelInfo, Plan
 from hwcalc.report.records import EmittedDocument
 from hwcalc.sources.local import MODEL_FILES, OPEN_FILE
 from hwcalc.text import shell_word, shown
 
-__all__ = ["MADE", "emitted", "emitted_document", "emitters", "remarks_on", "start_pair"]
+__all__ = ["emitted", "emitted_document", "emitted_engine", "emitters", "remarks_on", "start_pair"]
 
-MADE: Final = "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name"
-_GGUF_SOURCES: Final = frozenset({"gguf"})
-_OF_FILES: Final = frozenset({"llamacpp", "ollama"})
-_OLLAMA: Final = "ollama:"
+_GGUF: Final = "gguf"
+"""The source of models that are GGUF files."""
 
 
 def emitters() -> tuple[str, ...]:
     """The engines that have a command line."""
     return tuple(name for name in ENGINES if find_engine(name)[0].has_command)
+
+
+def emitted_engine(engine: str) -> str:
+    """The engine that ``--emit`` names. Raises :class:`~hwcalc.errors.UsageError` for one without a command line."""
+    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
+    if found is None:
+        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
+    return found.name
 
 
 def emitted(plan: Plan, engine: str) -> str:
@@ -70,14 +78,17 @@ class _Planned(NamedTuple):
     engine: Engine
     input: CommandInput
 
+    @property
+    def remark(self) -> str:
+        """What to know about a file that has to be made first; empty if there is nothing."""
+        return self.engine.file_remark if self.input.made else ""
+
 
 def _planned(plan: Plan, engine: str) -> _Planned:
-    found = find_engine(engine)[0] if spelled(engine) in emitters() else None
-    if found is None:
-        raise UsageError(f"--emit {shown(engine, 40)} is not known.", hint=f"Known: {', '.join(emitters())}.")
-    if plan.request.engine != found.name:
-        raise UsageError(f"the plan is of engine {plan.request.engine}, not {found.name}.", hint=f"Add: --engine {found.name}")
-    return _Planned(found, _command_input(plan))
+    name = emitted_engine(engine)
+    if plan.request.engine != name:
+        raise UsageError(f"the plan is of engine {plan.request.engine}, not {name}.", hint=f"Add: --engine {name}")
+    return _Planned(find_engine(name)[0], _command_input(plan))
 
 
 def _named(model: ModelInfo) -> tuple[str, str | None]:
@@ -95,11 +106,11 @@ def _named(model: ModelInfo) -> tuple[str, str | None]:
 def _of_gguf(plan: Plan) -> dict[str, Any]:
     """Where an engine of GGUF files finds the model. Planned in another format it is another file."""
     model = plan.model
-    if model.source not in _GGUF_SOURCES and ":" not in model.id:
+    if model.source != _GGUF and ":" not in model.id:
         return {"made": True}
-    other = {"made": True} if plan.request.weights is not None and model.source in _GGUF_SOURCES else {}
-    if model.id.startswith(_OLLAMA):
-        return {"library": model.id.removeprefix(_OLLAMA), "path": _ollama_file(model.id), **other}
+    other = {"made": True} if plan.request.weights is not None and model.source == _GGUF else {}
+    if model.id.startswith(OLLAMA):
+        return {"library": model.id.removeprefix(OLLAMA), "path": _ollama_file(model.id), **other}
     path = Path(model.location)
     if not path.is_file():
         # A repository has files of several formats.
@@ -118,31 +129,32 @@ def _ollama_file(name: str) -> str | None:
     from hwcalc.sources.ollama import ollama_file
 
     try:
-        return str(ollama_file(name.removeprefix(_OLLAMA)))
+        return str(ollama_file(name.removeprefix(OLLAMA)))
     except KvplanError:
         return None
 
 
 def start_pair(plan: Plan) -> tuple[str, str] | None:
-    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
-    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
-        return None
+    """What starts a plan, and a remark; ``None`` if there is nothing to type."""
     try:
         planned = _planned(plan, plan.request.engine)
         file = planned.engine.command_file(planned.input)
         words = planned.engine.command(planned.input) if file is None else file.command
     except UsageError:
         return None
-    made = f"{MADE}." if planned.input.made else ""
+    made = planned.remark
     if file is None:
         return _quoted((*plan.request.environment, *words)), made
-    server = f"; for the server: {_quoted(file.environment)}" if file.environment else ""
-    return _quoted(words), f"{file.name}: --emit {plan.request.engine} > {file.name}{server}. {made}".strip()
+    server = f" Start the server with {_quoted(file.environment)}." if file.environment else ""
+    if file.as_is is not None and any(note.code == "ollama-context" for note in plan.notes):
+        return _quoted(file.as_is), f"{server} {made}".strip()
+    first = f"First write the {file.name}: add --emit {plan.request.engine} > {file.name} to this command."
+    return _quoted(words), f"{first}{server} {made}".strip()
 
 
 def remarks_on(plan: Plan, engine: str) -> tuple[str, ...]:
     """What to know about the file that a command names."""
-    return (f"{MADE}.",) if _planned(plan, engine).input.made and spelled(engine) in _OF_FILES else ()
+    return tuple(filter(None, (_planned(plan, engine).remark,)))
 
 
 def _command_input(plan: Plan) -> CommandInput:
@@ -164,5 +176,6 @@ def _command_input(plan: Plan) -> CommandInput:
         draft=request.draft,
         options=request.options,
         requires=() if plan.pool is None else plan.pool.requires,
+        on_host=bool(plan.memory.devices) and all(one.device == HOST for one in plan.memory.devices),
         **found,
     )

@@ -18,11 +18,13 @@ __all__ = ["fit_csv", "fit_text", "left_out"]
 _CSV_COLUMNS: Final = (
     "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
     "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers", "all_layers",
-    "host_bytes", "decode_tokens_per_s_bound", "bound_by", "command",
+    "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by", "command",
 )  # fmt: skip
 _WORDS: Final = ("model", "format", "fits")
 _EXPENDABLE: Final = ("free", "KV", "fits", "parameters")
 """Columns that are left out where the terminal is too narrow, in this order."""
+_EXPENDABLE_SPLIT: Final = ("free", "KV", "parameters", "weights")
+"""The same where a part of some model lies on the host, which the last column says."""
 
 
 def fit_csv(runnables: Runnables) -> str:
@@ -83,7 +85,8 @@ def _lines(lines: Sequence[str], format_: str, width: int) -> str:
 def _table(rows: Sequence[Runnable], *, format_: str, color: bool, width: int) -> str:
     header = ["model", "parameters", "format", "weights", "KV", "total", "free", "max seq", "tok/s", "fits"]
     lines = [_row(row) for row in rows]
-    for title in _EXPENDABLE:
+    split = any(not row.whole for row in rows)
+    for title in _EXPENDABLE_SPLIT if split else _EXPENDABLE:
         if format_ != "table" or _width([header, *lines]) <= width:
             break
         place = header.index(title)
@@ -109,19 +112,33 @@ def _row(row: Runnable) -> list[str]:
         _gib(max(0, row.headroom_bytes)),
         how_many(row.max_seq),
         _rate(row.decode_tokens_per_s_bound),
-        row.verdict.text if row.whole else f"{row.gpu_layers:,} of {row.all_layers:,} layers",
+        row.verdict.text if row.whole else _parts(row),
     ]
+
+
+def _parts(row: Runnable) -> str:
+    """How much of a model lies on the GPU: layers, or all of them without the experts of some."""
+    if row.gpu_layers == row.all_layers:
+        return f"experts of {row.host_experts:,} on host"
+    return f"{row.gpu_layers:,} of {row.all_layers:,} layers"
 
 
 def _meaning(runnables: Runnables) -> list[str]:
     """What the columns say."""
     if not runnables.models:
         return []
-    out = ["GiB of the GPU; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
+    # Of a machine without a GPU there is nothing but the host.
+    alone = all(row.gpu_layers is None and row.host_bytes is not None for row in runnables.models)
+    where = "host memory" if alone else "the GPU"
+    out = [f"GiB of {where}; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
     if any(row.also for row in runnables.models):
         out.append("and N more: variants of the same size, such as the model before instruction; --all lists each.")
-    if any(not row.whole for row in runnables.models):
+    if any(row.gpu_layers != row.all_layers for row in runnables.models):
         out.append("N of M layers: the others stay in the memory of the host.")
+    if any(row.gpu_layers == row.all_layers and row.host_experts for row in runnables.models):
+        out.append(
+            "experts of N on host: all layers are on the GPU, without the experts of N, which stay in the memory of the host."
+        )
     return out
 
 

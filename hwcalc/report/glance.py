@@ -28,10 +28,12 @@ _OF_POOL: Final = frozenset({"pool", "from", "blocks", "holds"})
 _WEIGHTY: Final = frozenset(
     {
         "assumed", "unread-keys", "hub-unreachable", "user-profile", "unpinned", "version-unknown", "weights-unknown",
-        "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gpu-memory-estimated",
-        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint",
+        "weights-approximate", "weights-unchecked", "budget-unknown", "gpu-memory-unknown", "gguf-not-read", "memory-option", "metal-limit",
+        "no-own-cache", "encoder-only", "text-only", "per-replica", "dtype-ignored", "local-gpu", "instance", "needs-checkpoint", "shorter-context", "default-weights",
     }
 )  # fmt: skip
+_INSTEAD: Final = {"hub-unreachable": "gguf-not-read"}
+"""Notes that matter less where another one says what came of it."""
 _DEFAULTS: Final = ("default-seq", "default-encoder-seq", "default-dtype", "default-gpu", "default-margin")
 
 
@@ -111,10 +113,16 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
 
     if gpu_in_sight():
         return f"{command} --gpu local", f"whether it fits this machine's GPU{change}"
+    from hwcalc.engines import find_engine
     from hwcalc.profiles.examples import EXAMPLES, example_gpu
 
     request, memory = plan.request, plan.memory
     ranks = request.tp * request.pp * request.dcp
+    if find_engine(request.engine)[0].splits_layers and ranks == 1:
+        return (
+            f"{command} --gpu {_AT_HOME}",
+            f"whether it fits, how many layers, and what to type{change}; a Mac: m4-24gb; no GPU: cpu-32gb",
+        )
     needed = plan.cache.total_bytes if memory.total_bytes is None else memory.total_bytes
     needed += _EXAMPLE_WEIGHTS if unweighed else 0
     name, count = example_gpu(needed, ranks) or (EXAMPLES[-1][0], ranks)
@@ -122,13 +130,16 @@ def ask_line(plan: Plan, command: str) -> tuple[str, str] | None:
     return f"{command} --gpu {name}{several}", f"whether it fits{change}; other hardware: kvplan gpus"
 
 
+_AT_HOME: Final = "rtx-4060-ti"
+"""A card for engines that people run at home: what does not fit it stays in host memory."""
 _EXAMPLE_WEIGHTS: Final = 2 * 70 * 10**9
 """Bytes of the weights that the example gives, in 16 bits."""
 
 
 def notes_of(plan: Plan, *, full: bool = False) -> tuple[list[str], int]:
     """The notes, the most important first, and how many more there are. ``full`` gives all of them."""
-    ranked = sorted(plan.notes, key=_rank)
+    stated = {note.code for note in plan.notes}
+    ranked = sorted(plan.notes, key=lambda note: 1 if stated >= {note.code, _INSTEAD.get(note.code)} else _rank(note))
     texts = [*(clean(note.message) for note in ranked), source_line(plan)]
     few = len(texts) if full or len(texts) <= FEW_NOTES + 1 else FEW_NOTES
     return texts[:few], len(texts) - few

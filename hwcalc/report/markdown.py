@@ -8,7 +8,6 @@ from hwcalc.library.explain import Explanation
 from hwcalc.library.explained import SECTIONS, ExplainedSection
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_items, code
-from hwcalc.report.emit import start_pair
 from hwcalc.report.explain_lines import (
     LIMITS,
     QUOTED_TITLE,
@@ -21,7 +20,7 @@ from hwcalc.report.explain_lines import (
 )
 from hwcalc.report.explain_text import dimensions, group_lines, heading, result, steps, total
 from hwcalc.report.glance import first_lines, more_notes, notes_of
-from hwcalc.report.places import DEVICE_HEADER, device_rows
+from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.summary import definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import exact, percent
 from hwcalc.text import clean
@@ -76,7 +75,7 @@ def _verdict(plan: Plan, *, full: bool) -> list[str]:
         return []
     said = first_lines(plan, full=full)
     lines = [f"- {label}: {escaped(text)}\n" for label, text in (*said.answer, *said.details)]
-    start = start_pair(plan)
+    start = start_line(plan)
     lines += [] if start is None else [f"- start: {code(start[0])}{' ' if start[1] else ''}{escaped(start[1])}\n"]
     lines += advice_items(plan.fit.suggestions, plan.request.engine, escaped)
     return [f"**{escaped(verdict(plan))}**\n", "".join(lines)]

@@ -6,7 +6,7 @@ from hwcalc.planner.result import DeviceInfo, Plan
 from hwcalc.report.text import abbreviated, exact
 from hwcalc.units import human_bytes
 
-__all__ = ["DEVICE_HEADER", "device_rows", "host_line", "places"]
+__all__ = ["DEVICE_HEADER", "device_rows", "host_line", "per_gpu", "places", "start_line"]
 
 DEVICE_HEADER = ("device", "layers", "weights", "cache", "activations", "overhead", "total")
 
@@ -20,7 +20,7 @@ def places(plan: Plan) -> str:
     if fit.gpu_layers == fit.all_layers:
         words = f"all {fit.all_layers:,} layers on {where}"
         if not host.experts:
-            return words
+            return f"{words}, {human_bytes(host.moved)} of their weights in host memory" if host.moved else words
         return f"{words}, the experts of {len(host.experts):,} in host memory ({human_bytes(host.total)})"
     words = f"{fit.gpu_layers:,} of {fit.all_layers:,} layers on {where}"
     experts = f" and the experts of {len(host.experts):,} more" if host.experts else ""
@@ -31,14 +31,28 @@ def _host(plan: Plan) -> DeviceInfo | None:
     return plan.memory.devices[-1] if plan.memory.devices else None
 
 
+def per_gpu(plan: Plan) -> str:
+    """What a figure of the fullest device is counted by; empty for a machine without a GPU."""
+    return "" if len(plan.memory.devices) == 1 else " per GPU"
+
+
 def host_line(plan: Plan) -> str:
-    """What is needed of the host's memory, largest part first; empty if it holds no more than the input."""
+    """What is needed of the host's memory, largest part first; empty if it holds no more than the input, or all."""
     host = _host(plan)
-    if host is None or not (host.layers or host.experts or host.output or host.cache):
+    if host is None or not per_gpu(plan) or not (host.layers or host.experts or host.output or host.cache or host.moved):
         return ""
     parts = {"weights": host.weights, "cache": host.cache, "activations": host.activations, "overhead": host.overhead}
     known = sorted(((size, name) for name, size in parts.items() if size), reverse=True)
     return f"{human_bytes(host.total)} of host memory: {', '.join(f'{name} {human_bytes(size)}' for size, name in known)}"
+
+
+def start_line(plan: Plan) -> tuple[str, str] | None:
+    """What starts a plan that fits, for engines that run a file on this machine, and a remark; ``None`` if there is nothing to type."""
+    if not plan.memory.devices or plan.fit is None or not plan.fit.fits:
+        return None
+    from hwcalc.report.emit import start_pair
+
+    return start_pair(plan)
 
 
 def device_rows(plan: Plan, *, full: bool = False) -> list[tuple[str, ...]]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hwcalc.engines import find_engine
 from hwcalc.engines.pool import PoolInfo
+from hwcalc.engines.steps import Step
 from hwcalc.formulas import Full, LayerNumbers, Role, Strided
 from hwcalc.formulas.frozen import frozen
 from hwcalc.library.explain import kind_title, stored
-from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, TensorInfo
+from hwcalc.planner.result import UNLIMITED, FitInfo, LayerInfo, Layout, OverheadInfo, Plan, SpeedInfo, TensorInfo
 from hwcalc.planner.result import Share as ActivationShare
-from hwcalc.report.places import places
+from hwcalc.report.places import per_gpu, places
 from hwcalc.report.text import both, parameters, plural
 from hwcalc.text import LONGEST_WORD, TIMES, clean, cut
 from hwcalc.units import human_bytes
@@ -60,6 +61,9 @@ _SOURCES = {
     "python": "Python",
     "options": "the dimensions that were given",
 }
+
+_HOST_COUNTS = 0.05
+"""A part of the time that is said."""
 
 
 @frozen
@@ -175,12 +179,13 @@ def _beside(plan: Plan, together: int) -> list[Figure]:
     memory, fit = plan.memory, plan.fit
     if memory.activations is None or memory.overhead is None or fit is None:
         return [Figure(name="weights + cache", bytes=together, meaning="without activations and overhead")]
-    everywhere = "GPU and host" if memory.devices else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
+    divided = len(memory.devices) > 1
+    everywhere = "GPU and host" if divided else f"on all {fit.gpus:,} GPUs" if fit.gpus > 1 else ""
     out = [
         Figure(name=name, bytes=part.bytes, meaning=f"{everywhere}; {_meaning(part)}" if everywhere else _meaning(part))
         for name, part in (("activations", memory.activations), ("overhead", memory.overhead))
     ]
-    if memory.per_gpu.total is not None:
+    if memory.per_gpu.total is not None and (divided or not memory.devices):
         fullest = f"the fullest of {fit.gpus:,} GPUs" if fit.gpus > 1 else "of the one GPU"
         meaning = f"{fullest}: {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)}"
         out.append(Figure(name="per GPU", bytes=memory.per_gpu.total, meaning=meaning))
@@ -226,7 +231,7 @@ def verdict(plan: Plan) -> str:
     if not fit.verdict.certain:
         return (
             f"{words}{required}, needs {human_bytes(fit.needed_low_bytes)} to {human_bytes(fit.needed_high_bytes)} "
-            f"of {human_bytes(fit.usable_bytes)} per GPU"
+            f"of {human_bytes(fit.usable_bytes)}{per_gpu(plan)}"
         )
     if plan.pool is None:
         return words
@@ -263,8 +268,23 @@ def fit_lines(plan: Plan) -> list[tuple[str, str]]:
             if speed.prefill_s_bound is None
             else f"; a prompt of {plan.request.seq:,} takes {speed.prefill_s_bound:.3g} s or more"
         )
-        out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, bound by {speed.bound_by}{prompt}"))
+        out.append(("speed", f"at most {speed.decode_tokens_per_s_bound:,.0f} tokens/s, {_bound(speed)}{prompt}"))
     return out
+
+
+def _bound(speed: SpeedInfo) -> str:
+    """What bounds the speed; how much of it the host takes, where it holds a part that counts."""
+    reads = {one.name.removesuffix("_reading"): one for one in speed.steps if one.name.endswith("_reading")}
+    host, gpu = reads.get("host"), reads.get("gpu0")
+    share = 0.0 if host is None or not speed.decode_step_s_bound else float(host.expected) / speed.decode_step_s_bound
+    if share < _HOST_COUNTS or host is None or gpu is None or _rate(host) == _rate(gpu):
+        return f"bound by {speed.bound_by}"
+    return f"{100 * share:.0f} % of the time for what is in host memory"
+
+
+def _rate(step: Step) -> float:
+    """The bandwidth of a device: that of the host is the GPU's own where they share one memory."""
+    return next((float(term.expected) for term in step.terms if term.name.endswith("_bandwidth")), 0.0)
 
 
 def _fewest(fit: FitInfo) -> str:
@@ -309,7 +329,7 @@ def _equation(plan: Plan) -> list[tuple[str, str]]:
     whole = f"{human_bytes(budget.total_bytes)} visible{margin}"
     terms = [("cache", plan.cache.per_gpu_bytes), *((part.name, part.expected) for part in budget.parts)]
     return [
-        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)} per GPU ({whole})"),
+        ("needs", f"{human_bytes(fit.needed_bytes)} of {human_bytes(fit.usable_bytes)}{per_gpu(plan)} ({whole})"),
         ("from", ", ".join(f"{name} {human_bytes(size)}" for name, size in terms)),
     ]
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from hwcalc.planner.result import Plan
 from hwcalc.report.advice import advice_pairs
-from hwcalc.report.emit import start_pair
 from hwcalc.report.glance import SCREEN, ask_line, first_lines, more_notes, notes_of, verdict_color
-from hwcalc.report.places import DEVICE_HEADER, device_rows
+from hwcalc.report.places import DEVICE_HEADER, device_rows, start_line
 from hwcalc.report.summary import LayerShare, definition, figures, model_lines, request_line, shares, verdict
 from hwcalc.report.text import abbreviated, exact, layer_words, percent, plural
 from hwcalc.text import clean
@@ -131,7 +130,7 @@ def _first_screen(plan: Plan, width: int, command: str, *, detail: Detail, quiet
     else:
         parts.append(Text(verdict(plan), style=f"bold {verdict_color(plan)}"))
         parts += hanging([(label, text, "") for label, text in first_lines(plan).answer])
-        start = start_pair(plan)
+        start = start_line(plan)
         parts += [] if start is None else _command("start", *start)
         parts += [*_tries(plan, parts, width, detail), Text()]
     return [*parts, *warnings, Text()] if plan.warnings else parts

@@ -15,16 +15,18 @@ from typing import IO
 
 from hwcalc.errors import HubError, KvplanError, ModelNotFoundError, UsageError
 from hwcalc.formulas.frozen import replace
-from hwcalc.model import Note, RawModel
+from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.profiles.catalog import is_model_id
 from hwcalc.sources.built_in import find_in_catalog
 from hwcalc.sources.hf_cache import find_cached
 from hwcalc.sources.local import from_path, from_standard_input, from_stream, has_path_syntax, no_such_path
 from hwcalc.sources.wanted import Absent, Source, Wanted, split_revision
-from hwcalc.text import shown
+from hwcalc.text import operand, shown
 
 __all__ = ["resolve", "resolve_stream"]
 
+_LIKE_OLLAMA = re.compile(r"[a-z0-9][a-z0-9._-]*:[a-z0-9][A-Za-z0-9._-]*")
+"""What ``ollama list`` prints: llama3.1:8b."""
 _HUB_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([^/?#]+/[^/?#]+).*", re.DOTALL)
 _LONGEST = 4096
 
@@ -68,10 +70,10 @@ def resolve(
     looks_like_id = _looks_like_id(text.partition("@")[0]) and not has_path_syntax(text)
     if os.path.lexists(path) and not (is_model_id(text) and _is_folder_without_config(path)):
         return _without_revision(from_path(path, weights=weights), revision)
-    if text.lower().startswith("ollama:"):
-        from hwcalc.sources.ollama import PREFIX, find_in_ollama
+    if text.lower().startswith(OLLAMA):
+        from hwcalc.sources.ollama import find_in_ollama
 
-        return _without_revision(find_in_ollama(text[len(PREFIX) :]), revision)
+        return _without_revision(find_in_ollama(text[len(OLLAMA) :]), revision)
     access = Wanted(id="", offline=offline or _forbidden(), token=token, endpoint=endpoint, weights=weights)
     if (":" in text or text.lower().endswith(".gguf")) and (found := _as_gguf(text, path, revision, access, refresh=refresh)):
         return found
@@ -191,10 +193,29 @@ def _with_way_out(error: KvplanError, wanted: Wanted) -> KvplanError:
 
 def _with_guess(error: KvplanError, wanted: Wanted) -> KvplanError:
     """The Hub refuses and misses mistyped ids as it does private ones and unplugged cables, so the nearest known ids stand first."""
+    instead = _in_other_words(wanted)
+    if instead:
+        error.hint = f"{instead} {error.hint}".rstrip()
+        return error
     near = _near(wanted.id)
     if near and wanted.id not in near:
         error.hint = f"{_guessed(near)} {error.hint}".rstrip()
     return error
+
+
+def _in_other_words(wanted: Wanted) -> str:
+    """How to write a format that no file has, or one of a model whose config is known; empty if it is neither."""
+    from hwcalc.sources.gguf.base import base_models, other_format
+    from hwcalc.sources.gguf.names import is_gguf
+
+    if wanted.file is None or is_gguf(wanted.file):
+        return ""
+    form, known = other_format(wanted.file)
+    if base_models(wanted.id):
+        return "" if known or form is None else f"Did you mean {wanted.id}:{form.upper()}?"
+    if not known or isinstance(find_in_catalog(replace(wanted, file=None)), Absent):
+        return ""
+    return f"As llama.cpp would make it: kvplan {operand(wanted.id)} --engine llamacpp --weights {form}."
 
 
 def _unknown_here(error: KvplanError, wanted: Wanted) -> KvplanError:
@@ -202,7 +223,8 @@ def _unknown_here(error: KvplanError, wanted: Wanted) -> KvplanError:
     before = error.hint
     error = _with_guess(error, wanted)
     if error.hint != before:
-        error.message = f"{shown(wanted.id)} is not known here, and {error.message}"
+        what = shown(wanted.id if wanted.file is None else f"{wanted.id}:{wanted.file}")
+        error.message = f"{what} is not known here, and {error.message}"
     return error
 
 
@@ -232,7 +254,9 @@ def _not_a_model(text: str) -> KvplanError:
     if address and is_model_id(address[1]):
         hint = f"Give the id alone: kvplan {address[1]}"
     else:
-        hint = _guess(text) or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
+        pulled = f"One of Ollama's: kvplan {OLLAMA}{text}" if _LIKE_OLLAMA.fullmatch(text) else ""
+        known = " ".join(filter(None, (_guess(text), pulled)))
+        hint = known or "Give an id (org/name), a folder with a config.json, a config.json, or - for standard input."
     what = "the model is an empty string." if not text else f"{shown(text)} is neither a file here nor a model's id."
     return ModelNotFoundError(what, hint=hint)
 
@@ -244,7 +268,9 @@ def _not_found(wanted: Wanted, absent: list[Absent]) -> ModelNotFoundError:
     if wanted.revision is not None and any("keeps no revisions" in miss.remark for miss in absent):
         hint = f"Leave the revision out to plan with the catalog's config: kvplan {wanted.id}"
     elif wanted.file is not None:
-        hint = "Plan it once with the network, after which its header is kept, or give the path of the file."
+        instead = _in_other_words(wanted)
+        hint = f"{instead} " if instead else ""
+        hint += "Plan it once with the network, after which its header is kept, or give the path of the file."
     else:
         hint = _guess(wanted.id) or "kvplan models lists what is built in; any model's folder or config.json will do as well."
     return ModelNotFoundError(f"{what} is neither in {places}.{remarks}", hint=hint)

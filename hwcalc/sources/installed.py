@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from hwcalc.formulas.frozen import frozen
+from hwcalc.model import OLLAMA
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.sources.hf_cache import cached_ids
 from hwcalc.sources.hf_folder import snapshot
-from hwcalc.sources.ollama import PREFIX, model_file, ollama_models, ollama_stores
+from hwcalc.sources.ollama import model_file, ollama_models, ollama_stores
 from hwcalc.text import printable
 
 __all__ = ["InstalledModel", "installed_models", "models_in_folder"]
@@ -69,7 +70,7 @@ def _of_ollama() -> Iterator[InstalledModel]:
         for model, manifest in ollama_models(store):
             found = model_file(store, manifest)
             if found is not None:
-                yield InstalledModel(name=PREFIX + model.short, path=found[0], bytes=found[1], source="ollama")
+                yield InstalledModel(name=OLLAMA + model.short, path=found[0], bytes=found[1], source="ollama")
 
 
 def _models_below(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -14,15 +14,12 @@ from typing import Any, Final
 
 from hwcalc.errors import ConfigError, KvplanError, ModelNotFoundError, UnsupportedError
 from hwcalc.formulas.frozen import frozen, replace
-from hwcalc.model import Note, RawModel
+from hwcalc.model import OLLAMA, Note, RawModel
 from hwcalc.sources.document import read_document
 from hwcalc.text import operand, printable, shown
 from hwcalc.units import human_bytes
 
-__all__ = ["PREFIX", "OllamaModel", "find_in_ollama", "ollama_file", "ollama_models", "ollama_stores"]
-
-PREFIX: Final = "ollama:"
-"""How the name of a model in the store begins."""
+__all__ = ["OllamaModel", "find_in_ollama", "ollama_file", "ollama_models", "ollama_stores"]
 
 MOST_MODELS: Final = 10_000
 """Most models of a store that are listed."""
@@ -85,7 +82,7 @@ def find_in_ollama(text: str) -> RawModel:
     if found is None:
         raise _not_here(asked)
     store, model, path = found
-    word = PREFIX + model.short
+    word = OLLAMA + model.short
     layers = _layers(store, path, word)
     digest, file = _blob(store, layers, "model", word, model)
     keys, notes = _settings(store, layers, word, model)
@@ -104,7 +101,7 @@ def ollama_file(text: str) -> Path:
         found = _manifest(store, asked)
         if found is not None:
             model, path = found
-            word = PREFIX + model.short
+            word = OLLAMA + model.short
             return _blob(store, _layers(store, path, word), "model", word, model)[1]
     raise _not_here(asked)
 
@@ -150,7 +147,7 @@ def _named(text: str) -> OllamaModel:
     words = {1: [_HOST, _NAMESPACE], 2: [_HOST]}.get(len(words), []) + words
     if len(words) != 3 or not _PLACE.fullmatch(words[0]) or not all(map(_PART.fullmatch, (*words[1:], tag))):
         raise ModelNotFoundError(
-            f"{shown(PREFIX + text)} is no name of an Ollama model.",
+            f"{shown(OLLAMA + text)} is no name of an Ollama model.",
             hint="Write it as ollama list does: ollama:llama3.1:8b, ollama:user/model:tag, ollama:hf.co/org/name:Q4_K_M.",
         )
     return OllamaModel(host=words[0], namespace=words[1], name=words[2], tag=tag)
@@ -177,7 +174,7 @@ def _not_here(model: OllamaModel) -> ModelNotFoundError:
 
     near = nearest(model.short, there)
     listed = ", ".join(there[:_LISTED]) + (f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else "")
-    guess = f"Did you mean {' or '.join(PREFIX + name for name in near)}? " if near else ""
+    guess = f"Did you mean {' or '.join(OLLAMA + name for name in near)}? " if near else ""
     return ModelNotFoundError(
         f"Ollama has no model {shown(model.short)} here. It has: {printable(listed)}.",
         hint=f"{guess}Pull it: ollama pull {model.short}",

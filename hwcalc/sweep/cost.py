@@ -64,13 +64,14 @@ def estimated_seconds(grid: Grid, most: float) -> float:
     settings = len(grid.dtypes) * len(grid.gpus) * len(grid.tps)
     points = settings * len(grid.seqs or (0,)) * len(grid.batches)
     keywords = grid.keywords(grid.dtypes[0], grid.gpus[0], grid.tps[0])
-    curves = find_engine(grid.engine)[0].name in CURVES and keywords.keys() <= ON_CURVES
-    # Every point of a curve costs little, but each of its settings is planned; the lists are checked with one plan for each entry.
-    plans = settings if curves else points
-    total = len(models) * points * _CURVE_SECONDS if curves else 0.0
+    total = 0.0
     for model in models:
         if total > most:
             break
+        curves = find_engine(grid.engine_of(model))[0].name in CURVES and keywords.keys() <= ON_CURVES
+        # Every point of a curve costs little, but each of its settings is planned; the lists are checked with one plan for each entry.
+        plans = settings if curves else points
+        total += points * _CURVE_SECONDS if curves else 0.0
         total += plans * _seconds_of_a_plan(grid, model, plans)
     return total
 

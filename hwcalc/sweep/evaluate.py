@@ -63,7 +63,7 @@ def _left(seconds: float, share: float) -> str:
 
 
 def _missing(model: Missing, grid: Grid) -> RowBlock:
-    row = failed_row({"model": model.id, "engine": grid.engine.partition("@")[0]}, model.error.message)
+    row = failed_row({"model": model.id, "engine": grid.engine_of(model).partition("@")[0]}, model.error.message)
     return RowBlock(size=1, columns=row, failed=1, error=model.error)
 
 
@@ -73,7 +73,7 @@ def _of_model(grid: Grid, axes: _Axes, model: ModelSpec) -> Iterator[RowBlock]:
         keywords = grid.keywords(dtype, gpu, tp)
         known: dict[str, Value] = {
             "model": model.id,
-            "engine": grid.engine.partition("@")[0],
+            "engine": grid.engine_of(model).partition("@")[0],
             "dtype": dtype,
             "gpu": gpu,
             "tp": tp,
@@ -101,7 +101,7 @@ class _LongestPoint:
 
 def _curves(grid: Grid, model: ModelSpec, keywords: Mapping[str, Any]) -> _LongestPoint | None:
     """The curves for these keywords; ``None`` if the engine has none. Raises the engine's error for the longest point."""
-    if find_engine(grid.engine)[0].name not in CURVES or not keywords.keys() <= ON_CURVES:
+    if find_engine(grid.engine_of(model))[0].name not in CURVES or not keywords.keys() <= ON_CURVES:
         return None
     request = read_options(keywords).keywords()
     opened = open_request(model, seq=max(grid.seqs, default=None), batch=max(grid.batches), **request)

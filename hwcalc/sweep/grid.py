@@ -10,7 +10,7 @@ from typing import Any
 from hwcalc.errors import KvplanError, UsageError
 from hwcalc.formulas.frozen import field, frozen
 from hwcalc.library.load import Missing
-from hwcalc.library.plan import plan_loaded
+from hwcalc.library.plan import engine_of, plan_loaded
 from hwcalc.model import ModelSpec
 from hwcalc.planner.result import Plan
 
@@ -35,10 +35,9 @@ class Grid:
     options: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     option_draft: ModelSpec | None = None
 
-    @property
-    def engine(self) -> str:
-        """The engine as it was given, which may include a version."""
-        return str(self.options.get("engine", "reference"))
+    def engine_of(self, model: ModelSpec | Missing) -> str:
+        """The engine that plans a model: the one that was given, which may include a version, or the model's own."""
+        return engine_of(model, self.options.get("engine"))
 
     def keywords(self, dtype: str | None, gpu: str | None, tp: int | None) -> dict[str, Any]:
         """All keywords of a plan except model, length and batch."""

@@ -27,6 +27,8 @@ from hwcalc.engines import ENGINES, transformers, transformers_layers
 from hwcalc.errors import ConfigError, UnreadKeysError, UnsupportedError, UsageError
 from hwcalc.formulas import KINDS, Stack
 from hwcalc.parsers import registry
+from hwcalc.parsers.gguf import hparams
+from hwcalc.parsers.gguf.architectures import ARCHITECTURES, Architecture, Window
 from hwcalc.reconcile import core, dialects, reconcile
 from hwcalc.report.plan import FORMATS
 from tests.hwcalc.command import Capture, run
@@ -228,6 +230,27 @@ def test_a_requirement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [check.status for check in document.checks] == ["pass", "fail"]
     assert document.checks[1].requirements[0].message == "5 sequences, at most 4 sequences required"
     assert "max_batch" in check_file_schema()["properties"]["checks"]["items"]["properties"]
+
+
+def test_a_gguf_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row is enough to plan a file: of four layers the last is full, the others keep 1,024 tokens and a batch of 512."""
+    row = Architecture(window=Window(period=4))
+    monkeypatch.setattr(hparams, "ARCHITECTURES", {**ARCHITECTURES, "newcomer": row})
+    sizes = {
+        "block_count": 4,
+        "context_length": 8192,
+        "embedding_length": 512,
+        "feed_forward_length": 1024,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 2,
+        "attention.sliding_window": 1024,
+    }
+    keys = {"general.architecture": "newcomer", **{f"newcomer.{name}": value for name, value in sizes.items()}}
+    cells = {
+        engine: plan(keys, seq=8192, engine=engine).cache.total_bytes // (2 * 64 * 2 * 2) for engine in ("reference", "llamacpp")
+    }
+
+    assert cells == {"reference": 8192 + 3 * 1024, "llamacpp": 8192 + 3 * (1024 + 512)}
 
 
 def test_a_command(follow: Follow, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

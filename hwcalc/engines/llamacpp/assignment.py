@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hwcalc.formulas import LayerNumbers
 from hwcalc.formulas.frozen import field, frozen
+from hwcalc.quantization.tensor_names import ROTARY
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.weights import WeightTensor
@@ -18,10 +19,6 @@ __all__ = ["ON_HOST", "Assignment", "Weighed", "assign", "device_of", "splits", 
 
 ON_HOST: Final = -1
 """The number of the host among the devices; GPUs are counted from 0."""
-
-_COPIED: Final = ("rope_freqs.", "rope_factors_")
-"""Tensors of which every device with a block has a copy."""
-
 
 _NUMBERED: Final = re.compile(r"[0-9]{1,3}\Z", re.ASCII)
 
@@ -36,6 +33,8 @@ class Assignment:
     blocks: tuple[int, ...]
     output: int
     experts_on_host: LayerNumbers = field(default_factory=LayerNumbers)
+    largest_moved: int = 0
+    """Bytes of the largest tensor of a layer that patterns of the user have put in host memory."""
 
     @property
     def gpu_layers(self) -> int:
@@ -106,6 +105,10 @@ class Weighed:
     copied: int
     blocks: tuple[tuple[int, int], ...]
     overridden: Mapping[int, int] = field(default_factory=dict)
+    experts_moved: frozenset[int] = frozenset()
+    """Blocks all of whose experts the user has put in host memory."""
+    largest_moved: int = 0
+    """The largest tensor of a block among what the user has put there."""
 
     @property
     def total(self) -> int:
@@ -123,16 +126,22 @@ def weigh(tensors: Iterable[WeightTensor], blocks: int) -> Weighed:
     """Sort the tensors by where llama.cpp loads them."""
     sizes, overridden = {"input": 0, "output": 0, "tied": 0, "copied": 0}, dict[int, int]()
     each = [[0, 0] for _ in range(blocks)]
+    moved, largest = set(), 0
     for one in tensors:
         if one.buffer is not None:
             # Both copies of a table go to the same buffer, where they are one.
             device = device_of(one.buffer)
             overridden[device] = overridden.get(device, 0) + (0 if one.copy else one.bytes)
-        elif one.role == "layer" and not one.name.startswith(_COPIED):
+            if one.role == "layer" and device == ON_HOST:
+                moved |= {one.layer} if one.expert else set()
+                largest = max(largest, one.bytes)
+        elif one.role == "layer" and not one.name.startswith(ROTARY):
             each[min(one.layer, blocks - 1)][0 if one.expert else 1] += one.bytes
         else:
             sizes["tied" if one.copy else "copied" if one.role == "layer" else one.role] += one.bytes
-    return Weighed(**sizes, blocks=tuple((experts, rest) for experts, rest in each), overridden=overridden)
+    sums = tuple((experts, rest) for experts, rest in each)
+    wholly = frozenset(layer for layer in moved if layer < blocks and not sums[layer][0])
+    return Weighed(**sizes, blocks=sums, overridden=overridden, experts_moved=wholly, largest_moved=largest)
 
 
 def device_of(buffer: str) -> int:

@@ -22,7 +22,7 @@ _WRITTEN: Final = (
 """Engine options that are flags with the same value."""
 _FORMAT: Final = re.compile(r"[-._](?:[IT]?Q[1-8][0-9A-Z_]*|B?F16|F32|MXFP4)$", re.IGNORECASE)
 """The format at the end of a file's name."""
-_ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo"}
+_ON: Final[Mapping[str, str]] = {"cpu_moe": "-cmoe", "no_kv_offload": "-nkvo", "no_extra_bufts": "-nr"}
 """Engine options that are switches of llama-server."""
 
 
@@ -46,6 +46,8 @@ def serve(planned: CommandInput) -> list[str]:
     for name in _WRITTEN:
         if name in options and options[name] != "auto":
             words += [FLAGS[name][0], options[name]]
+    # Devices that are there would still take part in long prompts, with no layer on them.
+    words += ["--device", "none"] if planned.on_host else []
     words += [flag for name, flag in _ON.items() if is_on(options.get(name))]
     return [*words, *_drafting(options)]
 
@@ -132,12 +134,15 @@ def modelfile(planned: CommandInput) -> EmittedFile:
     slots = int(options.get("n_seq_max", planned.batch))
     context = int(options["n_ctx"]) // slots if "n_ctx" in options else planned.seq
     name = f"{_created(planned)}-{context // 1024}k" if context % 1024 == 0 else f"{_created(planned)}-{context}"
-    lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *_parameters(options)]
+    options = {**options, "n_gpu_layers": "0"} if planned.on_host else options
+    own = list(_parameters(options))
+    lines = [f"FROM {_from(planned)}", f"PARAMETER num_ctx {context}", *own]
     return EmittedFile(
         name="Modelfile",
         text="".join(f"{line}\n" for line in lines),
         environment=tuple(_variables(planned, slots)),
         command=("ollama", "create", name, "-f", "Modelfile"),
+        as_is=None if own or planned.library is None or planned.made else ("ollama", "run", planned.library),
     )
 
 

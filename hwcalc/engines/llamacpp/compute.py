@@ -36,15 +36,15 @@ def device_buffers(opened: LlamacppOpened, assignment: Assignment, device: int) 
     """What a device needs for a pass; ``device`` is the number of a GPU, or :data:`~...assignment.ON_HOST`."""
     read, one = opened.hparams, opened.settings
     gpus = sorted({*assignment.blocks, assignment.output} - {ON_HOST})
-    helper = opened.request.gpus > 0 and _helps(opened)
+    helper = opened.gpus > 0 and _helps(opened)
     if device != ON_HOST:
         # Without any layer the first GPU still multiplies large batches for the host.
         part = _part(opened, assignment, device, gpus or [0])
         return (compute_buffer(read, one, part),) if device in gpus or part.from_host is not None else ()
     if not gpus and not helper:
         return (compute_buffer(read, one, Part(alone=True)), output_buffer(read, one))
-    partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host)
-    return (host_buffer(read, one, _copies(opened, assignment, gpus), partly=partly, helped=helper), output_buffer(read, one))
+    partly = ON_HOST in assignment.blocks or bool(assignment.experts_on_host) or bool(assignment.largest_moved)
+    return (host_buffer(read, one, _copies(opened, assignment), partly=partly, helped=helper), output_buffer(read, one))
 
 
 def _helps(opened: LlamacppOpened) -> bool:
@@ -61,25 +61,30 @@ def _part(opened: LlamacppOpened, assignment: Assignment, device: int, gpus: lis
     hosted = [number for number, one in enumerate(assignment.blocks) if one == ON_HOST]
     copied = None
     # The scheduler asks the first GPU.
-    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host):
+    if device == gpus[0] and _helps(opened) and (hosted or assignment.experts_on_host or assignment.largest_moved):
         largest = opened.largest_tensors
         sizes = [max(largest[number]) for number in hosted if number < len(largest)]
+        sizes.append(assignment.largest_moved)
         copied = max([0, *sizes, *(largest[number][0] for number in assignment.experts_on_host if number < len(largest))])
     return Part(
         first=bool(assignment.blocks) and assignment.blocks[0] in (device, ON_HOST),
         output=assignment.output == device,
-        copies=_copies(opened, assignment, gpus),
+        copies=_copies(opened, assignment),
         from_host=copied,
         cache_from_host=0 if copied is None else layer_cache_bytes(opened.hparams, opened.settings, hosted),
         sixteen_bit=gpu is None or gpu.vendor.lower() in ("nvidia", "amd"),
     )
 
 
-def _copies(opened: LlamacppOpened, assignment: Assignment, gpus: list[int]) -> int:
-    """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp)."""
+def _copies(opened: LlamacppOpened, assignment: Assignment) -> int:
+    """How often the inputs are kept: several GPUs that hold all of the model work on several batches (src/llama-context.cpp).
+
+    A GPU without a share of the layers counts, and so does an override that finds no tensor.
+    """
     options = opened.place_options
-    plain = options.split_mode == "layer" and not options.overrides and not options.kv_on_host
-    return PIPELINE_COPIES if len(gpus) > 1 and assignment.everything and plain else 1
+    overridden = bool(options.overrides) or options.cpu_moe or options.n_cpu_moe > 0
+    plain = options.split_mode == "layer" and not overridden and not options.kv_on_host
+    return PIPELINE_COPIES if opened.request.gpus > 1 and assignment.everything and plain else 1
 
 
 def compute_buffer(read: Hparams, one: Settings, part: Part) -> BudgetPart:

@@ -169,10 +169,10 @@ class Room:
     @property
     def likely_host(self) -> int:
         """Bytes of the host's memory that a model may well have beside a GPU that it leaves alone."""
-        return host_room(self._opened, self._opened.place_options, _OneGpu(0), "expected")  # type: ignore[arg-type]
+        return host_room(self._opened, lambda _: 0, "expected")
 
     def _host_room(self, needed: int) -> int:
-        return host_room(self._opened, self._opened.place_options, _OneGpu(needed), "low")  # type: ignore[arg-type]
+        return host_room(self._opened, lambda _: needed, "low")
 
     def longest(self, weights: Sizes, curves: Curves, bound: int) -> int:
         """The most tokens, up to ``bound``, that surely fit."""
@@ -184,14 +184,3 @@ class Room:
             else:
                 high = middle
         return min(low * CELLS, bound)
-
-
-class _OneGpu:
-    """What :func:`~hwcalc.engines.llamacpp.equation.host_room` asks of a placement: what the GPUs need."""
-
-    def __init__(self, needed: int) -> None:
-        self.gpus = (self,)
-        self._needed = needed
-
-    def needed(self, end: str = "expected") -> int:
-        return self._needed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from hwcalc.engines.base import Engine, Opened
 from hwcalc.engines.command import CommandInput
@@ -36,6 +36,8 @@ from hwcalc.text import brief
 
 __all__ = ["Llamacpp"]
 
+_AS_PUBLISHED: Final = "Planned are weights as the checkpoint has them. Most run a smaller file: --weights q4_k_m, or auto."
+
 
 class Llamacpp(LlamacppPlaces):
     """The contexts of llama.cpp."""
@@ -48,6 +50,9 @@ class Llamacpp(LlamacppPlaces):
     source: ClassVar[str] = "llama.cpp 0c1e57098 (v0.5.0)"
     options: ClassVar[Mapping[str, EngineOption]] = MappingProxyType({**OPTIONS, **PLACE_OPTIONS})
     has_command: ClassVar[bool] = True
+    file_remark: ClassVar[str] = (
+        "The file is one that llama.cpp's converter and llama-quantize make, or that others publish under a like name."
+    )
 
     def resolve_version(self, requested: str) -> str:
         """``0.5``, ``v0.5.0`` and ``0.5.0`` are the release whose rules are known."""
@@ -88,6 +93,8 @@ class Llamacpp(LlamacppPlaces):
         check_weights(own.request.weights)
         check_context(own)
         own.place_options  # noqa: B018 - refuses what cannot be
+        if own.request.weights is None and own.model.gguf is None and own.request.hardware.gpu is not None:
+            own.tell(Note(code="default-weights", message=_AS_PUBLISHED))
 
     def tensors(self, kind: LayerKind, opened: Opened) -> tuple[StoredTensor, ...]:
         rule = RULES.get(type(kind))
@@ -154,6 +161,10 @@ class Llamacpp(LlamacppPlaces):
 
             return find_engine("ollama")[0]
         return self
+
+    def settings(self, opened: Opened) -> Mapping[str, int | str | bool]:
+        """As the log of llama.cpp names them."""
+        return of_llamacpp(opened).settings.named
 
     def savings(self, opened: Opened, short_bytes: int) -> Iterator[Saving]:
         return savings(of_llamacpp(opened), short_bytes)

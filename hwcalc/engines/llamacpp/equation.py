@@ -6,6 +6,7 @@ layer, which llama.cpp keeps there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from math import ceil
 from typing import TYPE_CHECKING, Final
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
     from hwcalc.profiles.gpus import Gpu, VisibleMemory
 
-__all__ = ["budget_of", "host_room", "margin_of", "process", "room_of"]
+__all__ = ["OPPOSITE", "budget_of", "host_room", "margin_of", "process", "room_of"]
 
+OPPOSITE: Final = {"low": "high", "expected": "expected", "high": "low"}
+"""An end of the estimates of what there is -> that of what is needed, to be sure, or to hope."""
 _VENDORS: Final = {"nvidia": "cuda", "amd": "rocm"}
 _SYSTEM_PARTS: Final = (Fraction(1, 8), Fraction(1, 16), Fraction(0))
 """How much of a machine's one memory the system and other programs keep: at most, probably, at least. A habit, not a measurement."""
@@ -38,13 +41,33 @@ def process(gpu: Gpu) -> BudgetPart:
     return estimated("process", Section.OVERHEAD, runtime_profile().estimate(f"llamacpp.{name}"))
 
 
+def _memory_of(opened: LlamacppOpened, options: PlaceOptions) -> Noted[VisibleMemory | None]:
+    """What programs see of the GPU; of a machine without one, its memory as the user says it."""
+    gpu = opened.request.hardware.gpu
+    if gpu is None:
+        return Noted(None)
+    size = options.host_bytes
+    if not gpu.is_host or size is None:
+        return memory_of(gpu)
+    from hwcalc.profiles.gpus import VisibleMemory
+
+    return Noted(
+        VisibleMemory(low_bytes=size, expected_bytes=size, high_bytes=size, basis="host_memory, as given", source="the user")
+    )
+
+
 def margin_of(opened: LlamacppOpened, options: PlaceOptions, memory: VisibleMemory) -> Noted[Fraction]:
     """The share of a GPU that stays free: the user's, or as many bytes as ``--fit`` leaves."""
     hardware = opened.request.hardware
     if hardware.margin is not None or hardware.memory_utilization is not None:
         return Noted(hardware.margin or Fraction(0))
+    gpu = hardware.gpu
+    if gpu is not None and gpu.is_host and options.host_bytes is not None:
+        # What may be taken was said.
+        return Noted(Fraction(0))
+    where = "the machine's memory" if gpu is not None and gpu.is_host else "each GPU"
     message = (
-        f"{human_bytes(options.target_bytes)} of each GPU stay free, as llama.cpp's --fit leaves them. "
+        f"{human_bytes(options.target_bytes)} of {where} stay free, as llama.cpp's --fit leaves them. "
         "Set it with --engine-option fit_target=MIB, or --margin."
     )
     share = min(Fraction(1), Fraction(options.target_bytes, memory.expected_bytes))
@@ -53,8 +76,7 @@ def margin_of(opened: LlamacppOpened, options: PlaceOptions, memory: VisibleMemo
 
 def room_of(opened: LlamacppOpened, options: PlaceOptions, end: str) -> int | None:
     """Bytes of a GPU that may be used at this end of what programs see; ``None`` if its memory is not known."""
-    gpu = opened.request.hardware.gpu
-    memory = None if gpu is None else memory_of(gpu).value
+    memory = _memory_of(opened, options).value
     if memory is None:
         return None
     size: int = getattr(memory, f"{end}_bytes")
@@ -65,10 +87,7 @@ def room_of(opened: LlamacppOpened, options: PlaceOptions, end: str) -> int | No
 
 def budget_of(opened: LlamacppOpened, options: PlaceOptions, placement: Placement) -> Noted[Budget | None]:
     """The bytes that the fullest GPU has left for its part of the cache."""
-    gpu = opened.request.hardware.gpu
-    if gpu is None:
-        return Noted(None)
-    memory, notes = memory_of(gpu)
+    memory, notes = _memory_of(opened, options)
     if memory is None:
         return Noted(None, notes)
     share = placement.devices[placement.fullest]
@@ -86,19 +105,18 @@ def _what(share: DeviceShare, placement: Placement) -> str:
     return f"tensors of {layers}{' and the output' if share.output else ''}{experts}"
 
 
-def host_room(opened: LlamacppOpened, options: PlaceOptions, placement: Placement, end: str) -> int:
-    """Bytes of the host's memory that the model may take: as the user says, or by the hardware.
+def host_room(opened: LlamacppOpened, on_gpus: Callable[[str], int], end: str) -> int:
+    """Bytes of the host's memory that the model may take: as the user says, or by the hardware. ``on_gpus`` gives those of all GPUs at an end.
 
     A machine with one memory has what the GPU leaves. Of other hosts nobody knows: at least the memory of the GPUs, and likely four times.
     """
-    gpu = opened.request.hardware.gpu
+    gpu, options = opened.request.hardware.gpu, opened.place_options
     if options.host_bytes is not None and (gpu is None or not gpu.shares_host_memory):
         return options.host_bytes
     sold = (0 if gpu is None else gpu.memory_marketing_gb or 0) * GIB
     if gpu is not None and gpu.shares_host_memory:
         part = _SYSTEM_PARTS[("low", "expected", "high").index(end)]
-        opposite = {"low": "high", "high": "low"}.get(end, end)
         whole = sold if options.host_bytes is None else options.host_bytes
-        return ceil(whole * (1 - part)) - sum(share.needed(opposite) for share in placement.gpus)
+        return ceil(whole * (1 - part)) - on_gpus(OPPOSITE[end])
     gpus = opened.request.gpus * sold
     return {"low": gpus, "expected": _LIKELY_HOST * gpus}.get(end, 2**50)

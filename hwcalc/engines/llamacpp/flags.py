@@ -51,6 +51,8 @@ SWITCHES: Final[Mapping[str, Switch]] = MappingProxyType(
         "--cpu-moe": Switch("cpu_moe", "true"),
         "-nkvo": Switch("no_kv_offload", "true"),
         "--no-kv-offload": Switch("no_kv_offload", "true"),
+        "-nr": Switch("no_extra_bufts", "true"),
+        "--no-repack": Switch("no_extra_bufts", "true"),
     }
 )
 """Flag -> what it sets."""

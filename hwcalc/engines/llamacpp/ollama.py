@@ -57,7 +57,7 @@ _OWN: Final = tuple(
 _WITHOUT: Final = frozenset(
     {
         "defaults", "kv_unified", "swa_full", "n_cpu_moe", "cpu_moe", "override_tensor", "tensor_split", "split_mode", "no_kv_offload",
-        "offload_kqv", "fit", "fit_ctx",
+        "no_extra_bufts", "offload_kqv", "fit", "fit_ctx",
     }
 )  # fmt: skip
 """Options of llama.cpp that Ollama sets for nobody."""
@@ -162,7 +162,7 @@ class Ollama(Llamacpp):
 def vram_bytes(opened: Opened) -> int:
     """The memory of all GPUs together, as programs see it; 0 without a GPU."""
     gpu = opened.request.hardware.gpu
-    if gpu is None:
+    if gpu is None or gpu.is_host:
         return 0
     from hwcalc.profiles.gpus import visible_memory
 

@@ -50,6 +50,12 @@ class LlamacppOpened(Opened):
         options: PlaceOptions = self.shared("place options", make)
         return options
 
+    @property
+    def gpus(self) -> int:
+        """The GPUs that layers can lie on; 0 for a machine without any."""
+        gpu = self.request.hardware.gpu
+        return 0 if gpu is not None and gpu.is_host else self.request.gpus
+
     @cached_property
     def weight_tensors(self) -> tuple[WeightTensor, ...] | None:
         """The tensors of the planned file; ``None`` if they are not known."""

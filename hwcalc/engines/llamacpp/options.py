@@ -18,6 +18,7 @@ CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_
 """``kv_cache_types`` (common/arg.cpp)."""
 
 _MOST: Final = 2**31 - 1
+_CONTEXTS: Final = ("default", "mtp")
 _WORDS: Final = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
 
 
@@ -36,7 +37,18 @@ def switch(name: str, value: str) -> bool:
 
 
 def _auto_switch(name: str, value: str) -> bool | None:
-    return None if value.lower() == "auto" else switch(name, value)
+    # LLAMA_FLASH_ATTN_TYPE_AUTO is -1.
+    return None if value.lower() in ("auto", "-1") else switch(name, value)
+
+
+def _context_type(name: str, value: str) -> str:
+    """The context, by its word or as ``llama_context_type`` counts."""
+    word = _CONTEXTS[int(value)] if value in ("0", "1") else value
+    return choice_option(*_CONTEXTS)(name, word)
+
+
+_NEAREST: Final = (("16", "f16"), ("32", "f32"), ("8", "q8_0"), ("5", "q5_1"), ("4", "q4_0"))
+"""The cache that people mean by a number of bits: fp8, q4."""
 
 
 def cache_type(name: str, value: str) -> DType:
@@ -44,8 +56,9 @@ def cache_type(name: str, value: str) -> DType:
     dtype = find_dtype(value.strip().lower())
     allowed = {found for known in CACHE_TYPES if (found := find_dtype(known)) is not None}
     if dtype is None or dtype not in allowed:
+        near = next((f"Nearest: {name}. " for bits, name in _NEAREST if bits in value), "")
         raise UnsupportedError(
-            f"{name} {brief(value, 40)}: llama.cpp has no cache in this format.", hint=f"Allowed: {', '.join(CACHE_TYPES)}."
+            f"{name} {brief(value, 40)}: llama.cpp has no cache in this format.", hint=f"{near}Allowed: {', '.join(CACHE_TYPES)}."
         )
     return dtype
 
@@ -82,7 +95,7 @@ OPTIONS: Final[Mapping[str, EngineOption]] = MappingProxyType(
                 "ctx_type",
                 "which context: the main one, or that of multi-token prediction",
                 "default",
-                choice_option("default", "mtp"),
+                _context_type,
             ),
             _option(
                 "defaults",

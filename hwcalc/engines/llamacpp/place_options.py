@@ -86,6 +86,7 @@ PLACE_OPTIONS: Final = _options(
     _option("fit", "leave layers in host memory where the GPU is too small", "true", switch),
     _option("fit_target", "MiB of each GPU that stay free", str(FIT_TARGET_MIB), integer_option(0, 2**30)),
     _option("fit_ctx", "the shortest context that fitting by itself leads to", str(FIT_CTX), integer_option(1)),
+    _option("no_extra_bufts", "keep weights as they are, not repacked for the processor (-nr)", "false", switch),
     _option("host_bandwidth", "GB/s that the memory of the host delivers", "89.6", _gbps),
     _option("host_memory", "memory of the host that llama.cpp may take: 64GiB", "not known", _bytes),
 )
@@ -105,6 +106,7 @@ class PlaceOptions:
     kv_on_host: bool
     target_bytes: int
     shortest: int
+    no_repack: bool
     host_bytes: int | None
     host_gbps: float | None
 
@@ -138,6 +140,7 @@ def place_options(options: Mapping[str, str], *, fits_itself: bool = True) -> Pl
         kv_on_host=on("no_kv_offload"),
         target_bytes=(FIT_TARGET_MIB if target is None else target) * MIB,
         shortest=FIT_CTX if shortest is None else shortest,
+        no_repack=on("no_extra_bufts"),
         host_bytes=host,
         host_gbps=value("host_bandwidth"),
     )
@@ -147,8 +150,16 @@ def checked_options(request: Request, label: str, *, fits_itself: bool) -> Place
     """The options on places, checked against the number of GPUs."""
     from hwcalc.engines.llamacpp.assignment import device_of
 
-    options, gpus = place_options(request.options, fits_itself=fits_itself), request.gpus
+    options, gpus, gpu = place_options(request.options, fits_itself=fits_itself), request.gpus, request.hardware.gpu
     check_stages(label, request.parallel)
+    if gpu is not None and gpu.is_host:
+        # Numbers of layers have no effect where there is no GPU.
+        named = next((one.buffer for one in options.overrides if device_of(one.buffer) >= 0), None)
+        if named is not None:
+            raise UsageError(
+                f"engine option override_tensor names {brief(named, 40)}: {gpu.id} has no GPU.", hint="Leave it out."
+            )
+        return options
     if gpus > MOST_DEVICES:
         raise UsageError(f"llama.cpp uses at most {MOST_DEVICES} GPUs, not {gpus:,}.", hint=f"Use: --gpus {MOST_DEVICES}")
     if len(options.tensor_split) > gpus:

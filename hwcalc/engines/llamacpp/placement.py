@@ -10,6 +10,7 @@ from hwcalc.engines.devices import HOST, DeviceShare, Placement
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weigh, weights_on
 from hwcalc.engines.llamacpp.equation import process, room_of
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
+from hwcalc.engines.llamacpp.repack import repacked_output
 from hwcalc.engines.stored import bytes_of
 from hwcalc.formulas import LayerKind, LayerNumbers
 from hwcalc.formulas.frozen import replace
@@ -50,7 +51,7 @@ def _weighed(opened: LlamacppOpened) -> Weighed | None:
 
 def _ends(opened: LlamacppOpened) -> tuple[float, ...]:
     """Where the part of each GPU ends; a GPU that is not used has none."""
-    options, gpus = opened.place_options, opened.request.gpus
+    options, gpus = opened.place_options, opened.gpus
     if options.split_mode == "none":
         return tuple(float(number >= options.main_gpu) for number in range(gpus))
     return splits(options.tensor_split, gpus)
@@ -68,7 +69,7 @@ def assignment_of(opened: LlamacppOpened) -> Assignment:
 def _fitted_assignment(opened: LlamacppOpened) -> Assignment:
     options = opened.place_options
     weighed = weighed_of(opened)
-    if options.n_gpu_layers is None and weighed is not None and opened.request.hardware.kv_memory is None:
+    if options.n_gpu_layers is None and opened.gpus and weighed is not None and opened.request.hardware.kv_memory is None:
         room = room_of(opened, options, "low")
         if room is not None:
             return fitted(_fitting(opened, weighed, _ends(opened), room))
@@ -85,7 +86,12 @@ def _whole_assignment(opened: LlamacppOpened) -> Assignment:
     options, blocks, layers = opened.place_options, opened.hparams.n_layer_all, opened.place_options.n_gpu_layers
     whole = assign(blocks, blocks + 1 if layers is None or layers < 0 else layers, _ends(opened))
     hosted = blocks if options.cpu_moe else min(blocks, options.n_cpu_moe)
-    return replace(whole, experts_on_host=_with_experts(range(hosted), weighed_of(opened), whole))
+    weighed = weighed_of(opened)
+    experts = _with_experts(range(hosted), weighed, whole)
+    if weighed is None or not weighed.largest_moved:
+        return replace(whole, experts_on_host=experts)
+    moved = {number for number in weighed.experts_moved if whole.blocks[number] != ON_HOST}
+    return replace(whole, experts_on_host=LayerNumbers(sorted(moved.union(experts))), largest_moved=weighed.largest_moved)
 
 
 def _with_experts(numbers: range, weighed: Weighed | None, assignment: Assignment) -> LayerNumbers:
@@ -129,6 +135,8 @@ def _parts(opened: LlamacppOpened, assignment: Assignment, device: int) -> tuple
 
     gpu = opened.request.hardware.gpu
     buffers = device_buffers(opened, assignment, device)
+    if opened.gpus == 0:
+        return (*buffers, *repacked_output(opened))
     return buffers if gpu is None or device == ON_HOST else (*buffers, process(gpu))
 
 
@@ -143,7 +151,7 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
     if weighed is None:
         return None
     assignment = assignment_of(opened)
-    order = (*range(opened.request.gpus), ON_HOST)
+    order = (*range(opened.gpus), ON_HOST)
     shares = tuple(
         DeviceShare(
             device=HOST if device == ON_HOST else f"gpu{device}",
@@ -158,10 +166,11 @@ def _placement(opened: LlamacppOpened) -> Placement | None:
     gpus = shares[:-1]
     return Placement(
         devices=shares,
-        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high")),
-        gpu_layers=assignment.gpu_layers,
-        all_layers=len(assignment.blocks) + 1,
+        fullest=max(range(len(gpus)), key=lambda place: gpus[place].needed("high"), default=0),
+        gpu_layers=assignment.gpu_layers if gpus else None,
+        all_layers=len(assignment.blocks) + 1 if gpus else None,
         experts_on_host=assignment.experts_on_host,
+        moved_bytes=weighed.overridden.get(ON_HOST, 0),
     )
 
 

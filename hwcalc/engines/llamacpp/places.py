@@ -9,22 +9,27 @@ from hwcalc.engines.costs import exact
 from hwcalc.engines.devices import ModelWeights, Placement
 from hwcalc.engines.general import GeneralEngine
 from hwcalc.engines.llamacpp.assignment import weights_on
-from hwcalc.engines.llamacpp.equation import budget_of, host_room, room_of
+from hwcalc.engines.llamacpp.equation import OPPOSITE, budget_of, host_room, room_of
 from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.engines.llamacpp.placement import PINNED, assignment_of, cache_on, placement_of, weighed_of, whole_assignment
+from hwcalc.engines.llamacpp.repack import repacked_note
 from hwcalc.engines.llamacpp.settings import CELLS, MAX_SEQUENCES
 from hwcalc.engines.noted import Noted
 from hwcalc.engines.request import Request
+from hwcalc.errors import UsageError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Definition, Note
 from hwcalc.units import human_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hwcalc.engines.allocation import Allocation
     from hwcalc.engines.base import Opened
     from hwcalc.engines.budget import Budget, BudgetPart
     from hwcalc.engines.devices import DeviceReads
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
+    from hwcalc.profiles.gpus import Gpu
 
 __all__ = ["LlamacppPlaces"]
 
@@ -38,7 +43,7 @@ class LlamacppPlaces(GeneralEngine):
         own, placement = of_llamacpp(opened), self.placement(opened)
         if placement is not None:
             return placement.devices[placement.fullest].cache_bytes
-        if own.request.gpus == 1 and own.request.hardware.gpu is None:
+        if not own.gpus or (own.gpus == 1 and own.request.hardware.gpu is None):
             return own.stored_bytes
         assignment = assignment_of(own)
         return max(cache_on(gpu, assignment, own) for gpu in range(own.request.gpus))
@@ -55,6 +60,16 @@ class LlamacppPlaces(GeneralEngine):
             own, (number for number, device in enumerate(blocks) if device == stage), extras=bool(blocks) and blocks[-1] == stage
         )
 
+    def check_host(self, host: Gpu, options: Mapping[str, str], gpus: int) -> None:
+        if gpus > 1:
+            raise UsageError(f"--gpus {gpus:,}: {host.id} is a machine without a GPU.", hint="Leave out --gpus.")
+        if host.torch_total_mib is None and "host_memory" not in options:
+            from hwcalc.hardware.host import EXAMPLE, this_machine
+
+            here = this_machine()
+            also = "" if here is None else f" This machine: --gpu {here}"
+            raise UsageError(f"--gpu {host.id}: how much memory does the machine have?", hint=f"Say it: --gpu {EXAMPLE}.{also}")
+
     def placement(self, opened: Opened) -> Placement | None:
         return None if opened.request.hardware.gpu is None else placement_of(of_llamacpp(opened))
 
@@ -64,7 +79,7 @@ class LlamacppPlaces(GeneralEngine):
         if placement is None:
             return Noted(None, (_unknown_weights(own),))
         budget = budget_of(own, own.place_options, placement)
-        return Noted(budget.value, (*budget.notes, *_on_host(own)))
+        return Noted(budget.value, (*budget.notes, *_on_host(own), *repacked_note(own)))
 
     def weights(self, opened: Opened) -> Noted[tuple[BudgetPart, ...] | None]:
         """The tensors on the GPU with most of them, with all layers on GPUs; without a GPU on the only device there is."""
@@ -73,7 +88,7 @@ class LlamacppPlaces(GeneralEngine):
         if weighed is None:
             return Noted(None, (_unknown_weights(own),))
         size = weighed.total
-        if own.request.hardware.gpu is not None or own.request.gpus > 1:
+        if own.gpus > 1 or (own.gpus and own.request.hardware.gpu is not None):
             size = max(weights_on(gpu, whole_assignment(own), weighed) for gpu in range(own.request.gpus))
         return Noted((exact("weights", Section.WEIGHTS, size, "tensors of the GGUF file"),))
 
@@ -107,15 +122,14 @@ class LlamacppPlaces(GeneralEngine):
 
     def lacking(self, opened: Opened, end: str) -> str | None:
         own, placement = of_llamacpp(opened), self.placement(opened)
-        if placement is None or own.request.hardware.kv_memory is not None:
+        if placement is None or not placement.gpus or own.request.hardware.kv_memory is not None:
             return None
-        opposite = {"low": "high", "high": "low"}.get(end, end)
         room = room_of(own, own.place_options, end)
         others = (share for place, share in enumerate(placement.gpus) if place != placement.fullest)
-        if room is not None and any(share.needed(opposite) > room for share in others):
+        if room is not None and any(share.needed(OPPOSITE[end]) > room for share in others):
             return "cache"
-        host = host_room(own, own.place_options, placement, end)
-        return "host memory" if placement.host.needed(opposite) > host else None
+        host = host_room(own, placement.on_gpus, end)
+        return "host memory" if placement.host.needed(OPPOSITE[end]) > host else None
 
     def whole(self, request: Request) -> Request:
         from hwcalc.engines.llamacpp.place_options import place_options
@@ -127,7 +141,7 @@ class LlamacppPlaces(GeneralEngine):
     def entire(self, opened: Opened) -> Opened:
         own = of_llamacpp(opened)
         # Without a GPU it is asked for hardware that is still to be found.
-        if own.request.hardware.gpu is not None and assignment_of(own).everything:
+        if own.request.hardware.gpu is not None and (not own.gpus or assignment_of(own).everything):
             return opened
         request = self.whole(opened.request)
         return opened if request is opened.request else self.open(opened.model, request)
@@ -160,12 +174,16 @@ class LlamacppPlaces(GeneralEngine):
         tokens = max(shortest, low * CELLS)
         if tokens >= own.tokens:
             return Noted(None)
-        how = "until all layers fit on the GPU" if tokens > shortest else f"to {shortest:,} before it leaves layers to the host"
+        how = (
+            ("until all layers fit on the GPU" if own.gpus else "until everything fits")
+            if tokens > shortest
+            else f"to {shortest:,} before it leaves layers to the host"
+        )
         message = (
             f"Planned for {tokens:,} of the model's {own.tokens:,} tokens: llama.cpp shortens a context that is not asked for, {how}. "
             "Set it with --seq."
         )
-        return Noted(tokens, (Note(code="default-seq", message=message),))
+        return Noted(tokens, (Note(code="shorter-context", message=message),))
 
     def most_sequences(self, opened: Opened) -> tuple[int, str] | None:
         return MAX_SEQUENCES, "n_seq_max"
@@ -175,7 +193,7 @@ def _surely_fits(opened: Opened) -> bool:
     """Whether every GPU holds its part at the high end of the estimates."""
     own = of_llamacpp(opened)
     room, placement = room_of(own, own.place_options, "low"), placement_of(own)
-    return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.gpus)
+    return placement is not None and room is not None and all(share.needed("high") <= room for share in placement.main)
 
 
 def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
@@ -184,7 +202,7 @@ def _on_host(opened: LlamacppOpened) -> tuple[Note, ...]:
     if placement is None or gpu is None or gpu.shares_host_memory or opened.place_options.host_bytes is not None:
         return ()
     needed = placement.host.needed("high")
-    if needed <= host_room(opened, opened.place_options, placement, "low"):
+    if needed <= host_room(opened, placement.on_gpus, "low"):
         return ()
     message = (
         f"{human_bytes(needed)} must be free in host memory, and kvplan does not know how much there is. "

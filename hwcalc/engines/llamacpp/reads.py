@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from hwcalc.engines.devices import HOST, DeviceReads, WeightRead
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, device_of
@@ -10,6 +10,7 @@ from hwcalc.engines.noted import Noted
 from hwcalc.formulas import LayerNumbers
 from hwcalc.model import Note
 from hwcalc.profiles.llamacpp import llamacpp_profile
+from hwcalc.quantization.ggml import GGML
 
 if TYPE_CHECKING:
     from hwcalc.engines.llamacpp.opened import LlamacppOpened
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["reads_of"]
 
-_FLOATS: Final = {"f32": "fp32", "f16": "fp16"}
-"""Names of formats that are not those of the profiles' rates."""
 _Use = Literal["always", "chosen", "row", "last"]
 _Group = tuple[str, _Use, int, bool, str | None]
 """Format, use, block (-1 for input and output), whether they are experts, and the buffer that the user named."""
@@ -90,7 +89,7 @@ def _grouped(opened: LlamacppOpened, tensors: tuple[WeightTensor, ...]) -> dict[
     for one in with_overrides(loaded(tensors), opened.place_options.overrides):
         if not one.tower:
             form = one.type.lower()
-            group = (_FLOATS.get(form, form), _use(one), one.layer, one.expert, one.buffer)
+            group = (GGML[form].name if form in GGML else form, _use(one), one.layer, one.expert, one.buffer)
             before = groups.get(group, (0, 0))
             groups[group] = before[0] + one.elements, before[1] + one.bytes
     return groups
@@ -125,7 +124,7 @@ def _cache_layers(device: int, assignment: Assignment, *, kept: bool) -> LayerNu
 def _host_gbps(opened: LlamacppOpened) -> Noted[float | None]:
     """What the host's memory delivers: what the user says, that of the accelerator where it is the same memory, or an assumption."""
     given, gpu = opened.place_options.host_gbps, opened.request.hardware.gpu
-    if given is not None or (gpu is not None and gpu.shares_host_memory):
+    if given is not None or (gpu is not None and gpu.shares_host_memory and not gpu.is_host):
         return Noted(given)
     assumed = llamacpp_profile().host_bandwidth
     message = (

@@ -21,13 +21,14 @@ __all__ = ["savings"]
 _FORMATS: Final = (
     (Cost.WEIGHTS, "q8_0"),
     (Cost.WEIGHTS, "q6_k"),
-    (Cost.FEW_BITS, "q4_k_m"),
+    (Cost.WEIGHTS, "q5_k_m"),
+    (Cost.WEIGHTS, "q4_k_m"),
     (Cost.FEW_BITS, "iq4_xs"),
     (Cost.FEWER_BITS, "q3_k_m"),
     (Cost.FEWER_BITS, "iq3_xxs"),
     (Cost.FEWER_BITS, "q2_k"),
 )
-"""Formats that publishers offer, the larger first."""
+"""Formats that publishers offer, the larger first. Q4_K_M is what most people run: nobody buys a card to do without it."""
 _EIGHT_BITS: Final = "q8_0"
 _FOUR_BITS: Final = "q4_0"
 _SPARE: Final = (0, GIB // 2, 2 * GIB)
@@ -86,9 +87,9 @@ def _on_host(opened: LlamacppOpened, short_bytes: int) -> Iterator[Saving]:
         enough = (_layers(experts, before, (short_bytes + spare) * opened.request.gpus) for spare in _SPARE)
         for count in dict.fromkeys(filter(None, enough)):
             what = f"experts of the first {count} layers in host memory, slower"
-            yield Saving(Cost.HOST, what, {"engine_options": {"n_cpu_moe": str(count)}})
-        yield Saving(Cost.HOST, "all experts in host memory, slower", {"engine_options": {"cpu_moe": "true"}})
-    yield Saving(Cost.HOST, "layers in host memory as far as needed, much slower", {"engine_options": {"n_gpu_layers": "auto"}})
+            yield Saving(Cost.PARTLY, what, {"engine_options": {"n_cpu_moe": str(count)}})
+        yield Saving(Cost.PARTLY, "all experts in host memory, slower", {"engine_options": {"cpu_moe": "true"}})
+    yield Saving(Cost.PARTLY, "layers in host memory as far as needed, much slower", {"engine_options": {"n_gpu_layers": "auto"}})
 
 
 def _layers(experts: Sequence[int], before: int, wanted: int) -> int | None:

@@ -20,6 +20,8 @@ CELLS: Final = 256
 """``GGML_PAD(n_ctx, 256)``: cells come in multiples of this."""
 MAX_SEQUENCES: Final = 256
 """``LLAMA_MAX_SEQ`` (src/llama-cparams.h)."""
+_GGML: Final = {"fp16": "f16", "fp32": "f32"}
+"""ggml's names, where they are others."""
 
 
 def rounded_up(count: int, multiple: int = CELLS) -> int:
@@ -62,6 +64,24 @@ class Settings:
     server: bool
     """Whether the defaults are those of llama-server."""
     ollama: bool
+
+    @property
+    def named(self) -> dict[str, int | str | bool]:
+        """What the log of llama.cpp says of a context when it is made."""
+        attention = "auto" if self.flash_attn_asked is None else "on" if self.flash_attn_asked else "off"
+        return {
+            "n_seq_max": self.n_seq_max,
+            "n_ctx": self.n_ctx,
+            "n_ctx_seq": self.n_ctx_seq,
+            "n_batch": self.n_batch,
+            "n_ubatch": self.n_ubatch,
+            "n_rs_seq": self.n_rs_seq,
+            "kv_unified": self.kv_unified,
+            "swa_full": self.swa_full,
+            "flash_attn": attention,
+            "type_k": _GGML.get(self.type_k.name, self.type_k.name),
+            "type_v": _GGML.get(self.type_v.name, self.type_v.name),
+        }
 
     @property
     def state_rows(self) -> int:

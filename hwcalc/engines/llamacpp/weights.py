@@ -17,11 +17,12 @@ from hwcalc.formulas.formats import FLOATS
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec
 from hwcalc.parsers.gguf.hparams import hparams_of
-from hwcalc.quantization.ggml import BLOCKS
+from hwcalc.quantization.ggml import GGML
 from hwcalc.quantization.gguf_file import FileTensor, file_tensors, gguf_file, mix_bytes, usual_imatrix
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES
 from hwcalc.quantization.patterns import compiled
 from hwcalc.quantization.planned import format_name
+from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed
 from hwcalc.text import shown
 
 __all__ = [
@@ -30,7 +31,6 @@ __all__ = [
     "Override",
     "WeightTensor",
     "check_weights",
-    "cuda_padding",
     "grouped",
     "loaded",
     "model_tensors",
@@ -45,15 +45,11 @@ EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 HOST_BUFFER: Final = "CPU"
 """The name of the host's buffer type in ``-ot``."""
 
-_INPUT: Final = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight"})
-_FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", "rope_freqs.", "rope_factors_")
+_FIRST: Final = ("token_embd_norm.", "per_layer_model_proj.", "per_layer_proj_norm.", *ROTARY)
 """Tensors outside the blocks that are loaded with the first."""
 _LAZY_BYTES: Final = 4 << 30
 """``lazy_read::add`` of src/llama-model-loader.cpp: larger tables that are only looked up are read from the file row by row."""
 _LAZY: Final = frozenset({"per_layer_token_embd.weight"})
-_STATES: Final = ("ssm_", "time_mix_", "channel_mix_", "shortconv.")
-_ROW_PADDING: Final = 512
-"""``MATRIX_ROW_PADDING`` of ggml-cuda."""
 _MOST_PATTERNS: Final = 256
 
 
@@ -119,13 +115,15 @@ def _model_tensors(model: ModelSpec, name: str | None) -> tuple[WeightTensor, ..
         found.append(replace(table, role="output", copy=True))
     if row.skips_drafts:
         found = [one for one in found if not one.mtp]
-    return tuple(found)
+    return tuple(
+        replace(one, mtp=False) if one.mtp and placed(one.name)[0].startswith(row.always_loaded) else one for one in found
+    )
 
 
 def _weight(one: FileTensor, mtp_from: int, output_norm: str) -> WeightTensor:
     role, layer = "layer", one.layer
     if layer < 0:
-        role = "input" if one.name in _INPUT else "output"
+        role = "input" if one.name in TABLES else "output"
         if one.name.startswith(_FIRST) and not one.name.startswith(output_norm):
             role, layer = "layer", 0
     return WeightTensor(
@@ -172,7 +170,7 @@ def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[Tens
         TensorGroup(
             kind=kind,
             layers=len(layers[kind, apart]),
-            types=tuple((name, *sums) for name, sums in stored.items()),
+            types=tuple((name, GGML[name].bits, *sums) for name, sums in stored.items()),
             mtp=apart,
         )
         for (kind, apart), stored in types.items()
@@ -182,25 +180,12 @@ def grouped(tensors: Iterable[WeightTensor], *, mtp: bool = False) -> tuple[Tens
 def _kind(one: WeightTensor) -> str:
     if one.role == "input":
         return "embedding"
-    stem = one.name.partition(f"blk.{one.layer}.")[2] or one.name
+    stem = placed(one.name)[0]
     if "norm" in stem:
         return "norm"
     if one.role == "output":
         return "head"
-    if one.expert:
-        return "experts"
-    if stem.startswith(_STATES):
-        return "state"
-    return "mlp" if stem.startswith(("ffn_", "exp_probs")) else "attention"
-
-
-def cuda_padding(one: WeightTensor) -> int:
-    """Bytes that CUDA adds to a quantised tensor whose rows are not multiples of 512 numbers: one partial row."""
-    block, size = BLOCKS[one.type]
-    rest = one.columns % _ROW_PADDING
-    if block == 1 or not rest:
-        return 0
-    return (_ROW_PADDING - rest) // block * size
+    return "experts" if one.expert else part_of_layer(stem)
 
 
 @frozen
@@ -222,7 +207,7 @@ def overrides(override_tensor: str | None = None, *, cpu_moe: bool = False, n_cp
         if not equals or not buffer:
             raise UsageError(
                 f"override_tensor takes PATTERN=BUFFER, and {shown(part, 60)} has no buffer.",
-                hint=r'For example: -E "override_tensor=\.ffn_.*_exps\.=CPU"',
+                hint=r'For example: --engine-option "override_tensor=\.ffn_.*_exps\.=CPU"',
             )
         found.append(Override(pattern=pattern, buffer=buffer))
     if len(found) > _MOST_PATTERNS:

@@ -78,6 +78,11 @@ def runs_weights(name: str, version: str, capability: int) -> bool:
 
 def check_weights(opened: VllmOpened) -> tuple[Note, ...]:
     """Raise an error for ``--weights`` in a format that this release does not read. A note says if a checkpoint in it is needed."""
+    if opened.model.gguf is not None and opened.model.gguf.tensors and planned_version(opened.version) >= since(_GONE["GGUF"]):
+        raise UnsupportedError(
+            f"vLLM {opened.version} does not read GGUF files: they left it with {_GONE['GGUF']}.",
+            hint="Use: --engine llamacpp, or give the model that the file was made of.",
+        )
     if opened.request.weights is None:
         return ()
     from hwcalc.quantization.planned import format_name, planned_scheme

@@ -203,11 +203,15 @@ class Architecture:
     """Whether the token table is loaded a second time as the output, in a file without an output table."""
     skips_drafts: bool = False
     """Whether the layers for multi-token prediction are skipped even with ``load_mtp`` (``TENSOR_SKIP``)."""
+    always_loaded: tuple[str, ...] = ()
+    """How names of tensors begin that those layers have loaded without ``load_mtp`` too: calls that leave ``TENSOR_SKIP`` out."""
     output_norm: str = "output_norm"
     """The name of the norm before the output."""
     graph: Graph = Graph()
 
 
+_DRAFT_TABLES: Final = ("nextn.embed_tokens", "nextn.shared_head")
+_DRAFT_FFN: Final = (*_DRAFT_TABLES, "ffn_gate", "ffn_up", "ffn_down", "exp_probs_b")
 _LISTED: Final = Window(pattern=Pattern.ARRAY)
 _NO_GATE: Final = Graph(gated=False)
 _UNGATED: Final = Architecture(graph=_NO_GATE)
@@ -262,12 +266,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "falcon": replace(_WHOLE, graph=_NO_GATE),
         "llama-embed": replace(_WHOLE, graph=Graph(reads_cache=False)),
         "gptj": replace(_UNGATED, runs=False),
-        **dict.fromkeys(("glm4moe", "hy_v3"), Architecture(drafts=True)),
+        "glm4moe": Architecture(drafts=True),
+        "hy_v3": Architecture(drafts=True, always_loaded=_DRAFT_FFN),
         "grok": Architecture(keeps_flash_attention_off=True),
         # Windows, with the period of the architecture.
         "afmoe": Architecture(window=Window(period=4, optional=True)),
         "cohere2": Architecture(window=Window(period=4), graph=Graph(parallel=True)),
-        "cohere2moe": Architecture(drafts=True, window=Window(period=4, dense_first=True), graph=Graph(parallel=True)),
+        "cohere2moe": Architecture(
+            drafts=True, always_loaded=_DRAFT_TABLES, window=Window(period=4, dense_first=True), graph=Graph(parallel=True)
+        ),
         "exaone4": Architecture(window=Window(period=4, default=4096, only_layers=64), skips_drafts=True),
         "exaone-moe": Architecture(window=Window(period=4), skips_drafts=True),
         "gemma2": Architecture(window=Window(period=2, default=4096)),
@@ -291,7 +298,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = MappingProxyType(
         "maple": Architecture(window=_LISTED),
         "mimo2": Architecture(drafts=True, window=_LISTED, window_without_query=True),
         "spark2_5": Architecture(window=_LISTED),
-        "step35": Architecture(drafts=True, window=_LISTED, rotates_half=True),
+        "step35": Architecture(
+            drafts=True, always_loaded=(*_DRAFT_FFN, "attn_q_norm", "attn_k_norm", "attn_gate"), window=_LISTED, rotates_half=True
+        ),
         # No cache: encoders, and models that generate a whole text at once.
         **dict.fromkeys(("eurobert", "jina-bert-v2", "neo-bert", "nomic-bert"), _BERT),
         **dict.fromkeys(("jina-bert-v3", "nomic-bert-moe"), replace(_BERT, graph=_NO_GATE)),

@@ -24,12 +24,13 @@ from hwcalc.parsers.gguf.hparams import read_hparams
 from hwcalc.parsers.gguf.layers import cached_layers, published_layers
 from hwcalc.parsers.gguf.weights import counted_weights
 from hwcalc.parsers.limits import check_size
+from hwcalc.quantization.file_types import stated_type
+from hwcalc.quantization.ggml import FLOAT_TYPES
 
 __all__ = ["parse_gguf"]
 
 _READING: Final = "llamacpp"
-_FILE_TYPES: Final = {0: "fp32", 1: "fp16", 32: "bf16"}
-"""``llama_ftype`` of files that are not quantised."""
+_FLOATS: Final = {name: dtype for dtype, name in FLOAT_TYPES.items()}
 
 _BEARING: Final = (GGUF_ARCHITECTURE, VOCABULARY)
 """Keys outside the architecture's own that cache and weights depend on."""
@@ -56,7 +57,7 @@ def parse_gguf(raw: RawModel) -> ModelSpec:
         model_type=read.arch,
         architecture=None,
         stack=Stack(published),
-        dtype=_FILE_TYPES.get(_number(keys, "general.file_type")),
+        dtype=_FLOATS.get(stated_type(keys) or ""),
         max_position_embeddings=read.n_ctx_train or None,
         hidden_size=read.n_embd,
         vocab_size=read.n_vocab or None,

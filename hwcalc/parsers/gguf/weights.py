@@ -9,16 +9,12 @@ from typing import Final
 from hwcalc.formulas.weights import Block, Part, Weight, WeightRole, Weights
 from hwcalc.model import GgufTensor
 from hwcalc.parsers.gguf.hparams import Hparams
-from hwcalc.quantization.tensor_names import placed
+from hwcalc.quantization.tensor_names import ROTARY, TABLES, part_of_layer, placed, without_prefix
 
 __all__ = ["counted_weights"]
 
-_NOT_PARAMETERS: Final = ("rope_freqs.", "rope_factors_")
-"""Tensors that follow from the config."""
 _PARTS: Final = {"v.": Part.VISION, "a.": Part.AUDIO, "mm.": Part.PROJECTOR, "enc.": Part.ENCODER}
-_TABLES: Final = frozenset({"token_embd.weight", "position_embd.weight", "token_types.weight", "per_layer_token_embd.weight"})
 _HEADS: Final = frozenset({"output.weight", "output.bias", "cls.output.weight"})
-_STATES: Final = ("ssm_", "time_mix_", "shortconv.")
 _CONVS: Final = frozenset({"conv1d", "shortconv", "conv"})
 _NORM: Final = re.compile(r"norm|(^|_)ln(_|$)")
 
@@ -34,7 +30,7 @@ def counted_weights(read: Hparams, tensors: Sequence[GgufTensor]) -> Weights | N
     layers: dict[tuple[str, Part, int], list[Weight]] = {}
     for tensor in tensors:
         path, number = placed(tensor.name)
-        if path.startswith(_NOT_PARAMETERS):
+        if path.startswith(ROTARY):
             continue
         part = next((part for prefix, part in _PARTS.items() if path.startswith(prefix)), Part.LANGUAGE)
         weight = _weight(read, path, tensor.shape or (1,))
@@ -65,12 +61,7 @@ def _kind_outside(weight: Weight) -> str:
 
 
 def _kind(path: str) -> str:
-    stem = path.partition(".")[2] if path.startswith(("enc.", "dec.", "v.", "a.")) else path
-    if stem.startswith("nextn."):
-        return "mtp"
-    if stem.startswith(_STATES):
-        return "state"
-    return "mlp" if stem.startswith(("ffn_", "exp_probs", "channel_mix", "layer_output_norm")) else "attention"
+    return "mtp" if without_prefix(path).startswith("nextn.") else part_of_layer(path)
 
 
 def _weight(read: Hparams, path: str, shape: tuple[int, ...]) -> Weight:
@@ -88,7 +79,7 @@ def _weight(read: Hparams, path: str, shape: tuple[int, ...]) -> Weight:
 
 
 def _role(path: str, stem: str, shape: tuple[int, ...]) -> WeightRole:
-    if path in _TABLES:
+    if path in TABLES:
         return WeightRole.EMBEDDING
     if path in _HEADS:
         return WeightRole.HEAD

@@ -48,10 +48,10 @@ def compare(facts: Facts, opened: Opened, tolerance: float) -> tuple[list[Row], 
         message = f"{cells:,} cells are no multiple of {CELLS}: an older build, which rounds otherwise than the rules of {opened.version}."
         notes.append(Note(code="older-build", message=message))
     placement = opened.engine.placement(opened)
-    if placement is not None:
+    if placement is not None and placement.gpus:
         rows += _devices(facts, placement, tolerance)
         rows += _memory(facts, opened, tolerance)
-    elif all(on_host(fact.rank) for fact in facts.ranks("model_bytes")):
+    elif placement is not None or all(on_host(fact.rank) for fact in facts.ranks("model_bytes")):
         rows += _host(facts, opened, tolerance)
     else:
         message = "Name the GPU with --gpu to compare what each device holds, and the compute buffers."
@@ -94,7 +94,8 @@ def _devices(facts: Facts, placement: Placement, tolerance: float) -> list[Row]:
     def row(name: str, fact: Fact | None, predicted: Range | None, definition: str, meaning: str) -> None:
         rows.extend(compared(name, fact, predicted, tolerance, definition=definition, meaning=meaning))
 
-    row("layers", facts.last("all_layers"), spread(placement.all_layers), "engine", "layers that can be offloaded")
+    if placement.all_layers is not None:
+        row("layers", facts.last("all_layers"), spread(placement.all_layers), "engine", "layers that can be offloaded")
     weights = spread(sum(one.weights_bytes for one in placement.gpus))
     row("weights on GPUs", _whole_of(facts, ("model_bytes", "model_sum_bytes")), weights, "engine", "model buffers")
     cache = spread(sum(one.cache_bytes for one in placement.gpus))

@@ -17,7 +17,7 @@ from hwcalc.sources.nearest import name_parts
 from hwcalc.sources.wanted import Absent, Wanted
 from hwcalc.text import shown
 
-__all__ = ["base_models", "find_base"]
+__all__ = ["base_models", "find_base", "other_format"]
 
 _ENDING: Final = re.compile(r"(?:[-._](?:i1|imatrix|imat))?[-._]GGUF$", re.IGNORECASE)
 """What publishers of GGUF files add to the name of a model."""
@@ -57,6 +57,18 @@ def find_base(wanted: Wanted) -> RawModel | Absent:
         weights_format=form,
         notes=(Note(code="gguf-not-read", message=message), *found.notes),
     )
+
+
+def other_format(word: str) -> tuple[str | None, bool]:
+    """The format of ``--weights`` that a word names, and that it does; or the one that is meant, if it is like any."""
+    from hwcalc.quantization.mixes import MIXES
+    from hwcalc.quantization.planned import format_name
+
+    try:
+        return format_name(word), True
+    except KvplanError:
+        bare = re.sub(r"[^a-z0-9]", "", word.lower())
+        return next((name for name in MIXES if name.replace("_", "") == bare), None), False
 
 
 def base_models(repository: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from hwcalc.errors import ModelNotFoundError
 from hwcalc.sources.gguf.names import is_gguf, models_of, part_of
 from hwcalc.text import operand, shown
 
-__all__ = ["choose", "matching", "quantization_of"]
+__all__ = ["choose", "matching", "quantization_of", "word_for"]
 
 _DEFAULTS: Final = ("Q4_K_M", "Q8_0")
 """The quantisations that llama.cpp takes first where none is named (``find_best_model`` in common/download.cpp)."""
@@ -74,6 +74,17 @@ def quantization_of(name: str) -> str:
     """
     match = _QUANTIZATION.search(_stem(name))
     return match[1] if match is not None and any(letter.isdigit() for letter in match[1]) else ""
+
+
+def word_for(name: str, wanted: str | None) -> str:
+    """What to write behind the repository for the file ``name``: what was ``wanted``, if ``llama-server -hf`` finds the file by it too.
+
+    >>> word_for("a-Q4_K_M.gguf", "q4_k_m"), word_for("a-Q4_K_M.gguf", "q4"), word_for("a-Q4_K_M.gguf", None)
+    ('q4_k_m', 'Q4_K_M', 'Q4_K_M')
+    """
+    if wanted and (is_gguf(wanted) or re.search(f"{re.escape(wanted)}[.-]", name, re.IGNORECASE)):
+        return wanted
+    return quantization_of(name) or name
 
 
 def _of_quantization(models: Sequence[str], word: str) -> tuple[str, ...]:

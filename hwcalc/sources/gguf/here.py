@@ -8,7 +8,7 @@ from typing import Final
 
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
-from hwcalc.sources.gguf.choose import matching, quantization_of
+from hwcalc.sources.gguf.choose import matching, word_for
 from hwcalc.sources.gguf.hub import described
 from hwcalc.sources.gguf.kept import kept_headers
 from hwcalc.sources.gguf.local import from_file
@@ -46,7 +46,7 @@ def find_gguf_here(wanted: Wanted) -> RawModel | Absent:
 def _from_cache(wanted: Wanted, folder: Path, commit: str, name: str) -> RawModel:
     at = f"the Hugging Face cache, commit {commit[:12]}"
     note = Note(code="gguf-file", message=f"Planned is {shown(name)} of {wanted.id}, as {at}, has it.")
-    known = wanted.file or quantization_of(name) or name
+    known = word_for(name, wanted.file)
     return replace(from_file(folder / name, id=f"{wanted.id}:{known}", location=wanted.name, notes=(note,)), revision=commit)
 
 

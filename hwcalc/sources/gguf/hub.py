@@ -12,7 +12,7 @@ from hwcalc.errors import HubError, HubUnreachableError, ModelNotFoundError
 from hwcalc.formulas.frozen import replace
 from hwcalc.model import Note, RawModel
 from hwcalc.sources.document import LARGEST_DOCUMENT
-from hwcalc.sources.gguf.choose import choose, quantization_of
+from hwcalc.sources.gguf.choose import choose, word_for
 from hwcalc.sources.gguf.header import Header, read_header
 from hwcalc.sources.gguf.kept import KeptHeaders, keep_headers
 from hwcalc.sources.gguf.model import check_whole, joined, raw_model
@@ -140,7 +140,7 @@ def described(wanted: Wanted, kept: KeptHeaders, how: str) -> RawModel:
     count = "" if kept.files == 1 else f" and {kept.files - 1:,} more"
     at = f", commit {kept.commit[:12]}" if kept.commit else ""
     message = f"Planned is {shown(kept.file)}{count} of {wanted.id}{at}, {human_bytes(kept.file_bytes)}: {how}."
-    known = wanted.file or quantization_of(kept.file) or kept.file
+    known = word_for(kept.file, wanted.file)
     return replace(
         raw_model(
             (kept.header,),

@@ -126,3 +126,12 @@ def test_what_is_wrong(capsys: Capture, given: str, said: str, hint: str) -> Non
 def test_completions_of_options(typed: str, words: list[str]) -> None:
     """Names, and behind the sign the words that are values."""
     assert engine_options(typed) == words
+
+
+def test_emit_names_the_engine_where_no_option_does(capsys: Capture) -> None:
+    """``--emit ollama`` of any model is a plan of Ollama's; with an engine of another name it stays an error."""
+    status, out, _ = run(capsys, QWEN, "--weights", "q4_k_m", "--seq", "8k", "--emit", "ollama")
+    assert status == 0
+    assert "PARAMETER num_ctx 8192" in out
+    status, _, err = run(capsys, QWEN, "--engine", "vllm", "--seq", "8k", "--emit", "ollama")
+    assert (status, "Add: --engine ollama" in err) == (2, True)

@@ -58,6 +58,8 @@ def test_the_context_has_these_bytes(name: str) -> None:
     made = plan(metadata(row), engine="llamacpp", engine_options=row["options"])
     assert made.cache.total_bytes == row["exact_bytes"]["context"]
     assert made.cache.definition == "engine"
+    settings = made.request.settings
+    assert {key: settings[key] for key in row["effective"]} == row["effective"]
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -140,3 +142,11 @@ def _caches(made: LlamacppOpened) -> list[tuple[int, float, float]]:
             place = sums.setdefault((cache, slides, tensor.positions), [0, 0])
             place[tensor.role is Role.VALUE] += group.count * tensor.bytes
     return [(cells, _mib(keys), _mib(values)) for (_, _, cells), (keys, values) in sums.items()]
+
+
+def test_values_of_enumerations() -> None:
+    """``LLAMA_FLASH_ATTN_TYPE_AUTO`` is -1, and ``llama_context_type`` counts from 0."""
+    row = next(row for row in rows().values() if row["model"] == "llama-3.1-8b")
+    for name, same in (("flash_attn", (-1, "auto")), ("ctx_type", (0, "default"))):
+        plans = [plan(metadata(row), engine="llamacpp", engine_options={"n_ctx": 8192, name: value}) for value in same]
+        assert plans[0].cache.total_bytes == plans[1].cache.total_bytes

@@ -153,3 +153,16 @@ def test_every_written_flag_is_read() -> None:
     for change, _ in COMMANDS:
         for word in serve(planned(**change))[1:]:
             assert not word.startswith("-") or LlamacppWords.takes(word) or word.startswith("--spec-")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"library": "llama3.1:8b"}, ("ollama", "run", "llama3.1:8b")),
+        ({"library": "llama3.1:8b", "options": {"n_gpu_layers": "20"}}, None),
+        ({"path": "/models/a.gguf"}, None),
+    ],
+)
+def test_a_model_of_ollama_runs_as_it_is(change: dict[str, Any], words: tuple[str, ...] | None) -> None:
+    """Who plans what Ollama does by itself needs no Modelfile."""
+    assert modelfile(planned(**change)).as_is == words

@@ -17,7 +17,9 @@ from hwcalc import Plan, plan
 from hwcalc.engines.llamacpp.assignment import ON_HOST, Assignment, Weighed, assign, splits, weights_on
 from hwcalc.engines.llamacpp.fitting import Fitting, fitted
 from hwcalc.errors import UsageError
+from hwcalc.formulas.frozen import replace
 from hwcalc.planner.result import DeviceInfo, FitInfo, Verdict
+from hwcalc.report.places import host_line, places
 from hwcalc.report.table import plan_table
 from hwcalc.units import MIB
 from tests.hwcalc.sources.gguf.given import TYPES, gguf_bytes
@@ -238,7 +240,7 @@ def test_a_context_that_is_not_asked_for_shrinks() -> None:
     assert fit_of(small).gpu_layers == fit_of(small).all_layers
     assert large.request.seq == 4096
     assert fit_of(large).gpu_layers != fit_of(large).all_layers
-    assert {"default-seq"} <= {note.code for note in small.notes} & {note.code for note in large.notes}
+    assert {"shorter-context"} <= {note.code for note in small.notes} & {note.code for note in large.notes}
 
 
 def test_several_gpus_have_runs_of_layers() -> None:
@@ -313,3 +315,36 @@ def test_the_document() -> None:
     assert document["memory"]["total_bytes"] == sum(one["total"] for one in document["memory"]["devices"])
     assert (document["fit"]["gpu_layers"], document["fit"]["all_layers"]) == (37, 37)
     assert (other["memory"]["devices"], other["fit"]["gpu_layers"], other["fit"]["all_layers"]) == ([], None, None)
+
+
+def test_inputs_for_several_batches() -> None:
+    """A second GPU without layers, and overrides that find nothing: ``n_devices() > 1``, ``has_tensor_overrides()``."""
+
+    def host(**options: str) -> int:
+        given = {"n_gpu_layers": "all", "n_ctx": "8192"} | options
+        made = plan("meta-llama/Llama-3.1-8B", engine="llamacpp", gpu="h100", gpus=2, weights="q4_k_m", engine_options=given)
+        return made.memory.devices[-1].activations
+
+    assert host(tensor_split="0,1") == host() > host(n_cpu_moe="3") == host(split_mode="none")
+
+
+def test_a_pattern_that_says_what_cpu_moe_says_is_the_same_plan() -> None:
+    """llama.cpp makes this pattern of ``--cpu-moe`` (common/common.h): bytes of every device, and what the card copies to multiply."""
+    pattern = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "seq": 8192, "weights": "q4_k_m"}
+    by_flag = plan("Qwen/Qwen3-30B-A3B", engine_options={"n_gpu_layers": "all", "cpu_moe": True}, **given)
+    found = plan("Qwen/Qwen3-30B-A3B", engine_options={"n_gpu_layers": "all", "override_tensor": pattern}, **given)
+    assert [replace(one, moved=0) for one in found.memory.devices] == list(by_flag.memory.devices)
+    assert found.memory.devices[-1].moved > 16 * 2**30
+    assert "the experts of 48 in host memory" in places(found)
+
+
+def test_other_weights_that_a_pattern_moves_are_told() -> None:
+    """Feed-forward parts of a dense model: the card has room for one of them, and the verdict says how much lies on the host."""
+    given: dict[str, Any] = {"engine": "llamacpp", "gpu": "rtx-3060", "seq": 8192, "weights": "q4_k_m"}
+    whole = plan("Qwen/Qwen3-8B", engine_options={"n_gpu_layers": "all"}, **given)
+    found = plan("Qwen/Qwen3-8B", engine_options={"n_gpu_layers": "all", "override_tensor": r"blk\.[0-9]\.ffn=CPU"}, **given)
+    assert found.memory.devices[0].weights + found.memory.devices[-1].moved == whole.memory.devices[0].weights
+    assert found.memory.devices[0].activations > whole.memory.devices[0].activations
+    assert "of their weights in host memory" in places(found)
+    assert "weights" in host_line(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hwcalc import plan
 from hwcalc.errors import UnsupportedError
 from tests.hwcalc.command import QWEN, Capture, run
+from tests.hwcalc.sources.gguf.given import gguf_bytes
 
 ON_ONE: dict[str, Any] = {"gpu": "h100", "seq": 8192}
 
@@ -80,3 +82,12 @@ def test_transformers_refuses_the_formats_of_exllama(weights: str) -> None:
         plan("meta-llama/Llama-3.1-8B", weights=weights, engine="transformers", **ON_ONE)
 
     assert "ExLlama" in caught.value.message
+
+
+def test_gguf_files_have_left_vllm(tmp_path: Path) -> None:
+    """As with ``--weights q4_k_m``, whose error this is: the loader is gone since 0.24."""
+    path = tmp_path / "small.gguf"
+    path.write_bytes(gguf_bytes())
+    with pytest.raises(UnsupportedError, match="does not read GGUF files"):
+        plan(path, engine="vllm", seq=128)
+    assert plan(path, engine="vllm@0.23", seq=128).memory.weights.bytes

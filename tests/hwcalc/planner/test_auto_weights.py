@@ -68,8 +68,8 @@ def test_it_says_what_it_took() -> None:
         ("openai/gpt-oss-20b", ("mxfp4_moe",)),
         ("openai/gpt-oss-120b", ("mxfp4_moe",)),
         ("deepseek-ai/DeepSeek-V4-Flash", ("mxfp4_moe", "q3_k_l", "q3_k_m", "iq3_m", "q3_k_s", "iq3_xxs")),
-        # The converter keeps NVFP4 as well; only three-bit mixes and IQ4_XS (4.25 bits) are smaller.
-        ("nvidia/Qwen3-235B-A22B-NVFP4", (None, "iq4_xs", "q3_k_l", "q3_k_m", "iq3_m", "q3_k_s", "iq3_xxs")),
+        # A copy in NVFP4: files are made of the model itself.
+        ("nvidia/Qwen3-235B-A22B-NVFP4", PUBLISHED_MIXES),
         (QWEN, PUBLISHED_MIXES),
         ("deepseek-ai/DeepSeek-V3", PUBLISHED_MIXES),
     ],

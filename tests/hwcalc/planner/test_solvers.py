@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from hwcalc import KvplanError, ModelSpec, load_model
-from hwcalc.engines import ENGINES
+from hwcalc.engines import ENGINES, find_engine
 from hwcalc.engines.base import Opened
 from hwcalc.planner import solve
 from hwcalc.planner.context import open_request
@@ -160,7 +160,7 @@ def fits(opened: Opened, **change: int) -> bool:
         needed = made.needed_bytes
     except KvplanError:
         return False
-    return needed <= size
+    return needed <= size and (request.hardware.gpu is None or made.engine.lacking(made, "expected") is None)
 
 
 def on_the_way(opened: Opened, batch: int) -> bool:
@@ -215,7 +215,8 @@ def test_what_fits_has_an_end(engine: str) -> None:
         batches = [fits(opened, batch=batch) for batch in range(1, MOST + 1)]
         assert (lengths, batches) == (sorted(lengths, reverse=True), sorted(batches, reverse=True)), str(opened.request)
         ends += len({*lengths}) + len({*batches}) - 2
-    assert ends > 15
+    # Where cells come 256 at a time, all lengths of these cases take as much.
+    assert ends > (5 if find_engine(engine)[0].splits_layers else 15)
 
 
 @pytest.mark.parametrize("engine", [*ENGINES])
@@ -226,8 +227,11 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
     for _ in range(80):
         model = replace(small(dice.choice([*SMALL])), max_position_embeddings=2**20)
         length, batch = int(2 ** dice.uniform(8, 18)), int(2 ** dice.uniform(0, 7))
-        opened = open_request(model, engine=engine, seq=length, batch=batch)
+        # Beside layers the host holds inputs for every cell; how much it has is another question.
+        told = {"host_memory": "4TiB"} if find_engine(engine)[0].splits_layers else {}
+        opened = open_request(model, engine=engine, seq=length, batch=batch, engine_options=told)
         opened = replace(opened, request=opened.request.changed(gpu=card(int(2 ** dice.uniform(10.2, 12.5)))))
+        opened = opened.engine.entire(opened)
         every = {layout: fits(opened, **vars(layout), dcp=1) for layout in sensible(opened, 4)}
         good = [layout for layout, holds in every.items() if holds]
         fewest, certain_fewest = solve.fewest_gpus(opened, most_gpus=4)
@@ -247,11 +251,17 @@ def test_fewest_gpus_and_the_best_layout(engine: str) -> None:
             # No replica is idle unless all layouts have an idle one.
             assert best.layout.dp <= opened.batch or all(layout.dp > opened.batch for layout in (sure or of_four))
         found.add(None if fewest is None else fewest.gpus)
-    assert found >= {None, 1, 2}
+    assert found >= {None, 1}
+    assert len(found) > 2
 
 
 def sensible(opened: Opened, most: int) -> list[Layout]:
-    """Up to ``most`` GPUs of one node, by powers of two; the small models' heads are cut evenly, so that there are no stages."""
+    """Up to ``most`` GPUs of one node, by powers of two; the small models' heads are cut evenly, so that there are no stages.
+
+    An engine that gives each GPU a run of layers takes any number.
+    """
+    if opened.engine.splits_layers:
+        return [Layout(pp=gpus) for gpus in range(1, most + 1)]
     experts = "num_experts" in opened.model.config or "n_routed_experts" in opened.model.config
     deals = experts and opened.engine.name != "transformers"
     out = []

@@ -19,7 +19,7 @@ from hwcalc.model import ModelSpec
 from hwcalc.planner.result import SpeedInfo
 from hwcalc.planner.speed import cache_bytes_read, speed_bound
 from hwcalc.planner.weight_use import expected_share, weight_shares
-from hwcalc.profiles.gpus import Gpu
+from hwcalc.profiles.gpus import Gpu, find_gpu
 
 BF16 = DType(name="bf16", block_elements=1, block_bytes=2)
 FP8 = DType(name="fp8", block_elements=1, block_bytes=1)
@@ -285,3 +285,58 @@ def test_absurd_sizes_are_numbers(llama: ModelSpec, deepseek: ModelSpec, size: i
         assert 0 < info.decode_step_s_bound < float("inf")
         assert info.prefill_s_bound is not None
         assert 0 < info.prefill_s_bound < float("inf")
+
+
+# --- no measurement is faster ---------------------------------------------------------------------------------------------
+
+MEASURED = (
+    # llama-bench, prompts: github.com/ggml-org/llama.cpp, pull requests 4766 and 7716. Multiplied as 8-bit integers: more than FP32 allows.
+    ("p40-pcie-24gb", "meta-llama/Llama-2-7b-hf", "q4_0", 512, 0, 934.74),
+    ("p40-pcie-24gb", "meta-llama/Meta-Llama-3-8B", "q5_0", 2048, 0, 784.71),
+    # llama-bench, discussion 15013.
+    ("rtx-5060-ti-16gb", "meta-llama/Llama-2-7b-hf", "q4_0", 512, 0, 3737.25),
+    # llama-bench of generation: pull request 4766. FP16 at 1/64 of FP32 would allow four tokens a second.
+    ("p40-pcie-24gb", "meta-llama/Llama-2-7b-hf", "q4_0", 64, 1, 56.79),
+    # llama-batched-bench, 512 tokens before: llama.cpp, benches/dgx-spark.
+    ("dgx-spark-gb10", "openai/gpt-oss-20b", "mxfp4_moe", 528, 16, 436.38),
+    ("dgx-spark-gb10", "openai/gpt-oss-120b", "mxfp4_moe", 528, 8, 159.18),
+    ("dgx-spark-gb10", "openai/gpt-oss-120b", "mxfp4_moe", 528, 16, 241.85),
+    ("dgx-spark-gb10", "openai/gpt-oss-120b", "mxfp4_moe", 528, 32, 353.31),
+    ("dgx-spark-gb10", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "q8_0", 528, 16, 231.44),
+    ("dgx-spark-gb10", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "q8_0", 528, 32, 346.53),
+)
+
+
+@pytest.mark.parametrize(("gpu", "name", "weights", "seq", "batch", "measured"), MEASURED)
+def test_no_measurement_is_faster(gpu: str, name: str, weights: str, seq: int, batch: int, measured: float) -> None:
+    """Tokens per second that were published lie below the bound: of a prompt (no batch), or of a step with ``batch`` sequences."""
+    model, card = load_model(name, offline=True), find_gpu(gpu)
+    info = bound(model, gpu=card, seq=seq, batch=batch or 1, weights=weights, engine="llamacpp")
+    assert info.prefill_s_bound is not None
+    assert info.decode_tokens_per_s_bound is not None
+
+    assert measured < (info.decode_tokens_per_s_bound if batch else seq / info.prefill_s_bound)
+
+
+def test_a_slow_unit_is_no_limit(llama: ModelSpec) -> None:
+    """A GTX 1080 Ti has 11.3 TFLOPS in 32 bits and 1/64 of that in 16: a step reads its weights in 33 ms, and computes in far less."""
+    card, flops = find_gpu("gtx-1080-ti"), bound(llama, seq=8192).prefill_flops or 0
+
+    assert bound(llama, gpu=card).bound_by == "memory bandwidth"
+    assert prompt(llama, gpu=card, seq=8192) == pytest.approx(flops / 11.3e12)
+
+
+def test_only_the_rate_of_32_bits_is_known(llama: ModelSpec) -> None:
+    """It says nothing of tensor cores, which may be faster: a bound without a rate."""
+    only = replace(H100, tflops_dense=MappingProxyType(dict.fromkeys(RATES) | {"fp32": 10.0}))
+
+    assert bound(llama, gpu=only, seq=8192).prefill_bound_by == "memory bandwidth"
+    assert bound(llama, gpu=only, seq=8192, weights="fp32", dtype="fp32").prefill_s_bound is not None
+
+
+def test_sums_in_16_bits(llama: ModelSpec) -> None:
+    """An RTX 3090 has 71 TFLOPS with sums in 32 bits, which vLLM asks for, and 142 with sums in 16 (NVIDIA's GA102 whitepaper)."""
+    card, flops = find_gpu("rtx-3090"), bound(llama, seq=8192).prefill_flops or 0
+
+    assert prompt(llama, gpu=card, seq=8192, engine="vllm") == pytest.approx(flops / 71e12, rel=0.01)
+    assert prompt(llama, gpu=card, seq=8192, engine="llamacpp") == pytest.approx(flops / 142e12, rel=0.01)

@@ -169,7 +169,7 @@ def test_spellings(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["exl2", "exl2 9bpw", "exl2 0.5bpw", "exl2 8.5bpw", "mlx-7bit", "q4_k_xl", "", "exl2 4.123bpw", "iq9", "x" * 9999]
+    "text", ["exl2", "exl2 9bpw", "exl2 0.5bpw", "exl2 8.5bpw", "mlx-7bit", "", "exl2 4.123bpw", "iq9", "x" * 9999]
 )
 def test_unknown_formats(text: str) -> None:
     """The error lists what is known, and that other bits can be named."""

@@ -14,8 +14,9 @@ import pytest
 from hwcalc.formulas import Stack
 from hwcalc.library.load import load_model
 from hwcalc.model import GgufFacts, GgufTensor, ModelSpec
-from hwcalc.quantization.gguf_file import COMMON, file_tensors, gguf_file
+from hwcalc.quantization.gguf_file import file_tensors, gguf_file
 from hwcalc.quantization.mixes import BY_IMATRIX, MIXES, refused
+from hwcalc.quantization.published_mixes import PUBLISHED_MIXES
 from tests.paths import GOLDEN
 
 
@@ -92,7 +93,7 @@ def test_the_file_is_whole() -> None:
     counts = golden()["counts"]
     assert counts["models"] == len(golden()["models"]) == 25
     assert counts["runs"] == 25 * 2 * len(MIXES)
-    assert set(COMMON) <= set(MIXES)
+    assert set(PUBLISHED_MIXES) <= set(MIXES)
 
 
 def test_qwen2_of_80_layers_without_shared_heads() -> None:

@@ -79,3 +79,18 @@ def test_an_older_build_rounds_otherwise(cells: int) -> None:
     result = reconcile("meta-llama/Llama-3.1-8B", log, weights="q4_k_m")
     assert figures(result)["cells"] is False
     assert "older-build" in {note.code for note in result.notes}
+
+
+def test_the_log_of_an_ollama_is_read_as_that_of_the_server_it_started() -> None:
+    """``--engine ollama`` means the same log."""
+    started = 'time=2026-11-20T10:00:00.000Z level=INFO source=llama_server.go:1 msg="starting llama-server"\n'
+    result = reconcile("meta-llama/Llama-3.1-8B", started + LLAMA_8B, weights="q4_k_m", engine="ollama")
+    assert result.within
+    assert figures(result)["cache"] is True
+
+
+def test_the_heading_of_the_breakdown_is_no_line_that_was_missed() -> None:
+    """It has no figure (common/fit.cpp)."""
+    heading = "llama_memory_breakdown_print: | memory breakdown [MiB] | total   free    self   model   context   compute    unaccounted |"
+    before = reconcile("meta-llama/Llama-3.1-8B", LLAMA_8B, weights="q4_k_m").unread_lines
+    assert reconcile("meta-llama/Llama-3.1-8B", f"{LLAMA_8B}\n{heading}\n", weights="q4_k_m").unread_lines == before

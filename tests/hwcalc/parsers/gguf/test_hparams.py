@@ -229,3 +229,13 @@ def test_any_value_is_an_answer_or_a_documented_error(arch: str, data: st.DataOb
         plan(model, seq=2048, engine="llamacpp")
     except KvplanError:
         pass
+
+
+def test_numbers_and_lists_of_numpy_are_numbers_and_lists() -> None:
+    """Readers of GGUF files give them (``GGUFReader`` of the package gguf)."""
+    import numpy as np
+
+    plain = keys("llama", attention__head_count_kv=[2, 4] * 4, attention__causal=True)
+    arrays = {key: np.asarray(value)[()] if isinstance(value, (int, list)) else value for key, value in plain.items()}
+    assert type(arrays["llama.block_count"]) is not int
+    assert load_model(arrays).stack == load_model(plain).stack

@@ -1,0 +1,64 @@
+"""The peak rates at which numbers of a format may be multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from hwcalc.profiles.gpus import Gpu
+
+__all__ = ["ANY_RATE", "HALF_SUMS", "RATES", "SIXTEEN", "fastest", "reached"]
+
+HALF_SUMS: Final = "fp16_sums"
+"""The rate of 16-bit numbers whose products are added up in 16 bits."""
+SIXTEEN: Final = ("bf16", "fp16", HALF_SUMS, "fp32")
+_SUMS_IN_32: Final = frozenset({"vllm", "transformers"})
+"""Engines whose kernels add up the products of 16-bit numbers in 32 bits. llama.cpp asks cuBLAS for 16 (ggml-cuda.cu)."""
+RATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "fp32": ("tf32", "fp32"),
+    "bf16": SIXTEEN,
+    "fp16": SIXTEEN,
+    **dict.fromkeys(("fp8", "fp8_channel", "fp8_block", "mxfp8"), ("fp8", *SIXTEEN)),
+    # llama.cpp multiplies 4-bit floats by 8-bit integers where the accelerator has no units for them.
+    **dict.fromkeys(("mxfp4", "nvfp4"), ("fp4", "fp8", "int8", *SIXTEEN)),
+    **dict.fromkeys(("int8", "bnb8"), ("int8", *SIXTEEN)),
+    # Weight-only formats are unpacked to 16 bits before the multiplication.
+    **dict.fromkeys(("int4", "gptq", "awq", "bnb4", "bnb4_double", "ternary"), SIXTEEN),
+}
+"""Weight format -> the peak rates at which it may be multiplied. The fastest one of the accelerator counts. Formats of GGUF files are not
+here: their matrices are multiplied as 8-bit integers, or as any float."""
+ANY_RATE: Final = ("int8", "fp8", *SIXTEEN)
+
+
+def reached(flops: Mapping[tuple[str, ...], float], engine: str) -> dict[tuple[str, ...], float]:
+    """Operations without the rate that the engine's kernels never reach."""
+    out: dict[tuple[str, ...], float] = {}
+    for names, count in flops.items():
+        kept = tuple(name for name in names if name != HALF_SUMS or engine not in _SUMS_IN_32)
+        out[kept] = out.get(kept, 0) + count
+    return out
+
+
+def fastest(gpu: Gpu, rates: Sequence[str]) -> tuple[str, float] | None:
+    """The fastest of these rates that is known, by name, in operations per second.
+
+    The rate of 32 bits alone says nothing of units for fewer, which are faster if there are any.
+    """
+    found = ((_peak(gpu, name), name) for name in rates)
+    known = [(rate * 1e12, name) for rate, name in found if rate is not None]
+    if not known or ([name for _, name in known] == ["fp32"] and "tf32" not in rates):
+        return None
+    rate = max(rate for rate, _ in known)
+    return next((name, found) for found, name in known if found == rate)
+
+
+def _peak(gpu: Gpu, name: str) -> float | None:
+    rates = gpu.tflops_dense
+    if name != HALF_SUMS:
+        return rates.get(name)
+    integers, floats, single = (rates.get(one) for one in ("int8", "fp16", "fp32"))
+    if gpu.vendor != "nvidia" or integers is None or floats is None or single is None:
+        return None
+    # Without tensor cores there is no such rate; where sums cost nothing it is that of fp16, but for the rounding of a data sheet.
+    return integers / 2 if single < floats < integers / 3 else None

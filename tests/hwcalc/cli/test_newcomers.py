@@ -1,0 +1,66 @@
+"""What people type who know Ollama, llama.cpp or the name of their card, and what they are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from hwcalc import plan
+from hwcalc.report.glance import notes_of
+from tests.hwcalc.command import Capture, run
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["llama3.1:8b"], "kvplan ollama:llama3.1:8b"),
+        (["bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4KM"], "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M"),
+        (["Qwen/Qwen3-8B:Q4_K_M"], "kvplan Qwen/Qwen3-8B --engine llamacpp --weights q4_k_m"),
+        (["Qwen/Qwen3-8B", "--gpu", "2x3090"], "--gpu 3090 --gpus 2"),
+        (["Qwen/Qwen3-8B", "--gpu", "rtx-3090 x 2"], "--gpu rtx-3090 --gpus 2"),
+        (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "q8"], "Nearest: q8_0."),
+        (["Qwen/Qwen3-8B", "--engine", "llamacpp", "--dtype", "fp8"], "Nearest: q8_0."),
+        (["llama-server", "-m", "model.gguf", "-c", "8192"], "Leave out llama-server"),
+    ],
+)
+def test_the_hint_is_what_to_type(words: list[str], hint: str, capsys: Capture) -> None:
+    """None of these names is known, and each is understood."""
+    status, _, said = run(capsys, *words, "--offline")
+
+    assert status in {2, 3}
+    assert hint in said
+
+
+def test_the_first_notes_are_those_that_change_the_answer() -> None:
+    """A card with two sizes of memory, and a context that nobody asked for, stand before what is always so."""
+    planned = plan("Qwen/Qwen3-32B", engine="llamacpp", weights="q4_k_m", gpu="rtx-4060-ti", offline=True)
+    notes, _ = notes_of(planned)
+
+    assert any("is taken as rtx-4060-ti-16gb; also known: rtx-4060-ti-8gb" in note for note in notes[:2])
+    assert any("llama.cpp shortens a context" in note for note in notes[:2])
+
+
+def test_a_mac_is_told_its_limit_once() -> None:
+    """Metal's limit can be raised, and stands first."""
+    planned = plan("Qwen/Qwen3-32B", engine="llamacpp", weights="q4_k_m", gpu="m4-24gb", seq=8192, offline=True)
+    notes, _ = notes_of(planned, full=True)
+
+    assert "iogpu.wired_limit_mb" in notes[0]
+    assert sum("iogpu.wired_limit_mb" in note for note in notes) == 1
+
+
+def test_who_names_no_card_is_asked_for_one_for_the_home(capsys: Capture) -> None:
+    """An engine that leaves to the host what does not fit needs no card of a data centre."""
+    _, out, _ = run(capsys, "Qwen/Qwen3-32B", "--engine", "llamacpp", "--weights", "q8_0", "--offline")
+
+    assert "kvplan Qwen/Qwen3-32B --weights q8_0 --engine llamacpp --offline --gpu rtx-4060-ti" in out
+    assert "a Mac: m4-24gb; no GPU: cpu-32gb" in out
+
+
+def test_a_checkpoint_is_told_from_the_file_that_people_run() -> None:
+    """Sixteen bits are what a config says, and what nobody runs at home."""
+    large, small = (
+        plan("Qwen/Qwen3-32B", engine="llamacpp", gpu="rtx-4060-ti", weights=form, offline=True) for form in (None, "q4_k_m")
+    )
+
+    assert any("--weights q4_k_m, or auto" in note for note in notes_of(large)[0])
+    assert not any("--weights q4_k_m, or auto" in note for note in notes_of(small, full=True)[0])
