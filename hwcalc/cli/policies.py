@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLES", "OPTIONS", "policy_infos", "run"]
 
 OPTIONS = (
-    Option("name", (), "[NAME]", "One policy, by its name or that of its class in kvpress, with its options.", complete="policies"),
+    Option(
+        "name", (), "[NAME]", "One policy, by its name or that of its class in kvpress, with its options.", complete="policies"
+    ),
     *OUTPUT,
 )
 EXAMPLES: Final = (
@@ -24,7 +26,19 @@ EXAMPLES: Final = (
     Example("For a script", "kvplan policies --json"),
 )
 
-_HEADER: Final = ("policy", "class in kvpress", "effect", "definition", "option", "default", "meaning", "keeps", "formula", "kernel", "source")
+_HEADER: Final = (
+    "policy",
+    "class in kvpress",
+    "effect",
+    "definition",
+    "option",
+    "default",
+    "meaning",
+    "keeps",
+    "formula",
+    "kernel",
+    "source",
+)
 
 
 def run(*, name: str | None, **output: Any) -> Answer:
@@ -81,7 +95,9 @@ def policy_infos(name: str | None) -> list[PolicyInfo]:
 def _option(option: PolicyOption) -> PolicyOptionInfo:
     from hwcalc.report.records import PolicyOptionInfo
 
-    default = "" if option.default is None else str(option.default).lower() if isinstance(option.default, bool) else f"{option.default}"
+    default = (
+        "" if option.default is None else str(option.default).lower() if isinstance(option.default, bool) else f"{option.default}"
+    )
     return PolicyOptionInfo(name=option.name, kind=option.kind, default=default, required=option.required, help=option.help)
 
 
@@ -107,7 +123,8 @@ def _one(policy: PolicyInfo, view: View) -> str:
         text += "\n" + listing(("option", "default", "meaning"), rows, format_=view.format, color=view.color, width=view.width)
     if policy.quality:
         figures = [
-            (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}", one.source) for one in policy.quality
+            (one.model, one.benchmark, f"{one.budget:,}", f"{one.accuracy:g}", f"{one.full_accuracy:g}", one.source)
+            for one in policy.quality
         ]
         header = ("model", "published for", "budget", "accuracy %", "whole cache %", "source")
         text += "\n" + listing(header, figures, format_=view.format, right=(2, 3, 4), color=view.color, width=view.width)

@@ -39,7 +39,8 @@ def _chunkkv(chosen: Chosen, state: State, setting: Setting) -> State:
         return state
     check_attention(chosen, setting.attention)
     if any(layer.stored.low < chunk for layer in state.layers):
-        return chosen["press"].policy.prefill(chosen["press"], state, setting)
+        inner: Chosen = chosen["press"]
+        return inner.policy.prefill(inner, state, setting)
     for layer in state.layers:
         _check(chosen, setting, layer.stored.low, state.hidden)
     each_layer(state, lambda _, tokens: tokens)
@@ -50,7 +51,8 @@ def _chunkkv(chosen: Chosen, state: State, setting: Setting) -> State:
 
 def _within_chunks(chosen: Chosen, state: State, setting: Setting) -> State:
     """A share of each chunk stays, of the short last one too."""
-    ratio, chunk = chosen.ratio, chosen["chunk_length"]
+    ratio = chosen.ratio
+    chunk: int = chosen["chunk_length"]
     if ratio == 0:
         return state
     check_attention(chosen, setting.attention)

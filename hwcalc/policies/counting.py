@@ -76,9 +76,7 @@ def check_attention(chosen: Chosen, attention: str) -> None:
             hint=f"Use attention {policy.needs}, or leave it out; its scores grow with the square of the prompt.",
         )
     if attention == policy.forbids:
-        raise UsageError(
-            f"{policy.name} does not work with {attention} attention.", hint="Use attention sdpa, or leave it out."
-        )
+        raise UsageError(f"{policy.name} does not work with {attention} attention.", hint="Use attention sdpa, or leave it out.")
 
 
 def check_scores(chosen: Chosen, scored: Scored) -> None:

@@ -68,7 +68,7 @@ def _to_share(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
 
 
 def _second(chosen: Chosen, start: Start) -> Iterator[tuple[int, int]]:
-    second = chosen["decoding_press"]
+    second: Chosen | None = chosen["decoding_press"]
     if second is None:
         return grow(start)
     assert second.policy.decode is not None

@@ -59,10 +59,14 @@ def _made_up(layers: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...
     return tuple(tuple(map(float, row)) for row in RandomState(seed).rand(layers, heads))
 
 
-def _streaming_heads(scores: tuple[tuple[float, ...], ...], layers: tuple[LayerShape, ...], number: int) -> tuple[tuple[bool, ...], ...]:
+def _streaming_heads(
+    scores: tuple[tuple[float, ...], ...], layers: tuple[LayerShape, ...], number: int
+) -> tuple[tuple[bool, ...], ...]:
     """The heads of the lowest scores."""
     if [len(row) for row in scores] != [layer.kv_heads for layer in layers]:
-        raise UsageError("duoattention: head_scores must have a row for each layer and a number for each key/value head.", hint="")
+        raise UsageError(
+            "duoattention: head_scores must have a row for each layer and a number for each key/value head.", hint=""
+        )
     order = sorted((value, layer, head) for layer, row in enumerate(scores) for head, value in enumerate(row))
     chosen = {(layer, head) for _, layer, head in order[:number]}
     return tuple(tuple((layer, head) in chosen for head in range(len(row))) for layer, row in enumerate(scores))
@@ -79,7 +83,7 @@ def _duo(chosen: Chosen, state: State, setting: Setting) -> State:
     number = round(sum(layer.kv_heads for layer in layers) * chosen["head_compression_ratio"])
 
     def hidden(tokens: int) -> int:
-        return max(0, tokens - sinks - recent)
+        return max(0, tokens - int(sinks) - int(recent))
 
     if scores is None:
         # Which heads stream is not known: each may, or may not.

@@ -74,7 +74,8 @@ def triggers(chosen: Chosen, length: int, prompt: int = 0) -> bool:
 
     Source: WeianMao/triattention c3744ee, its planner.
     """
-    return length >= _triattention_budget(chosen, prompt) + chosen["divide_length"]
+    every: int = chosen["divide_length"]
+    return length >= _triattention_budget(chosen, prompt) + every
 
 
 def _triattention_budget(chosen: Chosen, prompt: int) -> int:

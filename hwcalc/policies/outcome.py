@@ -39,7 +39,9 @@ def kernel_for(chosen: Chosen | None, asked: str | None) -> str:
 def after_prefill(chosen: Chosen | None, prompt: int, setting: Setting) -> State:
     """The cache behind the prefill. Raises :class:`~hwcalc.errors.UsageError` where the policy cannot work."""
     state = State(
-        hidden=prompt, layers=tuple(Left(stored=Count.of(prompt)) for _ in setting.layers), ranges=((0, prompt),) if chosen is None else None
+        hidden=prompt,
+        layers=tuple(Left(stored=Count.of(prompt)) for _ in setting.layers),
+        ranges=((0, prompt),) if chosen is None else None,
     )
     return state if chosen is None else chosen.policy.prefill(chosen, state, setting)
 

@@ -43,7 +43,7 @@ def _policy(given: object, depth: int) -> Chosen:
         return given
     if isinstance(given, str):
         name, options = _split(given)
-    elif isinstance(given, (list, tuple)) and 1 <= len(given) <= 2 and isinstance(given[0], str):  # noqa: PLR2004
+    elif isinstance(given, (list, tuple)) and 1 <= len(given) <= 2 and isinstance(given[0], str):
         name, options = given[0], given[1] if len(given) > 1 and given[1] is not None else {}
     else:
         name, options = "", None
@@ -90,7 +90,9 @@ def _value(policy: Policy, option: PolicyOption, value: Any, depth: int) -> Any:
         return _fitting(policy, option, _policy(_unbracketed(value), depth + 1))
     parts = _listed(value) if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)) or not 1 <= len(parts) <= _MOST_PARTS:
-        raise UsageError(f"{policy.name}: {option.name} is not a list of policies: {quoted(value)}", hint=_example(policy, option))
+        raise UsageError(
+            f"{policy.name}: {option.name} is not a list of policies: {quoted(value)}", hint=_example(policy, option)
+        )
     return tuple(_fitting(policy, option, _policy(_unbracketed(part), depth + 1)) for part in parts)
 
 
@@ -143,7 +145,7 @@ def _from_json(text: str) -> tuple[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):  # noqa: PLR2004
+    if isinstance(found, list) and 1 <= len(found) <= 2 and isinstance(found[0], str):
         return found[0], found[1] if len(found) > 1 and found[1] is not None else {}
     raise UsageError(f"that is no policy: {shown(text, 60)}", hint=_WRITE)
 

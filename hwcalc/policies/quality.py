@@ -22,9 +22,13 @@ class Quality:
     source: str
 
 
-_TABLE: Final = "WeianMao/triattention, README, AIME24 and AIME25 (01aed81)"
-_FASTER: Final = "WeianMao/triattention, README, throughput (01aed81)"
-_MODELS: Final = (("Qwen3-8B", 2048), ("DeepSeek-R1-Distill-Llama-8B", 512), ("DeepSeek-R1-Distill-Qwen-7B", 2048), ("gpt-oss-20b", 2048))
+_README: Final = "WeianMao/triattention 01aed81"
+_MODELS: Final = (
+    ("Qwen3-8B", 2048),
+    ("DeepSeek-R1-Distill-Llama-8B", 512),
+    ("DeepSeek-R1-Distill-Qwen-7B", 2048),
+    ("gpt-oss-20b", 2048),
+)
 _FULL: Final = ((57.1, 40.8), (50.4, 31.4), (43.8, 34.2), (69.2, 60.0))
 _AIME: Final = (
     ("snapkv", ((34.6, 20.0), (5.0, 6.7), (34.6, 25.0), (48.3, 36.7))),
@@ -38,7 +42,7 @@ def quality_of(policy: str) -> tuple[Quality, ...]:
     """All that is known here of a policy; nothing is known of most."""
     found = [
         Quality(
-            policy=name, model=model, benchmark=benchmark, budget=budget, accuracy=accuracy, full_accuracy=full, source=_TABLE
+            policy=name, model=model, benchmark=benchmark, budget=budget, accuracy=accuracy, full_accuracy=full, source=_README
         )
         for name, columns in _AIME
         if name == policy
@@ -48,7 +52,13 @@ def quality_of(policy: str) -> tuple[Quality, ...]:
     if policy == "triattention":
         found += [
             Quality(
-                policy=policy, model="Qwen3-8B", benchmark=name, budget=budget, accuracy=accuracy, full_accuracy=full, source=_FASTER
+                policy=policy,
+                model="Qwen3-8B",
+                benchmark=name,
+                budget=budget,
+                accuracy=accuracy,
+                full_accuracy=full,
+                source=_README,
             )
             for name, budget, accuracy, full in _BUDGETS
         ]

@@ -61,7 +61,9 @@ def _count(value: Any, what: str, option: PolicyOption) -> int:
 
 
 def _flag(value: Any, what: str, option: PolicyOption) -> bool:
-    known = value if isinstance(value, bool) else _FLAGS.get(str(value).strip().lower()) if isinstance(value, (int, str)) else None
+    known = (
+        value if isinstance(value, bool) else _FLAGS.get(str(value).strip().lower()) if isinstance(value, (int, str)) else None
+    )
     if known is None:
         raise UsageError(f"{what} is neither true nor false: {quoted(value)}", hint="Allowed: true or false.")
     return known

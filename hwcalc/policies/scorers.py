@@ -28,14 +28,18 @@ def act_as_scorer(chosen: Chosen, state: State, setting: Setting) -> State:
         return state
     for layer in state.layers:
         check_scores(chosen, Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))
-    return each_layer(state, lambda number, tokens: scorer_budget(chosen, ratio, tokens, setting.layers[number].index, setting.depth))
+    return each_layer(
+        state, lambda number, tokens: scorer_budget(chosen, ratio, tokens, setting.layers[number].index, setting.depth)
+    )
 
 
 def more_than_sinks(chosen: Chosen, scored: Scored) -> None:
     """Scoring needs a token behind the sinks."""
     sinks = chosen["n_sink"]
     if scored.keys <= sinks:
-        raise UsageError(f"{chosen.policy.name} needs more than n_sink={sinks:,} tokens, not {scored.keys:,}.", hint=_NO_LONGER_THAN)
+        raise UsageError(
+            f"{chosen.policy.name} needs more than n_sink={sinks:,} tokens, not {scored.keys:,}.", hint=_NO_LONGER_THAN
+        )
 
 
 def _prompt_only(chosen: Chosen, scored: Scored) -> None:
@@ -46,7 +50,7 @@ def _prompt_only(chosen: Chosen, scored: Scored) -> None:
 
 def _two_keys(chosen: Chosen, scored: Scored) -> None:
     """The last token scores the others, so there must be one."""
-    if scored.keys < 2:  # noqa: PLR2004
+    if scored.keys < 2:
         raise UsageError(f"{chosen.policy.name} needs two tokens.", hint=_NO_LONGER_THAN)
 
 

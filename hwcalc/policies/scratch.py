@@ -23,7 +23,7 @@ def eager_scores(tokens: int, setting: Setting) -> tuple[Extra, ...]:
         return ()
     size = setting.element_bytes
     heads = max(layer.heads for layer in setting.layers)
-    a_head = 2 * size if size >= 4 else size + 8  # noqa: PLR2004
+    a_head = 2 * size if size >= 4 else size + 8
     return (
         Extra(
             name="eager attention scores",

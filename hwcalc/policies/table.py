@@ -48,7 +48,12 @@ def policies() -> Mapping[str, Policy]:
 @lru_cache(maxsize=1)
 def _by_spelling() -> Mapping[str, Policy]:
     return MappingProxyType(
-        {_bare(spelling): policy for policy in policies().values() for spelling in (policy.name, policy.press, *policy.aliases) if spelling}
+        {
+            _bare(spelling): policy
+            for policy in policies().values()
+            for spelling in (policy.name, policy.press, *policy.aliases)
+            if spelling
+        }
     )
 
 

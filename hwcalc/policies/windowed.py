@@ -39,7 +39,8 @@ def pyramid_budget(chosen: Chosen, ratio: float, tokens: int, layer: int, layers
     Of m = n x (1 - ratio) the last layer has m / beta, and the first what makes the mean m, but never more than n without the window. Unless
     the last one has the window at least, all layers have round(m). Source: kvpress 0.5.5, PyramidKVPress.get_layer_budget.
     """
-    window, beta = chosen["window_size"], chosen["beta"]
+    window: int = chosen["window_size"]
+    beta: float = chosen["beta"]
     # As kvpress adds the window and takes it off again, so that the doubles are the same.
     most = window + tokens * (1 - ratio)
     low = (most - window) / beta
@@ -58,18 +59,17 @@ def _pyramid(chosen: Chosen, state: State, setting: Setting) -> State:
     after = act_as_scorer(chosen, state, setting)
     if setting.rules != PAPER or not chosen.ratio:
         return after
-    stored = tuple(
-        new.stored.each(lambda tokens: min(tokens + chosen["window_size"], state.hidden)) for new in after.layers
-    )
+    stored = tuple(new.stored.each(lambda tokens: min(tokens + chosen["window_size"], state.hidden)) for new in after.layers)
     return after.with_stored(stored)
 
 
 def _finch(chosen: Chosen, state: State, setting: Setting) -> State:
     """The token that parts prompt and question never enters; then a share of all, or of each chunk, is kept."""
-    if state.hidden < 2:  # noqa: PLR2004
+    if state.hidden < 2:
         raise UsageError("finch needs a token beside the delimiter.", hint="Give a longer prompt.")
     entered = each_layer(replace(state, hidden=state.hidden - 1), lambda _, tokens: tokens - 1)
-    ratio, chunk, window = chosen.ratio, chosen["chunk_length"], chosen["window_size"]
+    ratio, window = chosen.ratio, chosen["window_size"]
+    chunk: int | None = chosen["chunk_length"]
     if ratio == 0:
         return entered
     check_attention(chosen, setting.attention)

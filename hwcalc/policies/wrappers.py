@@ -38,7 +38,9 @@ def _per_layer(chosen: Chosen, state: State, setting: Setting) -> State:
     if inner.get("compression_ratio") is None:
         raise UsageError(f"{inner.policy.name} has no ratio of its own to set for a layer.", hint="Use a scorer such as knorm.")
     if len(ratios) < setting.depth:
-        raise UsageError(f"perlayercompression has {len(ratios):,} ratios for {setting.depth:,} layers.", hint="Give one for each layer.")
+        raise UsageError(
+            f"perlayercompression has {len(ratios):,} ratios for {setting.depth:,} layers.", hint="Give one for each layer."
+        )
     for shape, layer in zip(shapes, state.layers, strict=True):
         if ratios[shape.index]:
             check_scores(inner, Scored(keys=layer.stored.low, queries=state.hidden, attention=setting.attention))

@@ -67,7 +67,9 @@ def test_kvpress(row: dict[str, Any]) -> None:
         if name in expected and name not in free:
             assert getattr(kept, ours) == expected[name], name
     if "kept_positions_layer1_head0" in expected and kept.kept_ranges is not None:
-        assert [place for start, end in kept.kept_ranges for place in range(start, end)] == expected["kept_positions_layer1_head0"]
+        assert [place for start, end in kept.kept_ranges for place in range(start, end)] == expected[
+            "kept_positions_layer1_head0"
+        ]
 
 
 @pytest.mark.parametrize("row", [row for row in PRESSES if row["name"] in BY_CHUNKS], ids=[*BY_CHUNKS])
@@ -117,6 +119,8 @@ def test_quest(row: dict[str, Any]) -> None:
     assert kept.per_layer == [expected["tokens_kept"]] * 4
     assert pages_read(row["N"], row["token_budget"], page) == expected["pages_read"]
     assert -(-row["N"] // page) == expected["pages"]
+    assert kept.read_per_layer is not None
+    assert kept.read_per_layer_low is not None
     assert kept.read_per_layer[:2] == [row["N"]] * 2
     assert {kept.read_per_layer[2], kept.read_per_layer_low[2]} >= set(expected["tokens_read_per_head"])
 
@@ -134,5 +138,11 @@ def test_what_is_not_met_is_listed() -> None:
     """Few rows depend on weights and text, and rows about blocks are none of a policy."""
     paged = [row["name"] for row in ROWS if row not in PRESSES + CADENCES + PAGES and row["name"] != "trigger-default"]
 
-    assert paged == ["seed-16000", "aligned-block", "scatter-16000-1600-16-h2", "scatter-16000-1600-32-h1", "scatter-16000-160-16-h8"]
+    assert paged == [
+        "seed-16000",
+        "aligned-block",
+        "scatter-16000-1600-16-h2",
+        "scatter-16000-1600-32-h1",
+        "scatter-16000-160-16-h8",
+    ]
     assert len(PRESSES) - len(BY_SCORES) - len(BY_CHUNKS) == 57

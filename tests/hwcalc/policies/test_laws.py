@@ -10,21 +10,30 @@ from hypothesis import strategies as st
 from hwcalc import keep
 from hwcalc.errors import UsageError
 from hwcalc.library.kept import Kept
-from hwcalc.policies.base import Role
+from hwcalc.policies.base import LayerShape, Role, Setting, Start
 from hwcalc.policies.chunks import whole_chunks
 from hwcalc.policies.counting import even_split, kept, searched_ratio
 from hwcalc.policies.masking import adaptive_mask
 from hwcalc.policies.repeated import cut_at_lengths, cut_each_step
-from hwcalc.policies.base import LayerShape, Setting, Start
 from hwcalc.policies.table import policies
 from tests.hwcalc.policies.tiny import tiny
 
 RATIOS: Final = st.floats(0, 1, exclude_max=True, allow_nan=False)
 TOKENS: Final = st.integers(1, 3000)
 SCORERS: Final = sorted(
-    one.name for one in policies().values() if one.role is Role.SCORER and one.name not in {"criticalkv"} and one.needs is None
+    one.name for one in policies().values() if one.role is Role.SCORER and one.name != "criticalkv" and one.needs is None
 )
-WRAPPERS: Final = ("keyrerotation", "merging", "criticalkv", "chunk", "chunkkv", "block", "entropygatedchunkkv", "adakv", "criticaladakv")
+WRAPPERS: Final = (
+    "keyrerotation",
+    "merging",
+    "criticalkv",
+    "chunk",
+    "chunkkv",
+    "block",
+    "entropygatedchunkkv",
+    "adakv",
+    "criticaladakv",
+)
 
 
 def outcome(policy: Any, tokens: int, steps: int = 0) -> Kept | None:
@@ -139,9 +148,7 @@ def test_whole_chunks(tokens: int, ratio: float, chunk: int) -> None:
     assert count.high - count.low in (0, chunk - tokens % chunk)
 
 
-@given(
-    prompt=TOKENS, budget=st.integers(1, 500), every=st.integers(1, 200), steps=st.integers(1, 600), drop=st.integers(1, 500)
-)
+@given(prompt=TOKENS, budget=st.integers(1, 500), every=st.integers(1, 200), steps=st.integers(1, 600), drop=st.integers(1, 500))
 def test_cuts_hold_the_budget(prompt: int, budget: int, every: int, steps: int, drop: int) -> None:
     """A cache that is cut at each step never goes above its budget; one that is cut every so many tokens, never by as many."""
     setting = Setting(layers=(LayerShape(index=0, heads=1, kv_heads=1, head_dim=1),), depth=1)

@@ -96,7 +96,9 @@ def model(attention: str = "sdpa") -> Any:
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    config = LlamaConfig(**{key: value for key, value in tiny().items() if key not in {"model_type", "dtype"}}, attn_implementation=attention)
+    config = LlamaConfig(
+        **{key: value for key, value in tiny().items() if key not in {"model_type", "dtype"}}, attn_implementation=attention
+    )
     config.name_or_path = "tiny"
     return LlamaForCausalLM(config).eval()
 

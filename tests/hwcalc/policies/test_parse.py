@@ -28,7 +28,9 @@ def test_aliases() -> None:
 
 def test_every_name_means_one_policy() -> None:
     """No two policies share a spelling, and every file of the table has some."""
-    spellings = [spelling for one in policies().values() for spelling in {one.name, one.press.lower().removesuffix("press"), *one.aliases}]
+    spellings = [
+        spelling for one in policies().values() for spelling in {one.name, one.press.lower().removesuffix("press"), *one.aliases}
+    ]
 
     assert len([one for one in spellings if one]) == len({one for one in spellings if one})
     assert len(policies()) > len(MODULES)

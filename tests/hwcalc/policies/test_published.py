@@ -18,7 +18,7 @@ def test_rounding() -> None:
 
 
 def test_the_authors_pyramid_keeps_the_window_besides() -> None:
-    """kvpress counts the window into the budget, the authors' code does not."""
+    """Kvpress counts the window into the budget, the authors' code does not."""
     policy = "pyramidkv:compression_ratio=0.7,window_size=16,beta=10"
 
     assert keep(tiny(), policy, prompt=1000).per_layer == [570, 390, 210, 30]
@@ -90,7 +90,11 @@ def test_the_paper_cuts_a_share_in_each_step() -> None:
 
 def test_windows_and_states_are_untouched() -> None:
     """A policy acts on layers that keep every token."""
-    config = tiny() | {"model_type": "gemma3_text", "sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    config = tiny() | {
+        "model_type": "gemma3_text",
+        "sliding_window": 64,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    }
     kept = keep(config, "knorm:compression_ratio=0.5", prompt=1000, decode=10)
 
     assert (kept.per_layer, kept.after_decode_per_layer) == ([64, 500, 64, 500], [64, 510, 64, 510])

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["tiny"]
 
 
-def tiny(model: Mapping[str, Any] = {}) -> dict[str, Any]:  # noqa: B006 - never changed
+def tiny(model: Mapping[str, Any] = {}) -> dict[str, Any]:
     """The config of a row's ``model``: 4 layers, 4 heads, 2 key/value heads and 64 hidden, unless it says otherwise."""
     hidden, heads = model.get("hidden", 64), model.get("heads", 4)
     return {
