@@ -26,6 +26,7 @@ from hwcalc.units import parse_tokens
 
 __all__ = ["keep"]
 
+_NO_MASK: Final = "Use one that frees in the prefill, such as snapkv."
 _BY_TOKEN: Final = frozenset({Role.KEY, Role.VALUE, Role.LATENT, Role.ROPE})
 
 
@@ -160,12 +161,19 @@ def _kept(opened: Opened, chosen: Chosen | None, setting: Setting, steps: int) -
 def _courses(chosen: Chosen | None, state: State, prompt: int, steps: int, setting: Setting) -> list[Course]:
     """The decode steps of each layer. Layers that start alike go alike, unless the policy looks at their number."""
     by_layer = chosen is not None and any(one.policy.by_layer for one in chosen.whole)
-    known: dict[tuple[int, int], Course] = {}
-    for number, left in enumerate(state.layers):
-        key = (left.stored.high, number if by_layer else 0)
-        if key not in known:
-            known[key] = course_of(chosen, left.stored.high, number, prompt, steps, setting)
-    return [known[left.stored.high, number if by_layer else 0] for number, left in enumerate(state.layers)]
+    keys = [(left.stored.high, number if by_layer else 0) for number, left in enumerate(state.layers)]
+    unlike = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
+    if len(unlike) * steps > MOST_STEPS and chosen is not None and chosen.policy.decode is not None:
+        raise UsageError(
+            f"decode is {steps:,} steps of {len(unlike):,} layers that differ.",
+            hint=f"At most {MOST_STEPS:,} in all are followed.",
+        )
+    known = {key: course_of(chosen, key[0], number, prompt, steps, setting) for key, number in unlike.items()}
+    if any(left.masked is not None for left in state.layers) and any(course.cuts for course in known.values()):
+        raise UsageError(
+            "a policy that masks cannot come before one that cuts: the places of what it masked move.", hint=_NO_MASK
+        )
+    return [known[key] for key in keys]
 
 
 def _of_layer(opened: Opened, number: int) -> list[tuple[LayerKind, tuple[StoredTensor, ...]]]:

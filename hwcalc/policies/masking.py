@@ -56,7 +56,7 @@ def _made_up(layers: int, heads: int, seed: int) -> tuple[tuple[float, ...], ...
     """Random head scores, as stand-ins for a pattern."""
     from numpy.random import RandomState
 
-    return tuple(tuple(map(float, row)) for row in RandomState(seed).rand(layers, heads))
+    return tuple(tuple(map(float, row)) for row in RandomState(seed % 2**32).rand(layers, heads))
 
 
 def _streaming_heads(

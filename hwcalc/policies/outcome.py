@@ -15,7 +15,7 @@ __all__ = ["ATTENTIONS", "MOST_STEPS", "Course", "after_prefill", "course_of", "
 ATTENTIONS: Final = (EAGER, SDPA, "flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention kernels by the names of transformers."""
 MOST_STEPS: Final = 1_000_000
-"""Decode steps that are followed one by one."""
+"""Decode steps that are followed one by one, in all layers that differ together."""
 
 
 @frozen

@@ -48,6 +48,14 @@ def _prompt_only(chosen: Chosen, scored: Scored) -> None:
         raise UsageError(f"{chosen.policy.name} scores a whole prompt, and only that.", hint="Use another scorer, such as knorm.")
 
 
+def _between_sinks(chosen: Chosen, scored: Scored) -> None:
+    """Scoring needs a whole prompt, and a token between the first and the last ones."""
+    _prompt_only(chosen, scored)
+    ends = chosen["sink_size_start"] + chosen["sink_size_end"]
+    if scored.keys <= ends:
+        raise UsageError(f"{chosen.policy.name} needs more than {ends:,} tokens, not {scored.keys:,}.", hint=_NO_LONGER_THAN)
+
+
 def _two_keys(chosen: Chosen, scored: Scored) -> None:
     """The last token scores the others, so there must be one."""
     if scored.keys < 2:
@@ -134,8 +142,8 @@ POLICIES: Final = (
         check=_prompt_only, memory="scores of chunks: heads x n x chunk_size",
     ),
     scorer(
-        "compactor", "CompactorPress", "Compactor", "arXiv:2507.08143", quality("sink_size_start", 8), quality("sink_size_end", 4),
-        quality("chunk_size", 256), quality("sketch_dimension", 48), quality("blending", None), check=_prompt_only,
+        "compactor", "CompactorPress", "Compactor", "arXiv:2507.08143", PolicyOption(name="sink_size_start", kind="count", default=8, help="tokens at that end that stay"), PolicyOption(name="sink_size_end", kind="count", default=4, help="tokens at that end that stay"),
+        quality("chunk_size", 256), quality("sketch_dimension", 48), quality("blending", None), check=_between_sinks,
         memory="scores of chunks: heads x n x chunk_size",
     ),
     Policy(

@@ -83,6 +83,10 @@ ROWS: Final[tuple[tuple[Given, int, int], ...]] = (
     (press("PrefillDecodingPress", prefilling_press=pyramid(0.6), decoding_press=press(
         "DecodingPress", base_press=knorm(0), compression_interval=10, target_size=150)), 500, 40),
     (press("PrefillDecodingPress", prefilling_press=knorm(0.6)), 100, 10),
+    (press("PrefillDecodingPress", prefilling_press=press("AdaKVPress", press=knorm(0.5)), decoding_press=press(
+        "DecodingPress", base_press=knorm(0), compression_interval=10, target_size=30)), 100, 40),
+    (press("ChunkPress", press=press("CompactorPress", compression_ratio=0.2), chunk_length=97), 109, 2),
+    (press("ChunkPress", press=press("CompactorPress", compression_ratio=0.2), chunk_length=97), 110, 2),
     (press("PrefillDecodingPress", decoding_press=press(
         "CompressionRatioDecodingPress", base_press=pyramid(0), compression_interval=10)), 100, 40),
 )  # fmt: skip

@@ -169,3 +169,18 @@ def test_what_cannot_work_is_an_error(policy: str, attention: str | None, words:
     given: object = ["duo", {"head_scores": [[1, 2]]}] if policy.startswith("duo:head") else policy
     with pytest.raises(UsageError, match=words):
         keep(tiny(), given, prompt=200, attention=attention)
+
+
+def test_steps_are_bounded() -> None:
+    """Layers that go unlike ways are followed one by one, and not for ever; where nothing is cut, nothing is followed."""
+    policy = "decoding:base_press=(pyramidkv:window_size=8)"
+    with pytest.raises(UsageError, match="4 layers that differ"):
+        keep(
+            tiny(),
+            f"prefilldecoding:prefilling_press=(pyramidkv:compression_ratio=0.6,window_size=8),decoding_press=({policy})",
+            prompt=999,
+            decode=300_000,
+        )
+
+    # 1.95 x 999 x 0.4 = 779.2 in the first layer
+    assert keep(tiny(), "pyramidkv:compression_ratio=0.6,window_size=8", prompt=999, decode=1_000_000).series[-1] == 1_000_779
