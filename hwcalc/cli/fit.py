@@ -15,7 +15,12 @@ __all__ = ["EXAMPLES", "OPTIONS", "run"]
 
 _CHOICE: Final = (
     Option(
-        "models", (), "[WORD]...", "Words of the id or the model type; all must occur: qwen3 coder.", "list", complete="models"
+        "models",
+        (),
+        "[WORD]...",
+        "Words of the id, or else of the model type; all must occur: qwen3 coder.",
+        "list",
+        complete="models",
     ),
     *grouped(
         "model",
@@ -46,7 +51,11 @@ EXAMPLES: Final = (
 
 
 def run(**options: Any) -> Answer:
-    """List the models that run on a GPU, each in its best format. Exit status 1 says that none does."""
+    """List the models that run on a GPU, each in its best format. Exit status 1 says that none does.
+
+    First are models that lie on the GPU as a whole in four bits or more, then those that follow instructions, then those made for at
+    least twice the tokens asked for, then the largest.
+    """
     from hwcalc.library.fit import fit
 
     view, given = view_of(**options), given_options("fit", options)

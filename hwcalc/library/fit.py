@@ -72,7 +72,7 @@ def fit(
     notes: list[Note] = []
     host = hosting(asked, _gpu(str(asked.gpu), notes), DEFAULT_SEQ)
     search = Search(host=host, wishes=wishes)
-    found = ordered(search.rows(candidates(installed=here, folders=folders)))
+    found = ordered(search.rows(candidates(installed=here, folders=folders)), wishes.words)
     apart = found if each else alike(found)
     kept = apart if each else best_of_families(apart)
     listed = tuple(map(search.finished, kept[:most] if most else kept))

@@ -27,7 +27,7 @@ __all__ = ["MODALITIES", "Search", "Wishes"]
 
 MODALITIES: Final = ("text", "vision", "audio")
 _OF_SHAPE: Final = (
-    "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers",
+    "kv_dtype", "weights_bytes", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "verdict", "gpu_layers",
     "all_layers", "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by",
 )  # fmt: skip
 """Figures that are the same for all models of a shape."""
@@ -260,6 +260,7 @@ class Search:
             needed_bytes=fitted.needed_bytes,
             usable_bytes=fitted.usable_bytes,
             headroom_bytes=fitted.usable_bytes - fitted.needed_bytes,
+            max_position_embeddings=fitted.opened.model.max_position_embeddings,
             file_type=file_type(fitted.opened.model),
             verdict=fitted.verdict,
             gpu_layers=fitted.gpu_layers,
@@ -267,7 +268,7 @@ class Search:
             host_bytes=fitted.host_bytes,
             host_experts=fitted.host_experts,
         )
-        self._unfinished[made.id, made.source] = lambda row: _with_speed(replace(row, max_seq=fitted.longest), fitted.speed)
+        self._unfinished[made.id, made.source] = lambda row: _with_speed(_with_longest(row, fitted), fitted.speed)
         return made
 
     def _of_speed(self, one: Candidate, row: Runnable | None) -> Runnable | None:
@@ -302,6 +303,8 @@ class Search:
             usable_bytes=0,
             headroom_bytes=0,
             max_seq=0,
+            expected_max_seq=None,
+            max_position_embeddings=None if one.row is None else one.row.max_position_embeddings,
             verdict=Verdict.FITS,
             gpu_layers=None,
             all_layers=None,
@@ -323,6 +326,11 @@ class Search:
         words += ["--gpu", str(asked.gpu)]
         words += ["--gpus", str(asked.gpus)] if asked.gpus else []
         return " ".join(map(shell_word, words))
+
+
+def _with_longest(row: Runnable, fitted: Fitted) -> Runnable:
+    sure = fitted.longest
+    return replace(row, max_seq=sure, expected_max_seq=None if sure else fitted.expected_longest)
 
 
 def _with_speed(row: Runnable, speed: SpeedInfo | None) -> Runnable:

@@ -138,6 +138,13 @@ class Fitted:
         return solve.longest(self.opened, budget.low, "low").value
 
     @property
+    def expected_longest(self) -> int:
+        """The same by the expected value."""
+        budget = self.opened.budget
+        assert budget is not None
+        return solve.longest(self.opened, budget.expected, "expected").value
+
+    @property
     def speed(self) -> SpeedInfo | None:
         """The bound on speed."""
         return bound_of(self.opened)

@@ -20,7 +20,8 @@ class Runnable:
     ``also`` are ids with the same figures: the model on another page, in another format, or before it was taught to follow
     instructions. ``source`` is where it is: ``catalog``, ``hf-cache``, ``ollama``, or ``folder``. ``stored`` says that its file has this
     format already. ``weights`` is the format, null as published; ``file_type`` is what
-    a GGUF file says of itself. ``max_seq`` is the longest that each sequence may be for sure.
+    a GGUF file says of itself. ``max_seq`` is the longest that each sequence may be for sure;
+    where that is 0, ``expected_max_seq`` is the longest by the expected value. ``max_position_embeddings`` is what the model is made for.
     ``gpu_layers`` of ``all_layers`` lie on the GPU, and ``host_bytes`` of the weights and the cache in the memory of the host, among them
     the experts of ``host_experts`` layers; all are null for an engine that never splits a model.
     """
@@ -46,6 +47,8 @@ class Runnable:
     usable_bytes: int
     headroom_bytes: int
     max_seq: int
+    expected_max_seq: int | None
+    max_position_embeddings: int | None
     verdict: Verdict
     gpu_layers: int | None
     all_layers: int | None

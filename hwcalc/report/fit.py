@@ -17,7 +17,7 @@ __all__ = ["fit_csv", "fit_text", "left_out"]
 
 _CSV_COLUMNS: Final = (
     "id", "family", "source", "modality", "parameters", "active_parameters", "released", "weights", "file_type", "weights_bytes", "seq", "batch",
-    "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "verdict", "gpu_layers", "all_layers",
+    "kv_dtype", "cache_bytes", "needed_bytes", "usable_bytes", "headroom_bytes", "max_seq", "expected_max_seq", "max_position_embeddings", "verdict", "gpu_layers", "all_layers",
     "host_bytes", "host_experts", "decode_tokens_per_s_bound", "bound_by", "command",
 )  # fmt: skip
 _WORDS: Final = ("model", "format", "fits")
@@ -46,7 +46,27 @@ def fit_text(
         lines = [*_meaning(runnables), *lines, *left_out(runnables), *(note.message for note in runnables.notes)]
     if lines:
         blocks.append(_lines(lines, format_, width))
+    if runnables.models and not quiet:
+        blocks.append(_next(runnables.models[0].command, format_, width))
     return "\n".join(blocks)
+
+
+def _next(command: str, format_: str, width: int) -> str:
+    """What to type next. Over several lines a shell still reads it as one command; one with quoted words is left as it is."""
+    if format_ == "markdown":
+        ticks = "``" if "`" in command else "`"
+        return f"- plan one: {ticks}{command}{ticks}\n"
+    line = f"plan one: {command}"
+    if len(line) <= width or "'" in command:
+        return f"{line}\n"
+    lines = [""]
+    for part in command.split(" --"):
+        word = f"--{part}" if lines[-1] else part
+        if lines[-1] and len(lines[-1]) + len(word) + 5 > width:
+            lines.append(word)
+        else:
+            lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return "plan one:\n  " + " \\\n    ".join(lines) + "\n"
 
 
 def left_out(runnables: Runnables) -> list[str]:
@@ -110,10 +130,17 @@ def _row(row: Runnable) -> list[str]:
         _gib(row.cache_bytes),
         _gib(row.needed_bytes),
         _gib(max(0, row.headroom_bytes)),
-        how_many(row.max_seq),
+        _longest(row),
         _rate(row.decode_tokens_per_s_bound),
         row.verdict.text if row.whole else _parts(row),
     ]
+
+
+def _longest(row: Runnable) -> str:
+    """The longest for sure; what is expected where nothing is sure."""
+    if row.max_seq:
+        return how_many(row.max_seq)
+    return f"~{how_many(row.expected_max_seq)}" if row.expected_max_seq else "-"
 
 
 def _parts(row: Runnable) -> str:
@@ -131,6 +158,8 @@ def _meaning(runnables: Runnables) -> list[str]:
     alone = all(row.gpu_layers is None and row.host_bytes is not None for row in runnables.models)
     where = "host memory" if alone else "the GPU"
     out = [f"GiB of {where}; max seq is the longest that surely fits; tok/s is a bound that no engine is faster than."]
+    if not all(row.max_seq for row in runnables.models):
+        out.append("max seq with ~: expected, not sure, as the memory that the host has is not known; -: none is expected.")
     if any(row.also for row in runnables.models):
         out.append("and N more: variants of the same size, such as the model before instruction; --all lists each.")
     if any(row.gpu_layers != row.all_layers for row in runnables.models):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
-__all__ = ["family_of", "is_copy", "is_pretrained", "same_model"]
+__all__ = ["family_of", "is_copy", "is_pretrained", "pretrained_of", "same_model"]
 
 _SIZE: Final = re.compile(r"(?:[0-9]+x)?[ae]?[0-9]+(?:[._][0-9]+)?[bmt][0-9]?|[0-9]+e", re.IGNORECASE)
 """A word that says how large a model is: ``8B``, ``0.6B``, ``8x7B``, ``A3B``, ``E4B``, ``135M``, ``16E``."""
@@ -21,6 +22,9 @@ _LATER: Final = re.compile(
     re.IGNORECASE,
 )
 """Words at the end of a name that set members of a family apart, among them dates and versions of a release."""
+_RAW: Final = re.compile(r"[-_](?:base|pt)(?:[-_.]|$)", re.IGNORECASE)
+_TAUGHT: Final = re.compile(r"[-_](?:instruct|inst|chat|it|sft|think|thinking|reasoning)(?:[-_.]|$)", re.IGNORECASE)
+"""Words of a model that has learnt to follow instructions."""
 _PRETRAINED: Final = re.compile(r"[-_](?:base|pt|bf16)(?:[-_]|$)", re.IGNORECASE)
 
 
@@ -60,6 +64,19 @@ def is_copy(model_id: str) -> bool:
 def is_pretrained(model_id: str) -> bool:
     """Whether the name says that the model has not learnt to follow instructions."""
     return _PRETRAINED.search(model_id) is not None
+
+
+def pretrained_of(family: Iterable[str]) -> frozenset[str]:
+    """Those of a family that have not learnt to follow instructions, by how the family marks its names.
+
+    Where some say that they have learnt it and none says that it has not, those that say nothing have not.
+
+    >>> sorted(pretrained_of(["Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base"])), sorted(pretrained_of(["google/gemma-2-2b", "google/gemma-2-2b-it"]))
+    (['Qwen/Qwen3-8B-Base'], ['google/gemma-2-2b'])
+    """
+    names = frozenset(family)
+    raw, taught = (frozenset(name for name in names if words.search(_plain(name))) for words in (_RAW, _TAUGHT))
+    return raw if raw or not taught else names - taught
 
 
 def _plain(model_id: str) -> str:

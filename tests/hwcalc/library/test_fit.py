@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hwcalc.library.candidates import catalog, folded
 from hwcalc.planner.runnables import Runnable, Runnables
 from hwcalc.profiles.catalog import find_entry, list_models
 from hwcalc.profiles.model_index import model_index, shape
+from hwcalc.report.fit import fit_text
 from hwcalc.report.schema import json_schema
 from hwcalc.sources.catalog_facts import facts_of
 from scripts import build_model_index
@@ -308,3 +310,74 @@ def test_a_notebook_sees_a_table() -> None:
     assert "Qwen/Qwen3-8B" in result._repr_html_()
     assert result.records()[0]["weights"] == "q8_0"
     assert "models run" in result.headline()
+
+
+# --- the order ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gpu", "seq"), [("h100", "32k"), ("rtx-3060", "8k"), ("rtx-4090", "8k")])
+def test_what_follows_instructions_and_has_room_comes_first(gpu: str, seq: str) -> None:
+    """A pretrained model, or one that only just reaches the context, is not the first where others of its size fit."""
+    rows = fit(gpu=gpu, seq=seq).models
+
+    assert not any(word in rows[0].id.lower() for word in ("dbrx-base", "starcoder", "-base"))
+    assert rows[0].max_position_embeddings is not None
+    assert rows[0].max_position_embeddings >= 2 * rows[0].seq
+    assert "databricks/dbrx-base" not in [row.id for row in rows]
+
+
+def test_within_a_family_instructed_models_come_first() -> None:
+    """The row is named by the model that follows instructions, and those that are only pretrained come last."""
+    rows = fit(gpu="rtx-4090", seq="4k", family="starcoder2,qwen2.5-coder", limit=0, every=True).models
+    for family in ("starcoder2", "Qwen2.5-Coder"):
+        ids = [row.id for row in rows if row.family == family and row.whole and row.verdict == "fits"]
+        told = ["instruct" in name.lower() for name in ids]
+
+        assert any(told)
+        assert told == sorted(told, reverse=True)
+
+
+def test_a_word_in_a_name_comes_before_one_in_a_type() -> None:
+    """Falcon3 and Yi are of the type llama, and not called so."""
+    ids = [row.id.lower() for row in fit("llama", gpu="rtx-4090", limit=0).models]
+    named = ["llama" in name for name in ids]
+
+    assert any(not name for name in named)
+    assert named == sorted(named, reverse=True)
+
+
+# --- what the table says --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("format_", "width"), [("table", 200), ("table", 50), ("markdown", 80)])
+def test_the_last_line_is_what_to_type_next(format_: str, width: int) -> None:
+    """The command of the first row; a shell reads it as one where it does not fit on a line."""
+    result = fit("qwen/qwen3-8b", gpu="rtx-4060-ti", seq="16k")
+    text = fit_text(result, format_=format_, width=width)
+    block = text[text.index("plan one:") :]
+    typed = block.removeprefix("plan one:").strip().strip("`")
+
+    assert block.endswith("\n")
+    assert all(len(line) <= width for line in block.splitlines() if format_ == "table")
+    assert shlex.split(typed.replace("\\\n", " ")) == shlex.split(result.models[0].command)
+    assert "plan one" not in fit_text(result, format_=format_, width=width, quiet=True)
+
+
+def test_a_name_with_blanks_stays_one_word(tmp_path: Path) -> None:
+    """However narrow the terminal."""
+    (tmp_path / "my --own model.gguf").write_bytes(given.gguf_bytes())
+    result = fit(folder=str(tmp_path), gpu="rtx-3060")
+
+    assert result.models[0].command in fit_text(result, width=40)
+
+
+def test_a_length_that_is_not_sure() -> None:
+    """Is what is expected, and never 0 tokens."""
+    result = fit("nemotron-3-ultra", gpu="h100", seq="32k")
+    (row,) = result.models
+
+    assert row.max_seq == 0
+    assert row.expected_max_seq is not None
+    assert row.expected_max_seq >= row.seq
+    assert f" ~{row.expected_max_seq:,} " in fit_text(result, width=200)
+    assert "not sure" in fit_text(result, width=200)
