@@ -71,6 +71,12 @@ class Engine(Commands["Opened"], Places["Opened"], ABC):
 
         return self.weight_choices or published_formats(model)
 
+    def weight_sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
+        """The bytes of each of them that can be told without opening the model in it."""
+        from hwcalc.quantization.published_mixes import mix_sizes
+
+        return {} if self.weight_choices else mix_sizes(model, self.weight_choices_of(model))
+
     def version(self, requested: str | None) -> str:
         """The version whose rules apply to the requested one; the newest if the user requests none. ``5.14.2`` has the rules of 5.14."""
         if requested is None:

@@ -10,6 +10,7 @@ from hwcalc.engines.llamacpp.opened import of_llamacpp
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.library.indexed import curves_at, indexed_model, layers_at, shares_at, sizes_at
 from hwcalc.planner.auto_weights import is_auto
+from hwcalc.planner.result import UNLIMITED
 from hwcalc.planner.speed import speed_bound
 from hwcalc.profiles.model_index import ENGINE
 from hwcalc.quantization.planned import format_name
@@ -72,7 +73,7 @@ class Quick:
         """The model in the largest format that surely fits as a whole; ``None`` if none does."""
         assert row.shape is not None
         key = (row.shape, tokens)
-        bound = max(tokens, row.max_position_embeddings or 2**40)
+        bound = max(tokens, row.max_position_embeddings or UNLIMITED)
         if key not in self._whole:
             self._whole[key] = self._fitting(row.shape, tokens)
         found = self._whole[key]
@@ -88,7 +89,7 @@ class Quick:
                 continue
             if room.surely(sizes, curves, tokens):
                 point = curves.at(tokens)
-                far = room.longest(sizes, curves, curves.longest)
+                far = UNLIMITED if curves.flat else room.longest(sizes, curves, curves.longest)
                 whole = Whole(
                     weights=name,
                     weights_bytes=sizes.gpu,
@@ -99,6 +100,11 @@ class Quick:
                 )
                 return whole, far
         return None
+
+    def exact(self, row: IndexedModel, tokens: int) -> bool:
+        """Whether the index has what it needs to the byte."""
+        assert row.shape is not None
+        return curves_at(row.shape).exact(tokens)
 
     def speed(self, row: IndexedModel, whole: Whole, tokens: int) -> SpeedInfo:
         """The bound on speed of a model that fits as a whole."""

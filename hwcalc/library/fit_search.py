@@ -174,7 +174,9 @@ class Search:
                 host_bytes=whole.host_bytes,
                 host_experts=None if whole.host_bytes is None else 0,
             )
-            self._unfinished[made.id, made.source] = lambda made: _with_speed(made, found.speed(row, whole, seq))
+            self._unfinished[made.id, made.source] = lambda made: (
+                _with_speed(made, found.speed(row, whole, seq)) if found.exact(row, seq) else self._whole_row(one, made)
+            )
         return self._of_speed(one, made)
 
     def _hosted(self, one: Candidate, row: IndexedModel, formats: tuple[tuple[str, int], ...], seq: int) -> Runnable | None:

@@ -17,7 +17,6 @@ from hwcalc.errors import KvplanError, UnknownNameError, UnsupportedError, Usage
 from hwcalc.formulas.frozen import frozen, replace
 from hwcalc.model import ModelSpec, Note
 from hwcalc.planner import solve
-from hwcalc.quantization.published_mixes import mix_sizes
 from hwcalc.units import human_bytes
 
 __all__ = ["AUTO", "Choice", "best_weights", "choices", "is_auto", "largest_that_fits", "refuse_auto"]
@@ -103,7 +102,7 @@ def _openable(
 
 def largest_that_fits(engine: Engine, model: ModelSpec, request: Request) -> Opened:
     """The request in the format of :func:`best_weights`, found without opening all of them."""
-    sizes = {} if engine.weight_choices else mix_sizes(model, engine.weight_choices_of(model))
+    sizes = engine.weight_sizes(model)
     names = sorted(sizes, key=lambda name: -sizes[name])
     if len(names) < _FEW:
         known = choices(engine, model, request)

@@ -117,7 +117,7 @@ def _converted(model: ModelSpec) -> Conversion:
         Family(stem=stem, shape=shape, type=form, layers=tuple(sorted(set(layers))))
         for (stem, shape, form), layers in families.items()
     )
-    made = (*made, *made_tensors(model)) if made else made
+    made = (*made, *made_tensors(model, made)) if made else made
     return Conversion(families=made, facts=_facts(model, made, trunk), pieces=pieces, mtp_from=trunk, kept=_kept(model, sources))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hwcalc.errors import UnsupportedError
@@ -117,8 +117,13 @@ def _tensors(family: Family, group: Typed) -> Iterator[FileTensor]:
         yield FileTensor(name=name, layer=number, type=group.type, shape=family.shape, elements=family.elements, bytes=size)
 
 
-def mix_bytes(model: ModelSpec, name: str, *, imatrix: bool | None = None, mtp: bool = False) -> dict[str, int] | None:
-    """Bytes by type of the file in one mix, without the layers for multi-token prediction unless ``mtp``."""
+def mix_bytes(
+    model: ModelSpec, name: str, *, imatrix: bool | None = None, mtp: bool = False, always: tuple[str, ...] = ()
+) -> dict[str, int] | None:
+    """Bytes by type of the file in one mix, without the layers for multi-token prediction unless ``mtp``.
+
+    Their tensors whose names begin as in ``always`` count nevertheless.
+    """
     file = gguf_file(model)
     if file is None:
         return None
@@ -126,11 +131,13 @@ def mix_bytes(model: ModelSpec, name: str, *, imatrix: bool | None = None, mtp: 
     if types is None:
         return None
     if not mtp:
-        types = tuple(_without_mtp(types, file.mtp_from))
+        kept = tuple(one for one in types if file.families[one.family].stem.startswith(always))
+        others = (one for one in types if not file.families[one.family].stem.startswith(always))
+        types = (*kept, *_without_mtp(others, file.mtp_from))
     return bytes_by_type(file.families, types)
 
 
-def _without_mtp(types: Sequence[Typed], first: int) -> Iterator[Typed]:
+def _without_mtp(types: Iterable[Typed], first: int) -> Iterator[Typed]:
     for one in types:
         if not one.layers:
             yield one

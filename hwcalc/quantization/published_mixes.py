@@ -57,15 +57,18 @@ def _smaller(model: ModelSpec, own: str | None) -> Iterator[str]:
             yield name
 
 
-def mix_sizes(model: ModelSpec, names: Iterable[str | None]) -> dict[str | None, int]:
-    """The bytes of a model in each of these mixes, without those that llama.cpp refuses or that are none; nothing is laid out for it."""
+def mix_sizes(model: ModelSpec, names: Iterable[str | None], always: tuple[str, ...] = ()) -> dict[str | None, int]:
+    """The bytes of a model in each of these mixes, without those that llama.cpp refuses or that are none; nothing is laid out for it.
+
+    ``always`` is as in :func:`~hwcalc.quantization.gguf_file.mix_bytes`.
+    """
     from hwcalc.errors import UnsupportedError
     from hwcalc.quantization.gguf_file import mix_bytes
 
     sizes: dict[str | None, int] = {}
     for name in names:
         try:
-            found = None if name is None else mix_bytes(model, name)
+            found = None if name is None else mix_bytes(model, name, always=always)
         except UnsupportedError:
             continue
         if found is None:

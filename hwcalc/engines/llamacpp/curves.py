@@ -65,17 +65,30 @@ class Curves:
         """The tokens of the last point."""
         return self._places[-1] * CELLS
 
+    @property
+    def flat(self) -> bool:
+        """Whether a longer context takes no more: the states of a model that has no other cache."""
+        return self.at(self.longest // 2) == self.points[-1][1]
+
     def at(self, tokens: int) -> Point:
         """The sizes for so many tokens, at most as many as the last point has."""
-        place = rounded_up(tokens) // CELLS
-        number = bisect_right(self._places, place) - 1
-        start, first = self.points[number]
+        place, (start, first), (end, last) = self._around(tokens)
         if start == place:
             return first
-        end, last = self.points[number + 1]
         cache, *others = (a + -((a - b) * (place - start) // (end - start)) for a, b in zip(first.sizes, last.sizes, strict=True))
         compute, compute_high, host_high = others
         return Point(cache=cache, compute=compute, compute_high=compute_high, host_high=host_high)
+
+    def exact(self, tokens: int) -> bool:
+        """Whether the expected buffers for so many tokens are known to the byte."""
+        place, (start, first), (end, last) = self._around(tokens)
+        return start == place or (last.compute - first.compute) * (place - start) % (end - start) == 0
+
+    def _around(self, tokens: int) -> tuple[int, tuple[int, Point], tuple[int, Point]]:
+        """The place of so many tokens, the point there or before it, and the next."""
+        place = rounded_up(tokens) // CELLS
+        number = bisect_right(self._places, place) - 1
+        return place, self.points[number], self.points[min(number + 1, len(self.points) - 1)]
 
 
 def curves_of(model: ModelSpec) -> Curves:

@@ -67,6 +67,11 @@ class Llamacpp(LlamacppPlaces):
     def unchecked(self, model: ModelSpec, request: Request) -> Opened:
         return LlamacppOpened(engine=self, model=model, request=request, version=self.version(request.engine_version))
 
+    def weight_sizes(self, model: ModelSpec) -> Mapping[str | None, int]:
+        from hwcalc.quantization.published_mixes import mix_sizes
+
+        return mix_sizes(model, self.weight_choices_of(model), hparams_of(model).architecture.always_loaded)
+
     def dtypes(self, opened: Opened) -> Noted[Dtypes]:
         one = of_llamacpp(opened).settings
         key, value = one.type_k, one.type_v

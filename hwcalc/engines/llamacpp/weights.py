@@ -150,7 +150,8 @@ def other_sizes(model: ModelSpec, weights: str | None, *, mtp: bool = False) -> 
     name = format_name(weights)
     if name not in BY_IMATRIX:
         return ()
-    found = mix_bytes(model, name, imatrix=not usual_imatrix(name), mtp=mtp)
+    row = hparams_of(model).architecture
+    found = mix_bytes(model, name, imatrix=not usual_imatrix(name), mtp=mtp and not row.skips_drafts, always=row.always_loaded)
     return () if found is None else (sum(found.values()),)
 
 

@@ -381,3 +381,27 @@ def test_a_length_that_is_not_sure() -> None:
     assert row.expected_max_seq >= row.seq
     assert f" ~{row.expected_max_seq:,} " in fit_text(result, width=200)
     assert "not sure" in fit_text(result, width=200)
+
+
+def test_a_model_without_a_limit_has_none() -> None:
+    """A state takes the same at any length."""
+    rows = fit("state-spaces/mamba", gpu="rtx-4060-ti", seq="16k", every=True, limit=0).models
+    assert rows
+    for row in rows:
+        planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", engine="llamacpp", weights=row.weights, offline=True)
+        assert planned.fit is not None
+        assert row.max_seq == planned.fit.max_seq
+
+
+def test_bytes_are_those_of_the_plan_where_the_index_is_a_byte_off() -> None:
+    """Buffers of Mamba layers beside attention do not grow by whole bytes."""
+    rows = fit("nvidia-nemotron-nano", gpu="rtx-4060-ti", seq="16k", limit=0).models
+    assert "nvidia/NVIDIA-Nemotron-Nano-12B-v2" in [row.id for row in rows]
+    for row in rows:
+        planned = plan(row.id, gpu="rtx-4060-ti", seq="16k", engine="llamacpp", weights=row.weights, offline=True)
+        assert planned.fit is not None
+        assert (row.needed_bytes, row.max_seq, row.verdict) == (
+            planned.fit.needed_bytes,
+            planned.fit.max_seq,
+            planned.fit.verdict,
+        )

@@ -11,8 +11,9 @@ from typing import Final
 
 import pytest
 
-from hwcalc import load_model
+from hwcalc import load_model, plan
 from hwcalc.quantization.gguf_file import file_tensors, mix_bytes
+from hwcalc.quantization.planned import format_name
 
 GIB: Final = 2**30
 
@@ -89,6 +90,23 @@ def test_experts_that_the_checkpoint_has_in_four_bits_stay(mix: str, published: 
     found = mix_bytes(load_model("openai/gpt-oss-120b"), mix)
     assert found is not None
     assert sum(found.values()) / GIB + 0.013 == pytest.approx(published, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("weights", "published"),
+    [("mxfp4_moe", 12.1), ("f16", 13.8), (None, 13.8)],
+)
+def test_experts_stay_in_files_that_are_not_quantised(weights: str | None, published: float) -> None:
+    """In GB: gpt-oss-20b of ggml-org, and of unsloth in 16 bits. The converter repacks the experts whatever --outtype it is given."""
+    found = plan("openai/gpt-oss-20b", engine="llamacpp", seq=512, weights=weights).memory.weights.bytes
+    assert found is not None
+    assert found / 1e9 == pytest.approx(published, abs=0.05)
+    types = {
+        one.type
+        for one in file_tensors(load_model("openai/gpt-oss-20b"), format_name(weights)) or ()
+        if "_exps.weight" in one.name
+    }
+    assert types == {"mxfp4"}
 
 
 def test_fewer_than_four_bits_replace_them() -> None:
